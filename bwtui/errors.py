@@ -1,0 +1,77 @@
+"""Every error that ends a command, with the exit code that scripts rely on.
+
+::
+
+    BwtuiError                  2  usage or any other error
+    ├── UsageError              2  an option or a setting is wrong
+    ├── RefusedError            2  a precondition does not hold (wal_level, unkeyed table, …)
+    ├── RowError                2  one row can't be relayed, and --on-error is exit
+    ├── DifferencesFound        1  a comparison found differences
+    ├── Indeterminate           3  a comparison could not be decided
+    ├── ConnectionFailed        4  a server can't be reached, or does not let us in
+    ├── SlotLost                5  the slot is gone, was moved by somebody else, or lost its WAL
+    ├── DamagedRecording        6  a recording does not match its checksums
+    └── Interrupted           130  Ctrl-C
+
+The message is one plain sentence without a full stop; the hint is a sentence for the operator that says
+what to do. Neither ever holds a row value or a password.
+"""
+
+
+class BwtuiError(Exception):
+    """An error that is shown as one line, with a hint, and sets the exit code."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(BwtuiError):
+    """An option or a setting is wrong."""
+
+
+class RefusedError(BwtuiError):
+    """A precondition does not hold, so nothing was started."""
+
+
+class RowError(BwtuiError):
+    """One row can't be relayed."""
+
+
+class DifferencesFound(BwtuiError):
+    """A comparison found differences."""
+
+    exit_code = 1
+
+
+class Indeterminate(BwtuiError):
+    """A comparison could not be decided."""
+
+    exit_code = 3
+
+
+class ConnectionFailed(BwtuiError):
+    """A server can't be reached, or does not let us in."""
+
+    exit_code = 4
+
+
+class SlotLost(BwtuiError):
+    """The replication slot is gone, was moved by somebody else, or lost its WAL."""
+
+    exit_code = 5
+
+
+class DamagedRecording(BwtuiError):
+    """A recording does not match its checksums."""
+
+    exit_code = 6
+
+
+class Interrupted(BwtuiError):
+    """The user interrupted the command."""
+
+    exit_code = 130

@@ -1,0 +1,120 @@
+"""The control socket's protocol and its client.
+
+A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
+Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
+``{"request": "schemas"}``, ``{"request": "stop"}``. Answers: ``{"ok": true, "data": …}`` or
+``{"ok": false, "error": "…"}``. The engine never waits for a client; a client may send any number of
+requests on one connection.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from bwtui.errors import ConnectionFailed
+from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+
+LINE_LIMIT = 64 * 1024 * 1024
+
+
+def state_folder(name: str) -> Path:
+    """Return the folder of the relay called ``name``: socket, log, memory of the slot and dead letters.
+
+    Below ``$BWTUI_STATE_HOME``, or else the user's state folder (XDG_STATE_HOME).
+    """
+    base = os.environ.get("BWTUI_STATE_HOME")
+    root = Path(base) if base else Path(platformdirs.user_state_dir("bwtui"))
+    return root / name
+
+
+def socket_path(name: str) -> Path:
+    """Return the path of the control socket of the relay called ``name``."""
+    return state_folder(name) / "engine.sock"
+
+
+def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
+    """Send one request to the relay called ``name`` and return the answer's data.
+
+    Raises ConnectionFailed when no such relay runs, or when it does not answer within ``timeout`` seconds.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(socket_path(name)))
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            with connection.makefile("rb") as lines:
+                line = lines.readline(LINE_LIMIT)
+    except OSError as error:
+        raise _not_running(name) from error
+    return _data(name, line)
+
+
+class ControlClient:
+    """An asynchronous client, for the UI; reconnects by itself on the next request after a failure."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lock = asyncio.Lock()
+
+    async def status(self) -> Status:
+        """Return the relay's status. Raises ConnectionFailed when it is gone."""
+        return Status.from_json(await self._ask({"request": "status"}))
+
+    async def changes(self, after: int) -> list[ChangeSample]:
+        """Return sampled changes with a sequence above ``after``, oldest first."""
+        return [
+            ChangeSample.from_json(data) for data in await self._ask({"request": "changes", "after": after})
+        ]
+
+    async def schemas(self) -> list[SchemaEntry]:
+        """Return every schema that the relay registered or looked up."""
+        return [SchemaEntry(**data) for data in await self._ask({"request": "schemas"})]
+
+    async def stop(self) -> None:
+        """Ask the relay to stop cleanly; returns at once, before it has stopped."""
+        await self._ask({"request": "stop"})
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    async def _ask(self, message: dict[str, Any]) -> Any:
+        async with self._lock:
+            try:
+                if self._streams is None:
+                    path = str(socket_path(self.name))
+                    self._streams = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
+                reader, writer = self._streams
+                writer.write(json.dumps(message).encode() + b"\n")
+                await writer.drain()
+                line = await asyncio.wait_for(reader.readline(), 5)
+            except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+                await self.close()
+                raise _not_running(self.name) from error
+            if not line:
+                await self.close()
+            return _data(self.name, line)
+
+
+def _data(name: str, line: bytes) -> Any:
+    if not line:
+        raise _not_running(name)
+    answer = json.loads(line)
+    if not answer.get("ok"):
+        raise ConnectionFailed(f"relay {name} refused the request: {answer.get('error')}")
+    return answer["data"]
+
+
+def _not_running(name: str) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"no relay called {name} is running",
+        "start one with 'bwtui connect', or name another: 'bwtui status' lists those that run",
+    )

@@ -1,0 +1,65 @@
+"""What one relay is told to do; the command line and bwtui.toml fill it, the engine reads it."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Pairs = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """Settings of one relay; the defaults are those of the command-line contract."""
+
+    #: libpq connection string or URI, given to libpq untouched; may be empty (PG* variables).
+    postgres: str = ""
+    slot: str = "bottledwater"
+    broker: str = "localhost:9092"
+    schema_registry: str = "http://localhost:8081"
+    output_format: Literal["avro"] = "avro"
+    allow_unkeyed: bool = False
+    topic_prefix: str = ""
+    on_error: Literal["exit", "log"] = "exit"
+    skip_snapshot: bool = False
+    #: librdkafka properties (-C), and librdkafka topic properties (-T).
+    kafka_config: Pairs = ()
+    topic_config: Pairs = ()
+    #: Further keys of Confluent's registry client, such as basic.auth.user.info.
+    registry_config: Pairs = ()
+    #: Empty: bwtui_<slot>.
+    publication: str = ""
+    #: Regular expressions over "schema.table", matched whole; empty tables means all.
+    tables: tuple[str, ...] = ()
+    exclude_tables: tuple[str, ...] = ()
+    headers: bool = False
+    dead_letter_topic: str = ""
+    end_lsn: int | None = None
+    until_caught_up: bool = False
+    #: The relay's name, for attach, status and stop. Empty: the slot's name.
+    name: str = ""
+
+    @property
+    def relay_name(self) -> str:
+        """Name of the relay's folder and control socket."""
+        return self.name or self.slot
+
+    @property
+    def publication_name(self) -> str:
+        """Name of the publication that the relay reads."""
+        return self.publication or f"bwtui_{self.slot}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object, with which the engine's process is started; it may hold secrets."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "RelaySettings":
+        """Rebuild settings from `to_json`."""
+        pairs = {"kafka_config", "topic_config", "registry_config"}
+        values = dict(data)
+        for name, value in data.items():
+            if name in pairs:
+                values[name] = tuple((k, v) for k, v in value)
+            elif isinstance(value, list):
+                values[name] = tuple(value)
+        return cls(**values)
