@@ -1,0 +1,196 @@
+"""The demo's workload: transactions at a steady rate, some rolled back, until it is told to stop.
+
+``python -m bwtui.demo.workload`` is its own process, so that it takes no time from the relay or the UI. It
+reads its settings as one JSON line from stdin, writes its counts as one JSON line a second to stdout, and a
+last one with ``"done": true``. It stops on SIGTERM, and when its stdin ends: so it never outlives the demo,
+not even one that was killed.
+"""
+
+import contextlib
+import json
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+from psycopg2.extensions import connection as Connection
+
+from bwtui.demo import shop
+from bwtui.demo.rows import RowMaker
+from bwtui.demo.transactions import Memory, Rows, Session, choose
+from bwtui.errors import BwtuiError
+
+#: Shares of all transactions.
+_ROLLED_BACK = 0.03
+_WITH_SAVEPOINT = 0.06
+_STEPS_OF_LONG_TRANSACTION = 40
+
+
+@dataclass(slots=True)
+class Counts:
+    """What the workload did; ``rows`` are those of committed transactions only."""
+
+    committed: int = 0
+    rolled_back: int = 0
+    savepoints_rolled_back: int = 0
+    rows: Rows = field(default_factory=Counter)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object, with rows as ``{"schema.table": {"inserts": n, …}}``."""
+        tables: dict[str, dict[str, int]] = {}
+        for (table, operation), count in sorted(self.rows.items()):
+            tables.setdefault(table, {})[operation] = count
+        return {
+            "committed": self.committed,
+            "rolled_back": self.rolled_back,
+            "savepoints_rolled_back": self.savepoints_rolled_back,
+            "rows": self.rows.total(),
+            "tables": tables,
+        }
+
+
+class Workload:
+    """Runs transactions on two connections; the same seed on the same shop does the same.
+
+    The second connection holds one long transaction that stays open while dozens of others commit, so that
+    the stream interleaves; it only inserts into the audit, and so never waits for a lock.
+    """
+
+    def __init__(self, dsn: str, seed: int) -> None:
+        self.counts = Counts()
+        self._make = RowMaker(seed)
+        self._connection = shop.connect(dsn)
+        self._long = _LongTransaction(shop.connect(dsn), self._make, self.counts)
+        self._memory = Memory.load(self._connection)
+
+    def run(self, rate: float, stop: threading.Event, report: Callable[[], None]) -> None:
+        """Run ``rate`` transactions a second until ``stop`` is set; call ``report`` once a second.
+
+        A workload that falls behind by a second drops the debt: it never makes up for it in a burst.
+        """
+        due = reported = time.monotonic()
+        while not stop.is_set():
+            self.step()
+            due += 1 / rate
+            now = time.monotonic()
+            if now - reported >= 1:
+                report()
+                reported = now
+            if due > now:
+                stop.wait(due - now)
+            elif now - due > 1:
+                due = now
+
+    def step(self) -> None:
+        """Run one transaction, and one step of the long one."""
+        self._long.step()
+        draw = self._make.random
+        action = choose(draw, self._memory)
+        rolled_back, with_savepoint = draw.random() < _ROLLED_BACK, draw.random() < _WITH_SAVEPOINT
+        with self._connection.cursor() as cursor:
+            session = Session(cursor, self._make, self._memory)
+            if with_savepoint:
+                self._try_in_vain(session)
+            action(session)
+        if rolled_back:
+            self._connection.rollback()
+            self.counts.rolled_back += 1
+            return
+        self._connection.commit()
+        self.counts.committed += 1
+        self.counts.rows += session.rows
+        for change in session.on_commit:
+            change(self._memory)
+
+    def close(self) -> None:
+        """Finish the long transaction and close both connections."""
+        self._long.close()
+        self._connection.close()
+
+    def _try_in_vain(self, session: Session) -> None:
+        """Do something behind a savepoint and take it back; then keep a row of another subtransaction."""
+        session.cursor.execute("savepoint attempt")
+        attempt = Session(session.cursor, self._make, self._memory)
+        choose(session.draw, self._memory)(attempt)
+        session.cursor.execute("rollback to savepoint attempt")
+        self.counts.savepoints_rolled_back += 1
+        session.cursor.execute("savepoint kept")
+        session.insert(shop.AUDIT, [self._make.audit(0)])
+        session.cursor.execute("release savepoint kept")
+
+
+class _LongTransaction:
+    """A transaction of many small steps, on a connection of its own."""
+
+    def __init__(self, connection: Connection, make: RowMaker, counts: Counts) -> None:
+        self._connection, self._make, self._counts = connection, make, counts
+        self._steps = 0
+        self._rows: Rows = Counter()
+
+    def step(self) -> None:
+        """Insert a row, and end the transaction once it is long enough."""
+        with self._connection.cursor() as cursor:
+            session = Session(cursor, self._make, Memory([], [], []), self._rows)
+            session.insert(shop.AUDIT, [self._make.audit(self._steps)])
+        self._steps += 1
+        if self._steps >= _STEPS_OF_LONG_TRANSACTION:
+            self._end(keep=not self._make.chance(0.2))
+
+    def close(self) -> None:
+        """Commit what is open, and close the connection."""
+        if self._steps:
+            self._end(keep=True)
+        self._connection.close()
+
+    def _end(self, keep: bool) -> None:
+        if keep:
+            self._connection.commit()
+            self._counts.committed += 1
+            self._counts.rows += self._rows
+        else:
+            self._connection.rollback()
+            self._counts.rolled_back += 1
+        self._rows, self._steps = Counter(), 0
+
+
+def main() -> int:
+    """Run the workload that stdin describes: ``{"dsn": …, "rate": …, "seed": …}``."""
+    settings = json.loads(sys.stdin.readline())
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    # Ctrl-C is for the demo, which stops its processes in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_stop_with_stdin, args=[stop], daemon=True).start()
+    try:
+        workload = Workload(settings["dsn"], settings["seed"])
+        with contextlib.closing(workload):
+            workload.run(settings["rate"], stop, lambda: _say(workload.counts, done=False))
+    except (BwtuiError, psycopg2.Error) as error:
+        print(f"bwtui: error: the workload stopped: {_reason(error)}", file=sys.stderr)
+        return 4
+    _say(workload.counts, done=True)
+    return 0
+
+
+def _stop_with_stdin(stop: threading.Event) -> None:
+    while sys.stdin.readline():
+        pass
+    stop.set()
+
+
+def _say(counts: Counts, done: bool) -> None:
+    print(json.dumps({"done": done, **counts.to_json()}), flush=True)
+
+
+def _reason(error: Exception) -> str:
+    """Return the first line: PostgreSQL puts row values into the DETAIL behind it."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
