@@ -8,18 +8,24 @@ requests on one connection.
 """
 
 import asyncio
+import hashlib
 import json
 import os
 import socket
+import stat
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from bwtui.errors import ConnectionFailed
+from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status
 
 LINE_LIMIT = 64 * 1024 * 1024
+#: The lock file in a relay's state folder; relay/lock.py says why.
+LOCK_NAME = "engine.lock"
+#: sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
+_SOCKET_PATH_LIMIT = 100
 
 
 def state_folder(name: str) -> Path:
@@ -27,14 +33,57 @@ def state_folder(name: str) -> Path:
 
     Below ``$BWTUI_STATE_HOME``, or else the user's state folder (XDG_STATE_HOME).
     """
+    return _state_root() / name
+
+
+def _state_root() -> Path:
     base = os.environ.get("BWTUI_STATE_HOME")
-    root = Path(base) if base else Path(platformdirs.user_state_dir("bwtui"))
-    return root / name
+    return (Path(base) if base else Path(platformdirs.user_state_dir("bwtui"))).absolute()
 
 
 def socket_path(name: str) -> Path:
-    """Return the path of the control socket of the relay called ``name``."""
-    return state_folder(name) / "engine.sock"
+    """Return the path of the control socket of the relay called ``name``.
+
+    It lies in the relay's state folder. The kernel takes about a hundred bytes as the address of a Unix
+    socket; where the folder's path is longer, the socket lies in a folder of this user below /tmp instead,
+    under a name that every process computes alike. Raises RefusedError when that folder is somebody else's.
+    """
+    path = state_folder(name) / "engine.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+        return path
+    # Not TMPDIR nor XDG_RUNTIME_DIR: they may differ between the engine and who attaches to it.
+    folder = Path("/tmp") / f"bwtui-{os.getuid()}"
+    _check_owner(folder)
+    return folder / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + ".sock")
+
+
+def _check_owner(folder: Path) -> None:
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RefusedError(
+            f"{folder} belongs to somebody else",
+            "set BWTUI_STATE_HOME to a folder with a short path, or have that folder removed",
+        )
+
+
+def known_relays() -> list[str]:
+    """Return the names of all relays that ever ran under this state folder, running or not."""
+    root = _state_root()
+    return sorted(lock.parent.name for lock in root.glob(f"*/{LOCK_NAME}"))
+
+
+def running_relays(timeout: float = 2.0) -> list[Status]:
+    """Return the status of every relay that answers on its control socket now."""
+    found = []
+    for name in known_relays():
+        try:
+            found.append(Status.from_json(request(name, {"request": "status"}, timeout)))
+        except ConnectionFailed:
+            continue
+    return found
 
 
 def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
@@ -49,6 +98,8 @@ def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
             connection.sendall(json.dumps(message).encode() + b"\n")
             with connection.makefile("rb") as lines:
                 line = lines.readline(LINE_LIMIT)
+    except TimeoutError as error:
+        raise ConnectionFailed(f"relay {name} does not answer within {timeout:g} seconds") from error
     except OSError as error:
         raise _not_running(name) from error
     return _data(name, line)

@@ -1,0 +1,56 @@
+"""Secrets taken out of text that people see: connection strings, URLs and Kafka or registry properties.
+
+Masking too much is harmless, masking too little is not: whatever looks like a secret is hidden.
+"""
+
+import re
+
+MASK = "***"
+
+_SECRET_KEYWORDS = r"(?:password|passwd|sslpassword|oauth_client_secret|scram_client_key|scram_server_key)"
+# Keyword form of libpq: password = 'quoted \' value' or password=plain\ value.
+_KEYWORD = re.compile(rf"(?i)\b({_SECRET_KEYWORDS}\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\&]|\\.)+)")
+# user:password@ inside a URI. The second form catches an unescaped / or ? inside the password.
+_USERINFO = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^:/?#@\s]*:)([^/?#\s,]*)(@)")
+_USERINFO_ODD = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^:/?#@\s]*:)(?!\d+(?:[/?#,\s]|$))(\S*)(@)")
+_SECRET_PROPERTY = re.compile(
+    r"(?i)(?:password|passwd|secret|credential|jaas|user\.info|api\.key|private\.key|key\.pem"
+    r"|oauthbearer\.config|oauthbearer\.extensions|(?:^|[._-])token$)"
+)
+
+
+def mask_connection(text: str) -> str:
+    """Return a connection string, or any text holding one, without the passwords in it.
+
+    >>> mask_connection("host=db password='top secret' user=me")
+    'host=db password=*** user=me'
+    >>> mask_connection("postgresql://me:secret@db/shop")
+    'postgresql://me:***@db/shop'
+    """
+    text = _KEYWORD.sub(rf"\g<1>{MASK}", text)
+    text = _USERINFO.sub(rf"\g<1>{MASK}\g<3>", text)
+    return _USERINFO_ODD.sub(_mask_odd, text)
+
+
+def _mask_odd(match: re.Match[str]) -> str:
+    if match[2].startswith(MASK):
+        return match[0]
+    return match[1] + MASK + match[3]
+
+
+def is_secret(key: str) -> bool:
+    """Return whether the property called ``key`` holds a secret (sasl.password, basic.auth.user.info, …)."""
+    return _SECRET_PROPERTY.search(key) is not None
+
+
+def mask_property(key: str, value: str) -> str:
+    """Return the value of a librdkafka or registry property as it may be shown.
+
+    >>> mask_property("sasl.password", "secret")
+    '***'
+    """
+    if not is_secret(key):
+        return mask_connection(value)
+    if key.lower().endswith("user.info") and ":" in value:
+        return value.split(":", 1)[0] + ":" + MASK
+    return MASK

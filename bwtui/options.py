@@ -1,0 +1,194 @@
+"""The options of a relay: one table that the command line, the environment and bwtui.toml share.
+
+Each option has one name, written as its long flag. ``BWTUI_`` with the name in capitals is its environment
+variable, and the name itself its key in bwtui.toml (underscores do as well as dashes). `parse` turns text
+into the value of the matching field of `RelaySettings`, or says in one plain sentence what is wrong with it;
+it never does any I/O.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from bwtui.lsn import parse_lsn
+from bwtui.masking import mask_connection
+
+Kind = Literal["text", "switch", "lsn", "list", "pairs"]
+Value = str | bool | int | None | tuple[str, ...]
+
+_SLOT = re.compile(r"[a-z0-9_]{1,63}")
+_RELAY = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,62}")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,200}")
+_BROKER = re.compile(r"(?:[A-Za-z_]+://)?(?:\[[0-9A-Fa-f:.]+\]|[^\s:/@,\[\]]+)(?::(\d{1,5}))?")
+_PROPERTY = re.compile(r"[A-Za-z0-9._-]+")
+_TRUE = {"1", "true", "yes", "on"}
+_FALSE = {"0", "false", "no", "off"}
+_IDENTIFIER_BYTES = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option of a relay."""
+
+    name: str
+    #: The field of RelaySettings that it fills.
+    field: str
+    kind: Kind = "text"
+    #: Raises ValueError with a plain sentence when the text is not acceptable.
+    check: Callable[[str], None] | None = None
+    #: The table of bwtui.toml, for pairs.
+    table: str = ""
+    #: Whether empty text is a value: there is none then.
+    optional: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Name of the environment variable."""
+        return "BWTUI_" + self.name.upper().replace("-", "_")
+
+
+def nearest(word: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that ``word`` was probably meant to be, or None."""
+    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+    return found[0] if found else None
+
+
+def parse_switch(text: str) -> bool:
+    """Return the truth that ``text`` says; raises ValueError when it says none."""
+    word = text.strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def parse_pair(text: str) -> tuple[str, str]:
+    """Return the key and value of ``K=V``; raises ValueError, without the value, which may be a secret."""
+    key, equals, value = text.partition("=")
+    key = key.strip()
+    if not equals:
+        raise ValueError("a property is written KEY=VALUE, and there is no '=' in what was given")
+    check_property(key)
+    return key, value.strip()
+
+
+def check_property(key: str) -> None:
+    """Raise ValueError unless ``key`` can be the name of a property."""
+    if not _PROPERTY.fullmatch(key):
+        raise ValueError(f"{key!r} is not the name of a property")
+
+
+def parse(option: Option, text: str) -> Value:
+    """Return the value of ``option`` that ``text`` stands for; raises ValueError with a plain sentence."""
+    if option.kind == "switch":
+        return parse_switch(text)
+    if option.kind == "lsn":
+        return parse_lsn(text) if text else None
+    if option.check is not None and (text or not option.optional):
+        option.check(text)
+    return text
+
+
+def check_name(text: str) -> None:
+    """Raise ValueError unless ``text`` can name a relay: it becomes the name of a folder."""
+    if not _RELAY.fullmatch(text):
+        raise ValueError(
+            f"{text!r} can't name a relay (at most 63 letters, digits, '.', '_', '-', not '.' or '-' first)"
+        )
+
+
+def check_slot(text: str) -> None:
+    """Raise ValueError unless PostgreSQL takes ``text`` as the name of a replication slot."""
+    if not _SLOT.fullmatch(text):
+        raise ValueError(
+            f"{text!r} can't name a replication slot (lower case letters, digits and '_', at most 63)"
+        )
+
+
+def _check_publication(text: str) -> None:
+    if len(text.encode()) > _IDENTIFIER_BYTES or "\0" in text:
+        raise ValueError(f"{text!r} can't name a publication (at most 63 bytes)")
+
+
+def _check_brokers(text: str) -> None:
+    for part in text.split(","):
+        match = _BROKER.fullmatch(part.strip())
+        if match is None or (match[1] is not None and not 0 < int(match[1]) < 65536):
+            raise ValueError(
+                f"{mask_connection(part.strip())!r} is not a broker (expected host or host:port)"
+            )
+
+
+def _check_registry(text: str) -> None:
+    for part in text.split(","):
+        shown = mask_connection(part.strip())
+        try:
+            url = urlsplit(part.strip())
+            valid = url.scheme in ("http", "https") and bool(url.hostname) and url.port != 0
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ValueError(f"{shown!r} is not a registry's URL (expected http://host:port or https://…)")
+
+
+def _check_topic(text: str) -> None:
+    if not _TOPIC.fullmatch(text) or text in (".", ".."):
+        raise ValueError(
+            f"{text!r} can't be part of a topic's name (letters, digits, '.', '_' and '-', at most 200)"
+        )
+
+
+def _check_regex(text: str) -> None:
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+
+
+def _one_of(*words: str) -> Callable[[str], None]:
+    def check(text: str) -> None:
+        if text not in words:
+            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
+
+    return check
+
+
+def _check_format(text: str) -> None:
+    if text == "json":
+        raise ValueError("output format json is not built yet, only avro is")
+    _one_of("avro")(text)
+
+
+def _check_connection(text: str) -> None:
+    if "\0" in text or "\n" in text:
+        raise ValueError("the connection string is more than one line")
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option("postgres", "postgres", check=_check_connection, optional=True),
+    Option("slot", "slot", check=check_slot),
+    Option("broker", "broker", check=_check_brokers),
+    Option("schema-registry", "schema_registry", check=_check_registry),
+    Option("output-format", "output_format", check=_check_format),
+    Option("allow-unkeyed", "allow_unkeyed", "switch"),
+    Option("topic-prefix", "topic_prefix", check=_check_topic, optional=True),
+    Option("on-error", "on_error", check=_one_of("exit", "log")),
+    Option("skip-snapshot", "skip_snapshot", "switch"),
+    Option("kafka-config", "kafka_config", "pairs", table="kafka"),
+    Option("topic-config", "topic_config", "pairs", table="topic"),
+    Option("registry-config", "registry_config", "pairs", table="registry"),
+    Option("publication", "publication", check=_check_publication, optional=True),
+    Option("table", "tables", "list", check=_check_regex),
+    Option("exclude-table", "exclude_tables", "list", check=_check_regex),
+    Option("headers", "headers", "switch"),
+    Option("dead-letter-topic", "dead_letter_topic", check=_check_topic, optional=True),
+    Option("endpos", "end_lsn", "lsn"),
+    Option("until-caught-up", "until_caught_up", "switch"),
+    Option("name", "name", check=check_name, optional=True),
+)
+BY_NAME = {option.name: option for option in OPTIONS}
+PAIR_OPTIONS = {option.table: option for option in OPTIONS if option.kind == "pairs"}
