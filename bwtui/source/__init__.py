@@ -1,0 +1,1 @@
+"""Everything that talks to PostgreSQL: connections, catalog, publication, slot, snapshot and stream."""

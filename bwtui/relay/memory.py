@@ -1,0 +1,106 @@
+"""What the relay remembers of its slot between runs, so that it sees when somebody else moved it.
+
+One small JSON file in the relay's state folder. It is written, and fsynced, *before* the LSN is sent to the
+server: PostgreSQL's confirmed LSN can then never be past the remembered one, unless another consumer moved
+the slot or the slot was dropped and made again. Both leave a gap that no later run can fill.
+"""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bwtui.errors import BwtuiError, SlotLost
+from bwtui.lsn import format_lsn
+from bwtui.source.slot import SlotState
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """Which slot was confirmed how far; ``confirmed_lsn`` is the highest LSN ever sent for it."""
+
+    system_identifier: str
+    database: str
+    slot: str
+    confirmed_lsn: int
+    #: A snapshot for this slot began and has not finished: topics may hold rows of it.
+    snapshot_unfinished: bool = False
+
+
+class SlotMemory:
+    """The memory file of one relay."""
+
+    def __init__(self, folder: Path, system_identifier: str, database: str, slot: str) -> None:
+        """Open the memory of ``slot``; a file about another server, database or slot counts as none.
+
+        Raises BwtuiError when the file can't be read.
+        """
+        self.path = folder / f"slot-{slot}.json"
+        self._identity = (system_identifier, database, slot)
+        self.last = self._load()
+
+    def remember(self, confirmed_lsn: int, *, snapshot_unfinished: bool = False) -> None:
+        """Write down, durably, that ``confirmed_lsn`` is about to be confirmed."""
+        last = Remembered(*self._identity, confirmed_lsn, snapshot_unfinished)
+        if last == self.last:
+            return
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        partial = self.path.with_suffix(".partial")
+        with partial.open("w") as file:
+            json.dump(asdict(last), file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(self.path)
+        _fsync_folder(self.path.parent)
+        self.last = last
+
+    def forget(self) -> None:
+        """Remove the memory: the next run takes the slot as it finds it."""
+        self.path.unlink(missing_ok=True)
+        self.last = None
+
+    def check(self, slot: SlotState | None) -> str | None:
+        """Refuse a gap between the remembered LSN and ``slot``; return a note when the slot is not remembered.
+
+        Raises SlotLost when the slot vanished, was moved forward, or the server is behind what was confirmed.
+        """
+        last = self.last
+        if last is None or (slot is None and last.snapshot_unfinished):
+            return (
+                None
+                if slot is None
+                else f"slot {slot.name} was made elsewhere; resuming from where it stands"
+            )
+        name, known = last.slot, format_lsn(last.confirmed_lsn)
+        hint = f"changes may be missing: run 'bwtui slots drop {name}' and start again with a new snapshot"
+        if slot is None:
+            raise SlotLost(f"slot {name} is gone, though this relay had confirmed it up to {known}", hint)
+        if slot.confirmed_lsn > last.confirmed_lsn:
+            moved = format_lsn(slot.confirmed_lsn)
+            raise SlotLost(
+                f"slot {name} was moved to {moved} by someone else; this relay stood at {known}", hint
+            )
+        if slot.server_lsn < last.confirmed_lsn:
+            server = format_lsn(slot.server_lsn)
+            raise SlotLost(f"the server's WAL ends at {server}, before the confirmed {known}", hint)
+        return None
+
+    def _load(self) -> Remembered | None:
+        try:
+            data = json.loads(self.path.read_text())
+            found = Remembered(**data)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError) as error:
+            raise BwtuiError(
+                f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
+            ) from error
+        return found if (found.system_identifier, found.database, found.slot) == self._identity else None
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

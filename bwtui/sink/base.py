@@ -1,0 +1,70 @@
+"""What the relay needs of a sink, and how a failed delivery is told apart from a service that is down."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypedDict
+
+from bwtui.relay.ack import Span
+
+
+class Message(TypedDict, total=False):
+    """One message: framed key and value bytes (None is null), and the commit time in Unix milliseconds."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFailure:
+    """Why messages were not delivered.
+
+    ``is_outage``: the service is at fault, so the same message may succeed later; otherwise the message is.
+    """
+
+    topic: str
+    reason: str
+    is_outage: bool
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What a topic takes: ``max_message_bytes`` bounds one message, ``compacted`` wants keys."""
+
+    max_message_bytes: int
+    compacted: bool
+
+
+class Sink(Protocol):
+    """A destination of messages; every method is called from the relay's main thread."""
+
+    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+        """Accept ``messages``, in order, and count them in ``span.pending`` until each is durable."""
+
+    def poll(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds for reports of delivery, and let them count down their spans."""
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until every message was delivered or has failed; False when ``timeout`` seconds passed."""
+
+    def take_failure(self) -> DeliveryFailure | None:
+        """Return the first failure since the last call, an outage only if there is no other."""
+
+    def outage(self) -> str | None:
+        """Return one sentence on why nothing can be delivered at present, or None."""
+
+    def discard(self) -> None:
+        """Forget whatever is still in flight and begin anew: those messages will be read again."""
+
+    def queued(self) -> int:
+        """Messages that were accepted and are neither durable nor failed."""
+
+    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
+        """Make sure that ``topic`` exists. Raises ConnectionFailed, which is worth another try, or RefusedError."""
+
+    def check(self) -> dict[str, Any]:
+        """Ask the service for its identity. Raises ConnectionFailed."""
+
+    def close(self) -> None:
+        """Let go of every connection, without waiting for messages in flight."""

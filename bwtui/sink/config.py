@@ -1,0 +1,69 @@
+"""librdkafka's settings: ours, the user's, and those on which the promise rests."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bwtui.errors import UsageError
+from bwtui.settings import RelaySettings
+
+#: Messages larger than Kafka's default of 1 MiB are ordinary in change data capture.
+DEFAULT_MAX_MESSAGE_BYTES = 67_108_864
+
+#: Defaults that -C and -T may change.
+DEFAULTS: Mapping[str, Any] = {
+    "client.id": "bwtui",
+    "linger.ms": 5,
+    "batch.num.messages": 10_000,
+    "compression.type": "lz4",
+    "partitioner": "murmur2_random",
+    "message.max.bytes": DEFAULT_MAX_MESSAGE_BYTES,
+    "socket.keepalive.enable": True,
+    "reconnect.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 2_000,
+    "topic.metadata.refresh.fast.interval.ms": 100,
+}
+
+#: Settings that bwtui keeps to itself, each with the values that do no harm and the reason.
+FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "enable.idempotence": (("true", "1"), "without it a retry can double or reorder rows"),
+    "acks": (("all", "-1"), "a row counts as durable when every replica in sync has it"),
+    "request.required.acks": (("all", "-1"), "a row counts as durable when every replica in sync has it"),
+    "message.timeout.ms": (("0",), "an outage is waited for, never answered by dropping rows"),
+    "delivery.timeout.ms": (("0",), "an outage is waited for, never answered by dropping rows"),
+    "queue.buffering.max.messages": ((), "bwtui bounds what is in flight by itself"),
+    "queue.buffering.max.kbytes": ((), "bwtui bounds what is in flight by itself"),
+    "delivery.report.only.error": (("false", "0"), "every acknowledgement is counted"),
+    "produce.offset.report": (("true", "1"), "every acknowledgement is counted"),
+    "queuing.strategy": (("fifo",), "rows of one key stay in commit order"),
+    "transactional.id": ((), "the relay does not use Kafka transactions"),
+    "bootstrap.servers": ((), "it is what -b/--broker says"),
+    "metadata.broker.list": ((), "it is what -b/--broker says"),
+}
+
+
+def client_config(settings: RelaySettings) -> dict[str, Any]:
+    """Return what every Kafka client of the relay shares: brokers and the user's security settings."""
+    security = ("security.", "sasl.", "ssl.", "enable.ssl.", "socket.", "client.", "broker.", "debug")
+    config: dict[str, Any] = {"bootstrap.servers": settings.broker}
+    config |= {key: value for key, value in settings.kafka_config if key.startswith(security)}
+    return config
+
+
+def producer_config(settings: RelaySettings) -> dict[str, Any]:
+    """Return the producer's configuration. Raises UsageError for a setting that would break the promise."""
+    config: dict[str, Any] = dict(DEFAULTS)
+    for key, value in (*settings.kafka_config, *settings.topic_config):
+        allowed, reason = FIXED.get(key, (None, ""))
+        if allowed is not None and value.lower() not in allowed:
+            raise UsageError(f"{key}={value} is refused: {reason}", "leave this setting out")
+        config[key] = value
+    if config["client.id"] == "bwtui":
+        config["client.id"] = f"bwtui-{settings.slot}"
+    return config | {
+        "bootstrap.servers": settings.broker,
+        "enable.idempotence": True,
+        "acks": "all",
+        "message.timeout.ms": 0,
+        "queue.buffering.max.messages": 10_000_000,
+        "queue.buffering.max.kbytes": 2_097_151,
+    }

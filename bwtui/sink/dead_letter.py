@@ -1,0 +1,93 @@
+"""The dead letters: rows that were dropped on purpose, each with its reason, fsynced before it is confirmed.
+
+One JSON object a line, in a file that only its owner may read, since it holds row values::
+
+    {"time": "…", "table": "public.orders", "topic": "orders", "operation": "update", "commit_lsn": "0/…",
+     "ordinal": 3, "xid": 741, "error": "…", "reason": "…", "before": {…} | null, "after": {…} | null}
+
+A row is its columns' text forms as PostgreSQL wrote them; null is NULL, a value that PostgreSQL did not send
+(unchanged TOAST) is left out, and bytes that are no UTF-8 stand as lone surrogates (Python's surrogateescape).
+"""
+
+import datetime
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bwtui.lsn import format_lsn
+from bwtui.pgoutput.messages import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which change it is: the commit's LSN and the ordinal among its transaction's row changes.
+
+    For a row of the snapshot the LSN is the consistent point, the ordinal counts the table's rows, xid is 0.
+    """
+
+    commit_lsn: int
+    ordinal: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class DroppedRow:
+    """One row that is dropped."""
+
+    table: str
+    topic: str
+    operation: str
+    identity: Identity
+    columns: Sequence[str]
+    before: Sequence[Field] | None
+    after: Sequence[Field] | None
+
+
+class DeadLetters:
+    """Appends to the dead-letter file of one relay."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "dead-letters.jsonl"
+
+    def keep(self, row: DroppedRow, error: str, reason: str) -> dict[str, Any]:
+        """Write ``row`` down, durably, and return the letter. Raises OSError."""
+        letter = {
+            "time": datetime.datetime.now(datetime.UTC).isoformat(),
+            "table": row.table,
+            "topic": row.topic,
+            "operation": row.operation,
+            "commit_lsn": format_lsn(row.identity.commit_lsn),
+            "ordinal": row.identity.ordinal,
+            "xid": row.identity.xid,
+            "error": error,
+            "reason": reason,
+            "before": _texts(row.columns, row.before),
+            "after": _texts(row.columns, row.after),
+        }
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(json.dumps(letter).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return letter
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the letters, oldest first."""
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                for line in file:
+                    yield json.loads(line)
+
+
+def _texts(columns: Sequence[str], fields: Sequence[Field] | None) -> dict[str, str | None] | None:
+    if fields is None:
+        return None
+    return {
+        name: None if field is None else field.decode("utf-8", "surrogateescape")
+        for name, field in zip(columns, fields, strict=True)
+        if field is None or isinstance(field, bytes)
+    }

@@ -1,0 +1,160 @@
+"""The Kafka sink: an idempotent producer whose delivery reports count down the spans.
+
+The relay bounds what is in flight (`Acknowledgements.bytes_in_flight`), so librdkafka's own queue never fills:
+a message refused for a full queue while the next one is taken would change the order of a key.
+"""
+
+import logging
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from bwtui.errors import BwtuiError, UsageError
+from bwtui.relay.ack import Span
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure, Message, TopicLimits
+from bwtui.sink.config import client_config, producer_config
+from bwtui.sink.topics import TopicAdmin
+
+_log = logging.getLogger("bwtui.kafka")
+
+#: Errors that the message itself causes; everything else may pass when the service recovers.
+_MESSAGE_ERRORS = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_MSG_SIZE,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
+_CONNECTION_ERRORS = frozenset(
+    {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._AUTHENTICATION}
+)
+
+
+class KafkaSink:
+    """Sends messages to Kafka; see `bwtui.sink.base.Sink`."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        """Check the settings and make the producer; no connection is needed yet. Raises UsageError."""
+        self._config = producer_config(settings)
+        self._with_headers = settings.headers
+        self._failure: DeliveryFailure | None = None
+        self._outage: str | None = None
+        self._producer = self._new_producer()
+        self.max_message_bytes = int(self._config["message.max.bytes"])
+        try:
+            self._admin = TopicAdmin(client_config(settings), self.max_message_bytes)
+        except KafkaException as error:
+            raise _bad_setting(error) from error
+
+    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+        """Accept ``messages``; see `Sink.send`. Raises BwtuiError when librdkafka's queue refuses one."""
+        span.pending += len(messages)
+        report = self._report_for(span, topic)
+        if self._with_headers:
+            self._send_one_by_one(topic, messages, report)
+            return
+        taken = self._producer.produce_batch(topic, messages, on_delivery=report)
+        if taken != len(messages):
+            refused = next(m for m in messages if "_error" in m)
+            self._note(topic, refused["_error"])  # type: ignore[typeddict-item]
+            span.failed += len(messages) - taken
+
+    def poll(self, timeout: float) -> None:
+        """See `Sink.poll`."""
+        if self._producer.poll(timeout):
+            self._outage = None
+
+    def flush(self, timeout: float) -> bool:
+        """See `Sink.flush`."""
+        return bool(self._producer.flush(timeout) == 0)
+
+    def take_failure(self) -> DeliveryFailure | None:
+        """See `Sink.take_failure`."""
+        failure, self._failure = self._failure, None
+        return failure
+
+    def outage(self) -> str | None:
+        """See `Sink.outage`."""
+        return self._outage
+
+    def discard(self) -> None:
+        """See `Sink.discard`: a new producer also leaves behind whatever made the old one unusable."""
+        self._producer.purge()
+        self._producer.poll(0)
+        self._producer = self._new_producer()
+        self._failure = None
+
+    def queued(self) -> int:
+        """See `Sink.queued`."""
+        return len(self._producer)
+
+    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
+        """See `Sink.ensure_topic`."""
+        limits = self._admin.ensure(topic, keyed=keyed)
+        return TopicLimits(min(limits.max_message_bytes, self.max_message_bytes), limits.compacted)
+
+    def check(self) -> dict[str, Any]:
+        """See `Sink.check`."""
+        return self._admin.check()
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self._producer.purge()
+
+    def _new_producer(self) -> Producer:
+        try:
+            return Producer({**self._config, "error_cb": self._noticed}, logger=_log)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise _bad_setting(error) from error
+
+    def _report_for(self, span: Span, topic: str) -> Any:
+        """Return the delivery callback of one batch; the usual case is `Span.delivered` and nothing more."""
+
+        def report(error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                span.pending -= 1
+            else:
+                span.failed += 1
+                self._note(topic, error)
+
+        return report
+
+    def _send_one_by_one(self, topic: str, messages: list[Message], report: Any) -> None:
+        for message in messages:
+            self._producer.produce(
+                topic,
+                value=message["value"],
+                key=message["key"],
+                timestamp=message["timestamp"],
+                headers=message.get("headers"),
+                on_delivery=report,
+            )
+
+    def _note(self, topic: str, error: KafkaError) -> None:
+        """Keep the first failure; one that a message caused outweighs an outage."""
+        is_outage = error.code() not in _MESSAGE_ERRORS
+        if self._failure is None or (self._failure.is_outage and not is_outage):
+            hint = None
+            if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+                hint = f"raise max.message.bytes of topic {topic}, and -C message.max.bytes"
+            self._failure = DeliveryFailure(topic, f"Kafka refuses a message: {error.str()}", is_outage, hint)
+
+    def _noticed(self, error: KafkaError) -> None:
+        """Take librdkafka's word on a connection that failed; the next delivery takes it back."""
+        if error.code() in _CONNECTION_ERRORS:
+            self._outage = f"Kafka can't be reached: {error.str()}"
+
+
+def _bad_setting(error: Exception) -> BwtuiError:
+    reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+    return UsageError(f"librdkafka refuses a setting: {reason}", "see 'bwtui connect --config-help'")

@@ -1,0 +1,100 @@
+"""Topics: made before the first message, and asked for their limits."""
+
+import logging
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.sink.base import TopicLimits
+
+_OUTAGES = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.INVALID_REPLICATION_FACTOR,
+    }
+)
+_REQUEST_SECONDS = 10.0
+_log = logging.getLogger("bwtui.kafka")
+
+
+class TopicAdmin:
+    """Makes topics and reads their settings."""
+
+    def __init__(self, config: dict[str, Any], max_message_bytes: int) -> None:
+        self._client = AdminClient(config, logger=_log)
+        self._max_message_bytes = max_message_bytes
+        self._broker = str(config["bootstrap.servers"])
+
+    def check(self) -> dict[str, Any]:
+        """Return the cluster's id and number of brokers. Raises ConnectionFailed."""
+        try:
+            metadata = self._client.list_topics(timeout=_REQUEST_SECONDS)
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from error
+        return {"cluster_id": metadata.cluster_id, "brokers": len(metadata.brokers)}
+
+    def ensure(self, topic: str, *, keyed: bool) -> TopicLimits:
+        """Make ``topic`` if it is missing, and return its limits.
+
+        A topic of ours keeps every key's latest row for good: keyed ones are compacted, unkeyed ones (which
+        can't be) are kept without a time limit. Partitions and replicas are the broker's defaults. Raises
+        ConnectionFailed when another try may help, RefusedError otherwise.
+        """
+        config = (
+            {"cleanup.policy": "compact"} if keyed else {"cleanup.policy": "delete", "retention.ms": "-1"}
+        )
+        config["max.message.bytes"] = str(self._max_message_bytes)
+        if topic not in self._topics():
+            self._create(NewTopic(topic, -1, -1, config=config))
+        return self._limits(topic)
+
+    def _topics(self) -> dict[str, Any]:
+        try:
+            return dict(self._client.list_topics(timeout=_REQUEST_SECONDS).topics)
+        except KafkaException as error:
+            raise self._failed(error.args[0]) from error
+
+    def _create(self, topic: NewTopic) -> None:
+        future = self._client.create_topics([topic], request_timeout=_REQUEST_SECONDS)[topic.topic]
+        try:
+            future.result()
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._failed(error.args[0], topic.topic) from error
+
+    def _limits(self, topic: str) -> TopicLimits:
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        future = self._client.describe_configs([resource], request_timeout=_REQUEST_SECONDS)[resource]
+        try:
+            found = future.result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                # Without the right to describe, the broker's own refusal is what is left.
+                return TopicLimits(self._max_message_bytes, compacted=False)
+            raise self._failed(error.args[0], topic) from error
+        policy = found["cleanup.policy"].value
+        return TopicLimits(int(found["max.message.bytes"].value), "compact" in policy)
+
+    def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
+        reason = error.str()
+        if error.code() in _OUTAGES:
+            return ConnectionFailed(
+                f"can't reach Kafka at {self._broker}: {reason}",
+                "check that the broker runs there, and -b/--broker or BWTUI_BROKER",
+            )
+        if error.code() in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
+            return ConnectionFailed(
+                f"Kafka does not let us in: {reason}", "check the security settings in -C"
+            )
+        place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
+        return RefusedError(f"{place}: {reason}", "make the topic by hand, or check the user's rights (ACLs)")

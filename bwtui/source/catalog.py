@@ -1,0 +1,140 @@
+"""What PostgreSQL's catalog says of tables: identity, columns, privileges and types."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bwtui.pgoutput.messages import Column, Relation
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, query
+from bwtui.types.registry import TypeInfo
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """One table as the catalog has it.
+
+    ``replica_identity`` is pg_class.relreplident (d, n, f or i); ``has_key`` says whether that identity, or
+    for "f" a primary key, names key columns; ``estimate`` is pg_class.reltuples or None when never analysed.
+    """
+
+    oid: int
+    namespace: str
+    name: str
+    replica_identity: str
+    has_key: bool
+    readable: bool
+    owned: bool
+    partitioned: bool
+    estimate: int | None
+
+    @property
+    def qualified_name(self) -> str:
+        """``schema.table``, unquoted."""
+        return f"{self.namespace}.{self.name}"
+
+
+_TABLES_SQL = """
+select c.oid, n.nspname, c.relname, c.relreplident::text,
+       case c.relreplident when 'n' then false
+            when 'i' then exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident)
+            else exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary) end,
+       pg_catalog.has_table_privilege(c.oid, 'select')
+         or pg_catalog.has_any_column_privilege(c.oid, 'select'),
+       pg_catalog.pg_has_role(c.relowner, 'usage'),
+       c.relkind = 'p',
+       case when c.reltuples >= 0 then c.reltuples::bigint end
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
+   and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
+ order by 2, 3
+"""
+
+_COLUMNS_SQL = """
+select a.attname, a.atttypid, a.atttypmod, a.attgenerated::text,
+       exists (select from pg_catalog.pg_index i
+                where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
+                  and case c.relreplident when 'n' then false when 'i' then i.indisreplident
+                           else i.indisprimary end)
+  from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
+ where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
+ order by a.attnum
+"""
+
+_TYPES_SQL = """
+select t.oid, t.typname, n.nspname, t.typtype::text, t.typbasetype, t.typtypmod,
+       case when t.typcategory = 'A' and t.typelem <> 0 then t.typelem else 0 end
+  from pg_catalog.pg_type t join pg_catalog.pg_namespace n on n.oid = t.typnamespace
+ where t.oid = any(%s)
+"""
+
+
+class TableFilter:
+    """Chooses tables by the regular expressions of --table and --exclude-table, over ``schema.table``."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        self._include = [re.compile(pattern) for pattern in settings.tables]
+        self._exclude = [re.compile(pattern) for pattern in settings.exclude_tables]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every table passes."""
+        return not self._include and not self._exclude
+
+    def __call__(self, namespace: str, name: str) -> bool:
+        """Return whether the table passes; ``public`` may be left out of a pattern."""
+        names = [f"{namespace}.{name}"] + ([name] if namespace == "public" else [])
+        if self._include and not any(p.fullmatch(n) for p in self._include for n in names):
+            return False
+        return not any(p.fullmatch(n) for p in self._exclude for n in names)
+
+
+def list_tables(connection: Connection) -> list[TableInfo]:
+    """Return every permanent table outside the system schemas; partitions stand behind their root."""
+    return [TableInfo(*row) for row in query(connection, _TABLES_SQL)]
+
+
+def key_columns(connection: Connection, oid: int) -> tuple[str, ...]:
+    """Return the key's column names in table order, by the rules of `TableInfo.has_key`."""
+    return tuple(row[0] for row in query(connection, _COLUMNS_SQL, oid) if row[4])
+
+
+def load_relation(connection: Connection, table: TableInfo, columns: Sequence[str] | None) -> Relation:
+    """Return the RELATION that pgoutput would send for ``table``, read from the catalog.
+
+    ``columns`` are the publication's column names, or None for all. pgoutput leaves generated columns out
+    unless the publication names them, and lists columns in table order.
+    """
+    rows = query(connection, _COLUMNS_SQL, table.oid)
+    if columns is None:
+        chosen = [row for row in rows if not row[3]]
+    else:
+        chosen = [row for row in rows if row[0] in set(columns)]
+    return Relation(
+        oid=table.oid,
+        namespace=table.namespace,
+        name=table.name,
+        replica_identity=table.replica_identity,
+        columns=tuple(Column(name, oid, typmod, is_key) for name, oid, typmod, _, is_key in chosen),
+    )
+
+
+def load_types(connection: Connection, oids: Sequence[int]) -> dict[int, TypeInfo]:
+    """Return what pg_type says of ``oids`` and of every type that they are built on."""
+    found: dict[int, TypeInfo] = {}
+    wanted = list(oids)
+    while wanted:
+        rows = query(connection, _TYPES_SQL, wanted)
+        for oid, name, namespace, kind, base, typmod, element in rows:
+            found[oid] = TypeInfo(
+                oid=oid,
+                name=name,
+                namespace=namespace,
+                kind=kind,
+                base_oid=base,
+                base_typmod=typmod,
+                element_oid=element,
+            )
+        known = [info.base_oid for info in found.values()] + [info.element_oid for info in found.values()]
+        wanted = [oid for oid in dict.fromkeys(known) if oid and oid not in found]
+    return found

@@ -1,0 +1,165 @@
+"""Connections to PostgreSQL, with every setting pinned that changes how a value is written.
+
+A role or a database may set DateStyle, TimeZone, bytea_output and so on; PostgreSQL's text output follows
+them, in ordinary sessions and in pgoutput alike. So each session pins them first.
+"""
+
+import re
+from typing import Any
+
+import psycopg2
+import psycopg2.extensions
+from psycopg import pq
+
+from bwtui.errors import BwtuiError, ConnectionFailed
+
+#: Settings that decide the text form of values, and timeouts that would cut a long snapshot.
+PINNED = {
+    "client_encoding": "UTF8",
+    "datestyle": "ISO, YMD",
+    "intervalstyle": "iso_8601",
+    "timezone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "xmloption": "content",
+    "lc_monetary": "C",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "search_path": "",
+}
+APPLICATION_NAME = "bwtui"
+_PIN_SQL = "select " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in PINNED.items())
+_REFUSED = re.compile(
+    r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
+)
+
+Connection = psycopg2.extensions.connection
+
+
+def connect(dsn: str, timeout: int = 10) -> Connection:
+    """Open an ordinary session in autocommit mode, with `PINNED` set.
+
+    ``dsn`` goes to libpq as it is; ``timeout`` (seconds) counts only where the connection string has none.
+    Raises ConnectionFailed.
+    """
+    try:
+        connection = psycopg2.connect(_with_defaults(dsn, timeout))
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(_PIN_SQL)
+    except psycopg2.Error as error:
+        raise connection_failed(str(error)) from error
+    return connection
+
+
+def connect_raw(dsn: str, timeout: int = 10) -> pq.PGconn:
+    """Open a replication session (``replication=database``) through libpq itself, with `PINNED` set.
+
+    Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
+    transactions that its caller did not. Raises ConnectionFailed.
+    """
+    info = _with_defaults(dsn, timeout, replication="database")
+    connection = pq.PGconn.connect(info.encode())
+    if connection.status != pq.ConnStatus.OK:
+        message = _text(connection.error_message)
+        connection.finish()
+        raise connection_failed(message)
+    execute_raw(connection, _PIN_SQL)
+    return connection
+
+
+def execute_raw(connection: pq.PGconn, sql: str) -> list[tuple[str | None, ...]]:
+    """Run one statement on a raw session and return its rows as text. Raises ServerError."""
+    result = connection.exec_(sql.encode())
+    if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
+        raise server_error(result)
+    return [
+        tuple(_optional(result.get_value(row, column)) for column in range(result.nfields))
+        for row in range(result.ntuples)
+    ]
+
+
+class ServerError(BwtuiError):
+    """PostgreSQL refused a statement; ``sqlstate`` is its five-character code."""
+
+    def __init__(self, message: str, sqlstate: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.sqlstate = sqlstate
+
+
+def server_error(result: pq.abc.PGresult) -> ServerError:
+    """Return the error that a failed result stands for; only its primary message, which holds no rows."""
+    primary = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error")
+    state = _text(result.error_field(pq.DiagnosticField.SQLSTATE) or b"")
+    return ServerError(f"PostgreSQL: {primary}", state)
+
+
+def connection_failed(message: str) -> ConnectionFailed:
+    """Return the error for libpq's connection message, on one line and with a hint."""
+    plain = " ".join(message.split())
+    if _REFUSED.search(plain):
+        hint = "check user and password (PGPASSWORD, ~/.pgpass) and the server's pg_hba.conf"
+    elif "does not exist" in plain:
+        hint = "check the database and user names in -d/--postgres"
+    else:
+        hint = "check that PostgreSQL runs there, and -d/--postgres or BWTUI_POSTGRES"
+    return ConnectionFailed(f"can't connect to PostgreSQL: {plain}", hint)
+
+
+def describe(dsn: str) -> str:
+    """Return where ``dsn`` leads, for people: ``host:port/dbname``, never a password."""
+    try:
+        parts = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
+    except psycopg2.ProgrammingError:
+        return "?"
+    host = parts.get("host") or parts.get("hostaddr") or "local"
+    return f"{host}:{parts.get('port', '5432')}/{parts.get('dbname', '')}"
+
+
+def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+    """Run a query and return all of its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, args or None)
+        return cursor.fetchall()
+
+
+def execute(connection: Connection, sql: str, *args: Any) -> None:
+    """Run a statement that returns nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, args or None)
+
+
+def quote_identifier(name: str) -> str:
+    """Return ``name`` as a quoted SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quote_literal(value: str) -> str:
+    """Return ``value`` as an SQL string literal, safe whatever standard_conforming_strings says."""
+    escaped = value.replace("'", "''")
+    if "\\" in value:
+        return " E'" + escaped.replace("\\", "\\\\") + "'"
+    return f"'{escaped}'"
+
+
+def _with_defaults(dsn: str, timeout: int, **extra: str) -> str:
+    try:
+        given = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
+    except psycopg2.ProgrammingError as error:
+        plain = " ".join(str(error).split())
+        raise BwtuiError(
+            f"the connection string is not valid: {plain}",
+            "use key=value pairs or a postgresql:// URI, as for psql",
+        ) from error
+    defaults = {"connect_timeout": str(timeout), "fallback_application_name": APPLICATION_NAME}
+    added = {key: value for key, value in defaults.items() if key not in given} | extra
+    return psycopg2.extensions.make_dsn(dsn, **added)
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
+
+
+def _optional(raw: bytes | None) -> str | None:
+    return None if raw is None else _text(raw)

@@ -1,0 +1,109 @@
+"""The publication: which tables, and which of their operations, PostgreSQL sends.
+
+bwtui makes publications only when the named one is missing:
+
+- ``<name>`` FOR ALL TABLES, when no table is filtered out, none is unkeyed and the user is a superuser; tables
+  made later then come from their first row on.
+- otherwise ``<name>`` FOR TABLE … of the keyed tables, and ``<name>_unkeyed`` of the unkeyed ones, which
+  publishes only inserts and truncates: PostgreSQL refuses an application's UPDATE and DELETE on a published
+  table without replica identity, and a relay must never break the application that it watches.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import psycopg2
+
+from bwtui.errors import RefusedError
+from bwtui.source.catalog import TableInfo
+from bwtui.source.connection import Connection, execute, query, quote_identifier
+
+_PUBLISHED_SQL = """
+select schemaname, tablename, {columns}, {rowfilter}
+  from pg_catalog.pg_publication_tables where pubname = any(%s) order by 1, 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """One table of a publication; ``columns`` None means all, ``row_filter`` None means every row."""
+
+    namespace: str
+    name: str
+    columns: tuple[str, ...] | None
+    row_filter: str | None
+
+
+def unkeyed_name(publication: str) -> str:
+    """Return the name of the publication of unkeyed tables that goes with ``publication``."""
+    return f"{publication}_unkeyed"
+
+
+def existing(connection: Connection, publication: str) -> tuple[str, ...]:
+    """Return which of ``publication`` and its unkeyed companion exist, in this order."""
+    names = [publication, unkeyed_name(publication)]
+    sql = "select pubname from pg_catalog.pg_publication where pubname = any(%s)"
+    found = {row[0] for row in query(connection, sql, names)}
+    return tuple(name for name in names if name in found)
+
+
+def published_tables(connection: Connection, publications: Sequence[str]) -> list[PublishedTable]:
+    """Return the tables of ``publications``; column lists and row filters exist from PostgreSQL 15 on."""
+    modern = connection.server_version >= 150000
+    sql = _PUBLISHED_SQL.format(
+        columns="attnames::text[]" if modern else "null", rowfilter="rowfilter" if modern else "null"
+    )
+    tables: dict[tuple[str, str], PublishedTable] = {}
+    for namespace, name, columns, row_filter in query(connection, sql, list(publications)):
+        chosen = None if columns is None else tuple(columns)
+        tables[namespace, name] = PublishedTable(namespace, name, chosen, row_filter)
+    return list(tables.values())
+
+
+def create(
+    connection: Connection, publication: str, tables: Sequence[TableInfo], *, every_table: bool
+) -> tuple[str, ...]:
+    """Create the publications for ``tables`` and return their names. Raises RefusedError.
+
+    ``every_table``: no table is filtered out, so that FOR ALL TABLES may serve.
+    """
+    unkeyed = [table for table in tables if not table.has_key and table.replica_identity != "f"]
+    keyed = [table for table in tables if table not in unkeyed]
+    whole = every_table and not unkeyed and _is_superuser(connection)
+    target = "for all tables" if whole else _target(keyed)
+    statements = [(publication, f"{target} with (publish_via_partition_root = true)".strip())]
+    if unkeyed:
+        options = "with (publish = 'insert, truncate', publish_via_partition_root = true)"
+        statements.append((unkeyed_name(publication), f"{_target(unkeyed)} {options}"))
+    made: list[str] = []
+    for name, rest in statements:
+        sql = f"create publication {quote_identifier(name)} {rest}"
+        try:
+            execute(connection, sql)
+        except psycopg2.Error as error:
+            drop(connection, made)
+            plain = " ".join(str(error).split())
+            raise RefusedError(
+                f"can't create publication {name}: {plain}", f"let its owner run: {sql}"
+            ) from error
+        made.append(name)
+    return tuple(made)
+
+
+def drop(connection: Connection, publications: Iterable[str]) -> None:
+    """Drop ``publications``, where they exist."""
+    for name in publications:
+        execute(connection, f"drop publication if exists {quote_identifier(name)}")
+
+
+def _target(tables: Sequence[TableInfo]) -> str:
+    if not tables:
+        return ""
+    names = ", ".join(f"{quote_identifier(t.namespace)}.{quote_identifier(t.name)}" for t in tables)
+    return f"for table {names}"
+
+
+def _is_superuser(connection: Connection) -> bool:
+    return bool(
+        query(connection, "select rolsuper from pg_catalog.pg_roles where rolname = current_user")[0][0]
+    )

@@ -1,0 +1,124 @@
+"""Replication slots: what state they are in, and how they are made and dropped.
+
+The permanent slot exists if and only if the snapshot finished. The snapshot runs under a TEMPORARY slot,
+which dies with its session; ``pg_copy_logical_replication_slot`` then makes the permanent one at the same LSN.
+"""
+
+import os
+import secrets
+from dataclasses import dataclass
+
+import psycopg2
+from psycopg import pq
+
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.lsn import parse_lsn
+from bwtui.source.connection import Connection, ServerError, execute, execute_raw, query, quote_identifier
+
+PLUGIN = "pgoutput"
+CURRENT_LSN = (
+    "(case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()"
+    " else pg_catalog.pg_current_wal_lsn() end)::text"
+)
+_STATE_SQL = f"""
+select slot_name, plugin, slot_type, database, active, active_pid, wal_status, safe_wal_size,
+       restart_lsn::text, confirmed_flush_lsn::text, {CURRENT_LSN}, temporary
+  from pg_catalog.pg_replication_slots
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """One row of pg_replication_slots, with the server's current WAL position beside it."""
+
+    name: str
+    plugin: str | None
+    slot_type: str
+    database: str | None
+    active: bool
+    active_pid: int | None
+    wal_status: str | None
+    safe_wal_bytes: int | None
+    restart_lsn: int
+    confirmed_lsn: int
+    server_lsn: int
+    temporary: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TemporarySlot:
+    """A temporary slot and its exported snapshot; both live as long as ``connection`` stays idle and open."""
+
+    connection: pq.PGconn
+    name: str
+    consistent_point: int
+    snapshot: str
+
+    def close(self) -> None:
+        """End the session, and with it the slot."""
+        self.connection.finish()
+
+
+def list_slots(connection: Connection) -> list[SlotState]:
+    """Return every slot of the server."""
+    return [_state(row) for row in query(connection, _STATE_SQL + " order by slot_name")]
+
+
+def slot_state(connection: Connection, name: str) -> SlotState | None:
+    """Return the state of slot ``name``, or None when there is no such slot."""
+    rows = query(connection, _STATE_SQL + " where slot_name = %s", name)
+    return _state(rows[0]) if rows else None
+
+
+def create_temporary(connection: pq.PGconn) -> TemporarySlot:
+    """Create a temporary slot on a raw replication session, and export its snapshot. Raises RefusedError."""
+    name = f"bwtui_tmp_{os.getpid()}_{secrets.token_hex(4)}"
+    sql = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"
+    try:
+        row = execute_raw(connection, sql)[0]
+    except ServerError as error:
+        raise creation_refused(error) from error
+    return TemporarySlot(connection, name, parse_lsn(row[1] or "0/0"), row[2] or "")
+
+
+def make_permanent(connection: Connection, temporary: str, name: str) -> None:
+    """Copy the temporary slot to the permanent slot ``name``, at the same LSN. Raises RefusedError."""
+    sql = "select pg_catalog.pg_copy_logical_replication_slot(%s, %s, false)"
+    _create(connection, sql, temporary, name)
+
+
+def create_permanent(connection: Connection, name: str) -> int:
+    """Create slot ``name`` without a snapshot and return its consistent point. Raises RefusedError."""
+    sql = "select lsn::text from pg_catalog.pg_create_logical_replication_slot(%s, %s)"
+    return parse_lsn(_create(connection, sql, name, PLUGIN))
+
+
+def drop_slot(connection: Connection, name: str) -> None:
+    """Drop slot ``name``. Raises psycopg2.Error when it is active or missing."""
+    execute(connection, "select pg_catalog.pg_drop_replication_slot(%s)", name)
+
+
+def creation_refused(error: BwtuiError) -> RefusedError:
+    """Return the refusal for a slot that could not be made, with the statement that helps."""
+    text = error.message
+    if "permission denied" in text or "must be superuser" in text:
+        hint: str | None = "let a superuser run: ALTER ROLE <role> REPLICATION"
+    elif "max_replication_slots" in text or "all replication slots are in use" in text:
+        hint = "drop a slot that is not needed ('bwtui slots list') or raise max_replication_slots"
+    else:
+        hint = error.hint
+    return RefusedError(f"can't create the replication slot: {text}", hint)
+
+
+def _create(connection: Connection, sql: str, *args: str) -> str:
+    try:
+        return str(query(connection, sql, *args)[0][0])
+    except psycopg2.Error as error:
+        raise creation_refused(BwtuiError(" ".join(str(error).split()))) from error
+
+
+def _state(row: tuple[object, ...]) -> SlotState:
+    values = list(row)
+    for index in (8, 9, 10):
+        values[index] = parse_lsn(str(row[index])) if row[index] is not None else 0
+    return SlotState(*values)  # type: ignore[arg-type]

@@ -1,0 +1,156 @@
+"""The replication stream, read raw: CopyBoth frames in, standby status updates out.
+
+Frames are those of PostgreSQL's "Streaming Replication Protocol": ``w`` XLogData (25 bytes before the payload)
+and ``k`` primary keepalive. psycopg2's replication cursor is not used, because it confirms transactions that
+its caller did not (docs/adr/0001-raw-stream.md).
+"""
+
+import select
+import struct
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import psycopg
+from psycopg import pq
+
+from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
+from bwtui.lsn import format_lsn
+from bwtui.source.connection import ServerError, quote_identifier, quote_literal, server_error
+
+#: Where the payload of an XLogData frame begins: the tag, WAL start, WAL end and send time.
+PAYLOAD_OFFSET = 25
+XLOG_DATA = 0x77  # 'w'
+KEEPALIVE = 0x6B  # 'k'
+#: Microseconds between the Unix epoch and PostgreSQL's (2000-01-01).
+POSTGRES_EPOCH_US = 946_684_800_000_000
+
+_KEEPALIVE = struct.Struct(">xQqB")
+_STATUS = struct.Struct(">cQQQqB")
+
+
+class Keepalive(NamedTuple):
+    """A primary keepalive: the server's WAL end, and whether it wants an answer at once."""
+
+    wal_end: int
+    reply_requested: bool
+
+
+class ReplicationStream:
+    """A started logical replication stream on a raw session, which it owns and closes."""
+
+    def __init__(
+        self,
+        connection: pq.PGconn,
+        slot: str,
+        publications: Sequence[str],
+        start_lsn: int = 0,
+        options: dict[str, str] | None = None,
+    ) -> None:
+        """Start streaming from ``slot``, from its confirmed LSN or ``start_lsn`` if that is later.
+
+        ``options`` are further pgoutput options; protocol version 1 is the default, with which the server
+        keeps a transaction to itself until it commits. Raises SlotLost, RefusedError or ConnectionFailed.
+        """
+        self.connection = connection
+        chosen = {"proto_version": "1", "publication_names": ",".join(map(quote_identifier, publications))}
+        chosen |= options or {}
+        rendered = ", ".join(f"{name} {quote_literal(value).strip()}" for name, value in chosen.items())
+        sql = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {format_lsn(start_lsn)} ({rendered})"
+        result = connection.exec_(sql.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
+            raise _start_refused(slot, server_error(result))
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for data, and take it from the socket. Raises ConnectionFailed."""
+        readable, _, _ = select.select([self.connection.socket], [], [], timeout)
+        if readable:
+            self._consume()
+        return bool(readable)
+
+    def read(self) -> memoryview | None:
+        """Return the next whole frame, or None when none has arrived yet.
+
+        Raises ConnectionFailed when the server ended the stream or the connection broke, SlotLost when the
+        slot's WAL is gone. The hot loop calls ``connection.get_copy_data(1)`` itself and comes here for the
+        other cases.
+        """
+        try:
+            size, data = self.connection.get_copy_data(1)
+        except psycopg.Error as error:
+            raise self._broken(str(error)) from error
+        if size > 0:
+            return data
+        if size == 0:
+            return None
+        raise self._ended()
+
+    def send_status(self, lsn: int) -> None:
+        """Tell the server that everything before ``lsn`` is durable: written, flushed and applied alike.
+
+        All three are the same, since the server answers an idle stream promptly only when write and flush
+        are both behind what it sent. Raises ConnectionFailed.
+        """
+        now = time.time_ns() // 1000 - POSTGRES_EPOCH_US
+        self._put(_STATUS.pack(b"r", lsn, lsn, lsn, now, 0))
+
+    def finish(self) -> None:
+        """End the session at once; what was not confirmed will be sent again."""
+        self.connection.finish()
+
+    def _put(self, message: bytes) -> None:
+        try:
+            while self.connection.put_copy_data(message) == 0:
+                self._drain_output()
+            self._drain_output()
+        except psycopg.Error as error:
+            raise self._broken(str(error)) from error
+
+    def _drain_output(self) -> None:
+        """Flush libpq's buffer; take input meanwhile, so that two full buffers can't block each other."""
+        deadline = time.monotonic() + 60
+        while self.connection.flush() == 1:
+            if time.monotonic() > deadline:
+                raise self._broken("the server takes no data")
+            socket = self.connection.socket
+            readable, _, _ = select.select([socket], [socket], [], 1)
+            if readable:
+                self._consume()
+
+    def _consume(self) -> None:
+        try:
+            self.connection.consume_input()
+        except psycopg.Error as error:
+            raise self._broken(str(error)) from error
+
+    def _ended(self) -> Exception:
+        result = self.connection.get_result()
+        if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
+            error = server_error(result)
+            if "requested WAL segment" in error.message or "can no longer get changes" in error.message:
+                return SlotLost(f"the slot lost its WAL: {error.message}", "a new snapshot is needed")
+            return self._broken(error.message)
+        return self._broken("the server ended the stream")
+
+    def _broken(self, reason: str) -> ConnectionFailed:
+        plain = " ".join(reason.split())
+        return ConnectionFailed(f"the replication connection broke: {plain}", "check PostgreSQL's log")
+
+
+def parse_keepalive(frame: memoryview | bytes) -> Keepalive:
+    """Return the content of a ``k`` frame. Raises struct.error when it is too short."""
+    wal_end, _, reply = _KEEPALIVE.unpack_from(frame)
+    return Keepalive(wal_end, bool(reply))
+
+
+def _start_refused(slot: str, error: ServerError) -> Exception:
+    text = error.message
+    if error.sqlstate == "55006":
+        return RefusedError(
+            f"slot {slot} is already active: {text}", "stop the other consumer, or name another slot with -s"
+        )
+    if error.sqlstate == "42704":
+        return SlotLost(f"slot {slot} does not exist: {text}", "another session dropped it; start again")
+    if error.sqlstate == "55000":
+        return SlotLost(f"slot {slot} can't be read: {text}", "see 'bwtui slots list' for its wal_status")
+    return ConnectionFailed(f"can't start replication from slot {slot}: {text}", "check PostgreSQL's log")
