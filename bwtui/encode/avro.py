@@ -1,0 +1,160 @@
+"""Rows to framed Avro: one generated function for a table's keys, one for its rows.
+
+The frame is Confluent's wire format: a zero byte, the schema's id in four bytes, big-endian, then the Avro
+binary. The generated functions know the usual values only; whatever stops them (NaN, infinity, a TOAST
+value that was not sent, malformed text) sends the row through ``_RowEncoder``, which is slow, plain, and
+says which column it was.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bwtui.encode.generate import Record, compile_both, compile_one
+from bwtui.encode.names import avro_name
+from bwtui.encode.schema import FieldPlan, key_schema, needs_escape, record_namespace, value_schema
+from bwtui.errors import RowError
+from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
+from bwtui.types.codec import Unholdable
+from bwtui.types.registry import TypeInfo, codec_for
+from bwtui.types.varint import NULL, VALUE, long, prefixed
+
+_frame = struct.Struct(">BI").pack
+
+
+class EncodeError(RowError):
+    """A field can't be encoded; ``column`` is empty when it is the row as a whole. Never holds the value."""
+
+    def __init__(self, column: str, reason: str) -> None:
+        super().__init__(f'column "{column}": {reason}' if column else reason)
+        self.column = column
+        self.reason = reason
+
+
+class UnchangedToastError(EncodeError):
+    """A large value is missing from the row, because the UPDATE did not change it."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column, "an unchanged TOAST value was not sent")
+
+
+@dataclass(frozen=True, slots=True)
+class BoundEncoder:
+    """The encoder of one table under the registry's ids.
+
+    ``key`` and ``value`` take a row's fields, all of them, in table order, and return the framed bytes;
+    ``both`` returns the two at once and is cheaper. The key is None for a table without key columns. They
+    raise EncodeError.
+    """
+
+    key: Callable[[Sequence[Field]], bytes | None]
+    value: Callable[[Sequence[Field]], bytes]
+    both: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class TableEncoder:
+    """A table's schemas, before the registry gave them ids."""
+
+    relation: Relation
+    topic: str
+    key_schema: str | None
+    value_schema: str
+    text_columns: tuple[str, ...]
+    key_plans: tuple[FieldPlan, ...]
+    value_plans: tuple[FieldPlan, ...]
+
+    def bind(self, key_id: int | None, value_id: int) -> BoundEncoder:
+        """Return the functions that encode under these schema ids; ``key_id`` is None without a key."""
+        width = len(self.value_plans)
+        value = _record(value_id, self.value_plans, width)
+        encode_value = compile_one(value, width)
+        if key_id is None or not self.key_plans:
+            return BoundEncoder(_no_key, encode_value, lambda fields: (None, encode_value(fields)))
+        key = _record(key_id, self.key_plans, width)
+        return BoundEncoder(compile_one(key, width), encode_value, compile_both(key, value, width))
+
+
+def build_encoder(
+    relation: Relation, key_columns: tuple[str, ...], topic: str, catalog: Mapping[int, TypeInfo]
+) -> TableEncoder:
+    """Return the encoder of ``relation``; ``key_columns`` are its key's columns, empty when it has none.
+
+    ``catalog`` describes the types that are not built in. Raises EncodeError for a key column that is not
+    in the relation.
+    """
+    plans = tuple(
+        FieldPlan(i, column.name, avro_name(column.name), codec_for(column.type_oid, column.typmod, catalog))
+        for i, column in enumerate(relation.columns)
+    )
+    for name in key_columns:
+        if name not in (plan.column for plan in plans):
+            raise EncodeError(name, "the key's column is not published")
+    keys = tuple(plan for plan in plans if plan.column in key_columns)
+    namespace = record_namespace(relation.namespace, relation.name)
+    return TableEncoder(
+        relation,
+        topic,
+        key_schema(namespace, keys) if keys else None,
+        value_schema(namespace, plans),
+        tuple(plan.column for plan in plans if plan.codec.as_text),
+        keys,
+        plans,
+    )
+
+
+def _no_key(fields: Sequence[Field]) -> None:
+    return None
+
+
+def _record(schema_id: int, plans: Sequence[FieldPlan], width: int) -> Record:
+    slow = _RowEncoder(schema_id, plans, width)
+    return Record(slow.head, plans, slow.encode, slow.escapes)
+
+
+class _RowEncoder:
+    """The plain encoder: every value of every type, one field after the other."""
+
+    def __init__(self, schema_id: int, plans: Sequence[FieldPlan], width: int) -> None:
+        self.head = _frame(0, schema_id)
+        self.plans = plans
+        self.width = width
+        self.escapes = needs_escape(plans)
+
+    def encode(self, fields: Sequence[Field]) -> bytes:
+        """Return the framed bytes. Raises EncodeError."""
+        if len(fields) != self.width:
+            raise EncodeError("", f"the row has {len(fields)} columns where its table has {self.width}")
+        out = [self.head]
+        escaped: dict[str, bytes] = {}
+        for plan in self.plans:
+            field = fields[plan.index]
+            if field is None:
+                out.append(NULL)
+                continue
+            if not isinstance(field, bytes):
+                raise _not_text(plan.column, field)
+            try:
+                out += (VALUE, plan.codec.encode(field))
+            except Unholdable:
+                out.append(NULL)
+                escaped[plan.name] = field
+            except (ValueError, LookupError, OverflowError, struct.error):
+                raise EncodeError(plan.column, f"not the text form of {plan.codec.pg_type}") from None
+        if self.escapes:
+            out.append(_escape_map(escaped))
+        return b"".join(out)
+
+
+def _not_text(column: str, field: Field) -> EncodeError:
+    if isinstance(field, UnchangedToast):
+        return UnchangedToastError(column)
+    return EncodeError(column, "not sent in text format")
+
+
+def _escape_map(escaped: dict[str, bytes]) -> bytes:
+    """Return ["null", map of string], which is null when nothing was escaped."""
+    if not escaped:
+        return NULL
+    items = b"".join(prefixed(name.encode()) + prefixed(text) for name, text in escaped.items())
+    return VALUE + long(len(escaped)) + items + b"\x00"

@@ -1,0 +1,96 @@
+"""Source code of a table's encoders, written once for a relation and compiled.
+
+The source is made of numbers and of the codecs' own templates. Names from the database never enter it.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from bwtui.encode.schema import FieldPlan
+from bwtui.types.codec import Inline
+from bwtui.types.varint import NULL, VALUE
+
+# What a template may raise for a value that it does not know: the row then goes to the plain encoder.
+_UNKNOWN = (TypeError, ValueError, LookupError, OverflowError, AttributeError, struct.error)
+
+# For a codec without a template.
+_CALL = Inline(
+    "h{i} = NULL if {f} is None else VALUE + encode{i}({f})", ("h{i}",), {"NULL": NULL, "VALUE": VALUE}
+)
+
+Slow = Callable[[Sequence[Any]], bytes]
+Both = Callable[[Sequence[Any]], tuple[bytes, bytes]]
+
+
+class Record:
+    """What is written of a row: the frame's head, some columns, the escape field's null, and the plain
+    encoder."""
+
+    def __init__(self, head: bytes, plans: Sequence[FieldPlan], slow: Slow, escapes: bool) -> None:
+        self.head = head
+        self.plans = plans
+        self.slow = slow
+        self.tail = NULL if escapes else b""
+
+    def expression(self, name: str) -> str:
+        """Return the expression that joins the record's parts."""
+        parts = [part for plan in self.plans for part in _parts(plan)]
+        return f"JOIN(({', '.join([f'{name}_HEAD', *parts, f'{name}_TAIL'])}))"
+
+
+def compile_one(record: Record, width: int) -> Slow:
+    """Return a function from a row of ``width`` fields to the record's bytes."""
+    lines = _body(record.plans, width)
+    encode: Slow = _compile(lines, record.expression("A"), "A_SLOW(fields)", {"A": record})
+    return encode
+
+
+def compile_both(key: Record, value: Record, width: int) -> Both:
+    """Return a function from a row to the bytes of both records; columns of both are encoded once."""
+    plans = {plan.index: plan for plan in (*key.plans, *value.plans)}
+    lines = _body(plans.values(), width)
+    result = f"{key.expression('A')}, {value.expression('B')}"
+    encode: Both = _compile(lines, result, "A_SLOW(fields), B_SLOW(fields)", {"A": key, "B": value})
+    return encode
+
+
+def _body(plans: Iterable[FieldPlan], width: int) -> list[str]:
+    """Return the statements that take the row apart and encode the columns of ``plans``."""
+    plans = list(plans)
+    used = {plan.index for plan in plans}
+    if len(used) == width:
+        lines = ["(" + "".join(f"f{i}, " for i in range(width)) + ") = fields"]
+    else:
+        lines = [f"if len(fields) != {width}: raise ValueError"]
+        lines += [f"f{i} = fields[{i}]" for i in sorted(used)]
+    for plan in plans:
+        lines += _fill(_inline(plan).code, plan).splitlines()
+    return lines
+
+
+def _inline(plan: FieldPlan) -> Inline:
+    return plan.codec.inline or _CALL
+
+
+def _fill(template: str, plan: FieldPlan) -> str:
+    return template.replace("{i}", str(plan.index)).replace("{f}", f"f{plan.index}")
+
+
+def _parts(plan: FieldPlan) -> list[str]:
+    return [_fill(part, plan) for part in _inline(plan).parts]
+
+
+def _compile(lines: Sequence[str], result: str, fallback: str, records: dict[str, Record]) -> Any:
+    scope: dict[str, Any] = {"JOIN": b"".join, "UNKNOWN": _UNKNOWN}
+    for name, record in records.items():
+        scope |= {f"{name}_HEAD": record.head, f"{name}_TAIL": record.tail, f"{name}_SLOW": record.slow}
+        for plan in record.plans:
+            scope |= _inline(plan).names
+            scope[f"encode{plan.index}"] = plan.codec.encode
+    body = [f"        {line}" for line in (*lines, f"return {result}")]
+    source = "\n".join(
+        ("def encode(fields):", "    try:", *body, "    except UNKNOWN:", f"        return {fallback}")
+    )
+    exec(source, scope)
+    return scope["encode"]

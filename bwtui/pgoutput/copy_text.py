@@ -1,0 +1,30 @@
+"""Rows of ``COPY … TO STDOUT`` in text format (PostgreSQL documentation, COPY, "Text Format").
+
+Unescaped, a field is the very text that pgoutput sends for the same value, so the snapshot and the stream
+share one encoder.
+"""
+
+import re
+
+_ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+# The escapes that PostgreSQL writes; any other escaped byte stands for itself.
+_MEANING = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+
+
+def unescape_copy_line(line: bytes) -> list[bytes | None]:
+    """Return the fields of one row; ``line`` ends with its newline, and may not be the end mark ``\\.``."""
+    if line.endswith(b"\n"):
+        line = line[:-1]
+    if b"\\" not in line:
+        return line.split(b"\t")  # type: ignore[return-value]
+    return [_unescape(field) if b"\\" in field else field for field in line.split(b"\t")]
+
+
+def _unescape(field: bytes) -> bytes | None:
+    if field == b"\\N":
+        return None
+    return _ESCAPE.sub(_replace, field)
+
+
+def _replace(match: re.Match[bytes]) -> bytes:
+    return _MEANING.get(match[1], match[1])

@@ -1,0 +1,257 @@
+"""The messages of PostgreSQL's logical replication stream, as the plugin ``pgoutput`` writes them.
+
+One class a message, with the fields of the PostgreSQL documentation's page "Logical Replication Message
+Formats", in its order. LSNs are ints, times are microseconds since 1970-01-01 00:00 UTC.
+
+``stream_xid`` is the transaction's id that a message carries between STREAM START and STREAM STOP
+(protocol version 2 and later), and None everywhere else.
+"""
+
+from dataclasses import dataclass
+
+
+class UnchangedToast:
+    """A large value that an UPDATE did not change, so that PostgreSQL did not send it. It is never NULL."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "UNCHANGED"
+
+
+UNCHANGED = UnchangedToast()
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A field in the type's binary format. bwtui never asks for it, and no encoder takes it."""
+
+    data: bytes
+
+
+# One column of a row: its text form, NULL, not sent, or (never asked for) its binary form.
+Field = bytes | None | UnchangedToast | Binary
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A transaction begins; ``final_lsn`` is where its COMMIT record starts."""
+
+    final_lsn: int
+    commit_time: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A transaction ends; ``end_lsn``, behind its COMMIT record, is what may be confirmed for it."""
+
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A published column; ``is_key`` says that it is part of the replica identity."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    is_key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A table as the rows behind this message have it; ``replica_identity`` is d, n, f or i (pg_class)."""
+
+    oid: int
+    namespace: str
+    name: str
+    replica_identity: str
+    columns: tuple[Column, ...]
+    stream_xid: int | None = None
+
+    @property
+    def qualified_name(self) -> str:
+        """``schema.table``, for people: neither quoted nor escaped."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """The name of a type that is not built in, sent ahead of the RELATION that uses it."""
+
+    oid: int
+    namespace: str
+    name: str
+    stream_xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """A new row."""
+
+    relation_oid: int
+    new: list[Field]
+    stream_xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A changed row.
+
+    ``old_kind`` is K when ``old`` holds the replica identity's old values (every other column None), O when
+    it holds the whole old row (REPLICA IDENTITY FULL), and None when the replica identity did not change.
+    """
+
+    relation_oid: int
+    old: list[Field] | None
+    old_kind: str | None
+    new: list[Field]
+    stream_xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """A deleted row; ``old`` and ``old_kind`` as in Update."""
+
+    relation_oid: int
+    old: list[Field]
+    old_kind: str
+    stream_xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Tables emptied by one TRUNCATE."""
+
+    relation_oids: tuple[int, ...]
+    cascade: bool
+    restart_identity: bool
+    stream_xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The transaction came from another server, where it was committed at ``commit_lsn``."""
+
+    commit_lsn: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """What ``pg_logical_emit_message`` wrote."""
+
+    transactional: bool
+    lsn: int
+    prefix: str
+    content: bytes
+    stream_xid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Changes of a transaction still in progress follow, up to STREAM STOP (protocol version 2)."""
+
+    xid: int
+    first_segment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStop:
+    """The end of this part of a transaction in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCommit:
+    """A streamed transaction was committed."""
+
+    xid: int
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """A streamed transaction, or its subtransaction, was rolled back; LSN and time from version 4 on."""
+
+    xid: int
+    subxid: int
+    abort_lsn: int | None = None
+    abort_time: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeginPrepare:
+    """A two-phase transaction begins (protocol version 3)."""
+
+    prepare_lsn: int
+    end_lsn: int
+    prepare_time: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """A two-phase transaction was prepared; ``streamed`` when its changes came in stream blocks."""
+
+    flags: int
+    prepare_lsn: int
+    end_lsn: int
+    prepare_time: int
+    xid: int
+    gid: str
+    streamed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPrepared:
+    """A prepared transaction was committed."""
+
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    commit_time: int
+    xid: int
+    gid: str
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPrepared:
+    """A prepared transaction was rolled back."""
+
+    flags: int
+    prepare_end_lsn: int
+    rollback_end_lsn: int
+    prepare_time: int
+    rollback_time: int
+    xid: int
+    gid: str
+
+
+Message = (
+    Begin
+    | Commit
+    | Relation
+    | Type
+    | Insert
+    | Update
+    | Delete
+    | Truncate
+    | Origin
+    | LogicalMessage
+    | StreamStart
+    | StreamStop
+    | StreamCommit
+    | StreamAbort
+    | BeginPrepare
+    | Prepare
+    | CommitPrepared
+    | RollbackPrepared
+)

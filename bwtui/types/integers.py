@@ -1,0 +1,50 @@
+"""int2, int4 → int; int8, oid, xid, cid → long.
+
+Small numbers come ready made from a table; larger ones are joined from groups of 14 bits.
+"""
+
+from bwtui.types.codec import Codec, Inline
+from bwtui.types.varint import NULL, C, D, U, V, long, union_long
+
+# Text of -1,000 to 9,999 (and None for NULL) to the whole union: most numbers in most tables are small.
+_SMALL: dict[bytes | None, bytes] = {b"%d" % n: union_long(n) for n in range(-1000, 10_000)}
+_SMALL[None] = NULL
+
+_INT4 = """\
+h{i} = SMALL.get({f})
+if h{i} is None:
+    n = int({f})
+    z{i} = n + n if n >= 0 else -1 - n - n
+    if z{i} < 16384: h{i} = U[z{i}]
+    elif z{i} < 268435456: h{i} = D[z{i} & 16383] + V[z{i} >> 14]
+    else: h{i} = union_long(n)"""
+
+_INT8 = """\
+if {f} is None: h{i} = NULL
+else:
+    n = int({f})
+    z{i} = n + n if n >= 0 else -1 - n - n
+    if z{i} < 16384: h{i} = U[z{i}]
+    elif z{i} < 268435456: h{i} = D[z{i} & 16383] + V[z{i} >> 14]
+    elif z{i} < 4398046511104: h{i} = D[z{i} & 16383] + C[z{i} >> 14 & 16383] + V[z{i} >> 28]
+    else: h{i} = union_long(n)"""
+
+_NAMES = {"SMALL": _SMALL, "NULL": NULL, "C": C, "D": D, "U": U, "V": V, "union_long": union_long}
+
+
+def encode_integer(text: bytes) -> bytes:
+    """Encode the decimal text of an integer."""
+    return long(int(text))
+
+
+def _codec(avro: str, name: str, code: str) -> Codec:
+    return Codec(avro, name, encode_integer, Inline(code, ("h{i}",), _NAMES))
+
+
+INT2 = _codec("int", "smallint", _INT4)
+INT4 = _codec("int", "integer", _INT4)
+INT8 = _codec("long", "bigint", _INT8)
+# Unsigned 32 bits: an int can't hold the upper half.
+OID = _codec("long", "oid", _INT8)
+XID = _codec("long", "xid", _INT8)
+CID = _codec("long", "cid", _INT8)

@@ -1,0 +1,47 @@
+"""Avro's int and long: zigzag, then seven bits a byte, low bits first (Avro specification, "Binary
+Encoding").
+
+The tables hold every 14-bit group ready made, so that generated code joins a long of any size from a few of
+them.
+"""
+
+
+def zigzag(number: int) -> int:
+    """Return ``number`` as the unsigned integer that Avro writes for it."""
+    return number + number if number >= 0 else -1 - number - number
+
+
+def varint(unsigned: int) -> bytes:
+    """Return an unsigned integer in groups of seven bits, low first; the high bit says that more follows."""
+    out = bytearray()
+    while unsigned > 0x7F:
+        out.append(unsigned & 0x7F | 0x80)
+        unsigned >>= 7
+    out.append(unsigned)
+    return bytes(out)
+
+
+def long(number: int) -> bytes:
+    """Return ``number`` as Avro's int or long."""
+    return varint(zigzag(number))
+
+
+# V: a varint below 2**14, shortest form. C: the two bytes of a 14-bit group that has a group behind it.
+# U and D: the same behind the byte 2, which chooses the second branch of a union ["null", T].
+V = tuple(varint(n) for n in range(1 << 14))
+C = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
+U = tuple(b"\x02" + v for v in V)
+D = tuple(b"\x02" + c for c in C)
+
+NULL = b"\x00"
+VALUE = b"\x02"
+
+
+def union_long(number: int) -> bytes:
+    """Return the second branch of ["null", long] with ``number``."""
+    return VALUE + long(number)
+
+
+def prefixed(data: bytes) -> bytes:
+    """Return ``data`` as Avro's bytes or string: its length, then itself."""
+    return long(len(data)) + data
