@@ -1,0 +1,220 @@
+"""Compares topics with the tables they come from: the latest value of every key must be the row, exactly.
+
+An unkeyed table is compared as a multiset: every row as often as it is in the table, and no other. Both sides
+are brought to the same form, column by column, by the type that the table declares; floats are compared bit
+by bit. A value that the record keeps as text in ``__escaped`` never equals a value of the shop, which has
+none that an Avro type can't hold.
+"""
+
+import datetime
+import struct
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from psycopg2 import sql
+from psycopg2.extensions import connection as Connection
+from psycopg2.extensions import cursor as Cursor
+
+from bwtui.demo.rows import Row
+from bwtui.demo.shop import Table
+from bwtui.demo.topics import TopicContents, TopicReader
+from bwtui.demo.verdict import Comparison, TableVerdict
+
+ESCAPED = "__escaped"
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the table declares it: ``type`` is PostgreSQL's name without its modifier."""
+
+    name: str
+    type: str
+
+
+def compare(
+    connection: Connection,
+    reader: TopicReader,
+    tables: Sequence[Table],
+    prefix: str,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Comparison:
+    """Read the topics of ``tables``, then the tables in one snapshot, and say where they differ.
+
+    Nothing must be written meanwhile. Raises Indeterminate when one side can't be read to its end.
+    """
+    found = reader.topics(prefix)
+    contents = {table: TopicContents(table.topic(prefix), table.key) for table in tables}
+    reader.read([content for content in contents.values() if content.topic in found], progress)
+    connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
+    with connection, connection.cursor() as cursor:
+        verdicts = tuple(_compare_table(cursor, table, content) for table, content in contents.items())
+    foreign = sorted(found - {content.topic for content in contents.values()})
+    return Comparison(verdicts, tuple(foreign))
+
+
+def _compare_table(cursor: Cursor, table: Table, content: TopicContents) -> TableVerdict:
+    columns = _columns(cursor, table)
+    rows = _rows(cursor, table, columns)
+    if table.key:
+        return _compare_latest(table, columns, rows, content)
+    return _compare_multisets(table, columns, rows, content)
+
+
+def _compare_latest(
+    table: Table, columns: Sequence[Column], rows: Iterator[Row], content: TopicContents
+) -> TableVerdict:
+    at = [[column.name for column in columns].index(name) for name in table.key]
+    keys = [columns[index] for index in at]
+    latest = {
+        tuple(canonical(column.type, part) for column, part in zip(keys, key, strict=True)): value
+        for key, value in content.latest.items()
+    }
+    count = missing = different = 0
+    differing: Counter[str] = Counter()
+    for row in rows:
+        count += 1
+        value = latest.pop(tuple(row[index] for index in at), None)
+        if value is None:
+            missing += 1
+            continue
+        names = _differences(columns, row, value)
+        different += bool(names)
+        differing.update(names)
+    return _verdict(
+        table, content, count, len(content.latest), missing, len(latest), different, dict(differing)
+    )
+
+
+def _compare_multisets(
+    table: Table, columns: Sequence[Column], rows: Iterator[Row], content: TopicContents
+) -> TableVerdict:
+    expected = Counter(rows)
+    actual = Counter(_record(columns, value) for value in content.rows)
+    missing, extra = (expected - actual).total(), (actual - expected).total()
+    return _verdict(table, content, expected.total(), None, missing, extra, 0, {})
+
+
+def _verdict(
+    table: Table,
+    content: TopicContents,
+    rows: int,
+    keys: int | None,
+    missing: int,
+    extra: int,
+    different: int,
+    columns: dict[str, int],
+) -> TableVerdict:
+    return TableVerdict(
+        table=table.full_name,
+        topic=content.topic,
+        rows=rows,
+        keys=keys,
+        messages=content.messages,
+        missing=missing,
+        extra=extra,
+        different=different,
+        unreadable=content.unreadable,
+        split_keys=content.split_keys,
+        holes=content.holes,
+        columns=columns,
+    )
+
+
+def _differences(columns: Sequence[Column], row: Row, value: Mapping[str, Any]) -> list[str]:
+    record = _record(columns, value)
+    names = [
+        column.name for column, ours, theirs in zip(columns, row, record, strict=False) if ours != theirs
+    ]
+    return names + (["(unknown fields)"] if len(record) > len(row) else [])
+
+
+def _record(columns: Sequence[Column], value: Mapping[str, Any]) -> Row:
+    """Return a record in the form of a row; whatever the table does not have is appended, so it differs."""
+    escaped = value.get(ESCAPED) or {}
+    row = tuple(
+        ("escaped",) if column.name in escaped else canonical(column.type, value.get(column.name, _ABSENT))
+        for column in columns
+    )
+    unknown = set(value) - {column.name for column in columns} - {ESCAPED}
+    return (*row, *sorted(unknown))
+
+
+def _columns(cursor: Cursor, table: Table) -> list[Column]:
+    cursor.execute(
+        "select attname, format_type(atttypid, null) from pg_attribute"
+        " where attrelid = %s::regclass and attnum > 0 and not attisdropped order by attnum",
+        [table.full_name],
+    )
+    return [Column(*row) for row in cursor.fetchall()]
+
+
+def _rows(cursor: Cursor, table: Table, columns: Sequence[Column]) -> Iterator[Row]:
+    """Yield every row in canonical form, in batches that don't hold a large table in memory twice."""
+    expressions = [
+        sql.SQL(_EXPRESSIONS.get(column.type, "{}")).format(sql.Identifier(column.name)) for column in columns
+    ]
+    with cursor.connection.cursor("comparison") as rows:
+        rows.itersize = 5_000
+        rows.execute(
+            sql.SQL("select {} from {}").format(
+                sql.SQL(", ").join(expressions), sql.Identifier(table.schema, table.name)
+            )
+        )
+        for row in rows:
+            yield tuple(canonical(column.type, value) for column, value in zip(columns, row, strict=True))
+
+
+#: How a column is read when psycopg2's own reading would lose something: a real's text is not its value in
+#: double precision, and parsed JSON is not PostgreSQL's text of it.
+_EXPRESSIONS = {"real": "{}::double precision", "jsonb": "{}::text", "json": "{}::text", "uuid": "{}::text"}
+
+
+def canonical(type_name: str, value: Any) -> Any:
+    """Return the value in the one form in which both sides are compared.
+
+    A value of a class that the column's type can't be is returned with the name of its class, which no
+    other side has.
+    """
+    if value is None:
+        return None
+    classes, form = _FORMS.get(type_name, _TEXT)
+    # bool is an int to Python, and datetime a date, but not to a reader of the topic.
+    return form(value) if type(value) in classes else ("unexpected", type(value).__name__)
+
+
+def _utc(value: datetime.datetime) -> Any:
+    if value.tzinfo is None:
+        return ("unexpected", "timestamp without time zone")
+    return value.astimezone(datetime.UTC).isoformat()
+
+
+def _local(value: datetime.datetime) -> Any:
+    return ("unexpected", "timestamp with time zone") if value.tzinfo else value.isoformat()
+
+
+def _decimal(value: Decimal) -> str:
+    return format(value, "f")
+
+
+_Form = tuple[tuple[type, ...], Callable[[Any], Any]]
+_TEXT: _Form = ((str,), str)
+_INTEGER: _Form = ((int,), int)
+_FORMS: dict[str, _Form] = {
+    "smallint": _INTEGER,
+    "integer": _INTEGER,
+    "bigint": _INTEGER,
+    "boolean": ((bool,), bool),
+    "real": ((float,), struct.Struct(">f").pack),
+    "double precision": ((float,), struct.Struct(">d").pack),
+    "numeric": ((Decimal,), _decimal),
+    "date": ((datetime.date,), datetime.date.isoformat),
+    "timestamp without time zone": ((datetime.datetime,), _local),
+    "timestamp with time zone": ((datetime.datetime,), _utc),
+    "bytea": ((bytes, memoryview), bytes),
+    "uuid": ((str, uuid.UUID), str),
+}

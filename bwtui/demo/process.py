@@ -1,0 +1,96 @@
+"""The workload as a process of its own: started, watched and stopped by the demo."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from bwtui.errors import BwtuiError
+
+_STOP_TIMEOUT = 15.0
+
+
+class WorkloadProcess:
+    """A running workload; `latest` is its newest report."""
+
+    def __init__(self, dsn: str, rate: float, seed: int) -> None:
+        self.latest: dict[str, Any] = {"done": False, "committed": 0, "rolled_back": 0, "rows": 0}
+        # A session of its own keeps the terminal's Ctrl-C away: the demo stops its processes in order.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bwtui.demo.workload"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._errors: list[str] = []
+        self._threads = [
+            threading.Thread(target=target, daemon=True) for target in (self._read, self._listen)
+        ]
+        for thread in self._threads:
+            thread.start()
+        assert self._process.stdin is not None
+        # The connection string may hold a password, so it goes through the pipe and not into the arguments.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps({"dsn": dsn, "rate": rate, "seed": seed}) + "\n")
+            self._process.stdin.flush()
+
+    def check(self) -> None:
+        """Raise BwtuiError when the workload ended by itself."""
+        code = self._process.poll()
+        if code is not None and not self.latest["done"]:
+            self._join()
+            raise BwtuiError(
+                f"the workload ended by itself with exit code {code}: {self._last_words()}",
+                "the demo's sandbox may be damaged: 'bwtui sandbox status' shows its services",
+            )
+
+    def stop(self) -> dict[str, Any]:
+        """Let the transaction that runs come to its end, and return the last report.
+
+        Raises BwtuiError when the workload did not end as it should, for then its counts can't be trusted.
+        """
+        self._end()
+        if not self.latest["done"]:
+            raise BwtuiError(
+                f"the workload did not end cleanly: {self._last_words()}", "run the demo again with --json"
+            )
+        return {key: value for key, value in self.latest.items() if key != "done"}
+
+    def kill(self) -> None:
+        """End the process whatever it does; nothing happens when it has ended."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_STOP_TIMEOUT)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._join()
+
+    def _join(self) -> None:
+        for thread in self._threads:
+            thread.join(5)
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.latest = json.loads(line)
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._errors = [*self._errors[-20:], line.strip()]
+
+    def _last_words(self) -> str:
+        return self._errors[-1] if self._errors else "it said nothing"

@@ -1,0 +1,199 @@
+"""Reads topics back as any other consumer would: Confluent's own consumer and Avro deserializer.
+
+Nothing of bwtui's encoder or decoder is used here, because a reader that shares their mistakes can't see
+them. The offsets of every partition are pinned before the first record is read, and every one of them is
+accounted for: a client that skips a hole in a log does not say so.
+"""
+
+import struct
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
+
+from bwtui.errors import Indeterminate
+
+_TIMEOUT = 10.0
+#: No record for this long while some are due: the comparison can't be decided.
+_PATIENCE = 30.0
+_BATCH = 2_000
+
+#: What a deserializer raises over bytes that are not what their schema says.
+_UNREADABLE = (
+    SerializationError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
+
+Place = tuple[str, int]
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class TopicContents:
+    """What a topic holds, folded to the latest value of each key when its table has one."""
+
+    topic: str
+    #: Key columns of the table; empty when the records have no key.
+    key: tuple[str, ...]
+    messages: int = 0
+    #: Offsets in [low, high) at which no record was found.
+    holes: int = 0
+    #: Records that can't be decoded, or that have a key, or no key, where the table says otherwise.
+    unreadable: int = 0
+    #: Records of a key in another partition, or with other key bytes, than before; compaction keeps both.
+    split_keys: int = 0
+    latest: dict[tuple[Any, ...], Mapping[str, Any]] = field(default_factory=dict)
+    rows: list[Mapping[str, Any]] = field(default_factory=list)
+    _homes: dict[tuple[Any, ...], tuple[int | None, bytes | None]] = field(default_factory=dict)
+
+    def add(self, key: Any, value: Any, partition: int | None, key_bytes: bytes | None) -> None:
+        """Take one decoded record; records of a partition come in the order of their offsets."""
+        if not self.key:
+            if key is not None or value is None:
+                self.unreadable += 1
+            else:
+                self.rows.append(value)
+            return
+        if not isinstance(key, dict) or set(key) != set(self.key):
+            self.unreadable += 1
+            return
+        identity = tuple(key[name] for name in self.key)
+        if self._homes.setdefault(identity, (partition, key_bytes)) != (partition, key_bytes):
+            self.split_keys += 1
+        if value is None:
+            self.latest.pop(identity, None)
+        else:
+            self.latest[identity] = value
+
+
+class TopicReader:
+    """Reads whole topics, once, from the first offset to the last one that existed at the start."""
+
+    def __init__(self, broker: str, registry: str) -> None:
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": broker,
+                "group.id": f"bwtui-demo-{uuid.uuid4()}",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+            },
+            # What the client logs goes to its error events, which are raised below.
+            logger=None,
+        )
+        client = SchemaRegistryClient({"url": registry})
+        # The default strategy may ask the registry for associations, which not every registry has.
+        conf = {"subject.name.strategy.type": "TOPIC"}
+        self._deserialize = AvroDeserializer(client, conf=conf)
+
+    def close(self) -> None:
+        """Leave the broker."""
+        self._consumer.close()
+
+    def topics(self, prefix: str) -> set[str]:
+        """Return the names of all topics that start with ``prefix`` and a dot."""
+        found = _decided(lambda: self._consumer.list_topics(timeout=_TIMEOUT), "list the topics")
+        return {name for name in found.topics if name.startswith(f"{prefix}.")}
+
+    def read(self, contents: Iterable[TopicContents], progress: Callable[[int, int], None]) -> None:
+        """Fill ``contents``; ``progress`` is told now and then how many offsets of how many were read."""
+        by_topic = {content.topic: content for content in contents}
+        pinned = self._pin(by_topic)
+        total = sum(high - low for low, high in pinned.values())
+        at = {place: low for place, (low, high) in pinned.items() if high > low}
+        self._consumer.assign([TopicPartition(*place, offset) for place, offset in at.items()])
+        heard = time.monotonic()
+        done = 0
+        while at:
+            batch = _decided(lambda: self._consumer.consume(_BATCH, 1.0), "read the topics")
+            for message in batch:
+                self._take(message, by_topic, pinned, at)
+                done += 1
+            progress(min(done, total), total)
+            if batch:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _PATIENCE:
+                raise Indeterminate(
+                    f"the broker sent no record for {_PATIENCE:.0f} s while some were due",
+                    "look at the broker's log: 'bwtui sandbox status' says where it is",
+                )
+        self._consumer.unassign()
+
+    def _pin(self, by_topic: dict[str, TopicContents]) -> dict[Place, tuple[int, int]]:
+        def look() -> dict[Place, tuple[int, int]]:
+            pinned = {}
+            for topic in by_topic:
+                for partition in self._consumer.list_topics(topic, _TIMEOUT).topics[topic].partitions:
+                    place = TopicPartition(topic, partition)
+                    pinned[topic, partition] = self._consumer.get_watermark_offsets(place, _TIMEOUT)
+            return pinned
+
+        return _decided(look, "pin the offsets")
+
+    def _take(
+        self,
+        message: Message,
+        by_topic: dict[str, TopicContents],
+        pinned: dict[Place, tuple[int, int]],
+        at: dict[Place, int],
+    ) -> None:
+        """Account for one record, or for the end of a partition."""
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise Indeterminate(f"the topics could not be read to their end: {error.str()}")
+        topic, offset = message.topic() or "", message.offset() or 0
+        place = (topic, message.partition() or 0)
+        if place not in at:
+            return
+        high, content = pinned[place][1], by_topic[topic]
+        content.holes += max(0, min(offset, high) - at[place])
+        at[place] = max(at[place], offset if error is not None else offset + 1)
+        if error is None and offset < high:
+            content.messages += 1
+            self._decode(message, content)
+        if at[place] >= high:
+            del at[place]
+
+    def _decode(self, message: Message, content: TopicContents) -> None:
+        topic, key, value = content.topic, message.key(), message.value()
+        try:
+            decoded_key = self._deserialize(key, SerializationContext(topic, MessageField.KEY))
+            decoded = self._deserialize(value, SerializationContext(topic, MessageField.VALUE))
+        except SchemaRegistryError as error:
+            if error.http_status_code != 404:
+                raise Indeterminate(
+                    f"the schema registry did not answer for topic {topic}: {error.error_message}"
+                ) from error
+            content.unreadable += 1
+        except _UNREADABLE:
+            content.unreadable += 1
+        except Exception as error:
+            # What is left are errors of the way to the registry, of a library that may change.
+            raise Indeterminate(
+                f"the schema registry can't be reached ({type(error).__name__})", "is it still running?"
+            ) from error
+        else:
+            content.add(decoded_key, decoded, message.partition(), key)
+
+
+def _decided(call: Callable[[], T], what: str) -> T:
+    try:
+        return call()
+    except KafkaException as error:
+        raise Indeterminate(
+            f"the comparison could not {what}: {error.args[0].str()}", "is the broker still running?"
+        ) from error

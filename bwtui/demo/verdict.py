@@ -1,0 +1,138 @@
+"""What the comparison found: numbers for each table, one sentence, and the exit code."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rich.table import Table as Grid
+
+from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
+
+Outcome = Literal["equal", "different", "indeterminate"]
+
+
+@dataclass(frozen=True, slots=True)
+class TableVerdict:
+    """One table beside its topic."""
+
+    table: str
+    topic: str
+    rows: int
+    #: Keys whose latest value is not a tombstone; None when the table is unkeyed.
+    keys: int | None
+    messages: int
+    #: Rows that the topic lacks, rows that only the topic has, and rows of which a column differs.
+    missing: int
+    extra: int
+    different: int
+    unreadable: int = 0
+    split_keys: int = 0
+    holes: int = 0
+    #: How many rows differ in each column.
+    columns: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def equal(self) -> bool:
+        """Whether the topic, folded, is the table."""
+        return not (self.missing or self.extra or self.different or self.unreadable or self.split_keys)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All tables beside their topics."""
+
+    tables: tuple[TableVerdict, ...]
+    #: Topics under the prefix that belong to no table.
+    foreign_topics: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> Outcome:
+        """The verdict; a log with holes can prove a difference, and never equality."""
+        if self.foreign_topics or not all(table.equal for table in self.tables):
+            return "different"
+        return "indeterminate" if any(table.holes for table in self.tables) else "equal"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict as one sentence."""
+        rows, messages = (sum(getattr(t, name) for t in self.tables) for name in ("rows", "messages"))
+        if self.outcome == "equal":
+            return (
+                f"equal: {rows:,} rows in {len(self.tables)} tables are what their topics say,"
+                f" after {messages:,} messages"
+            )
+        if self.outcome == "indeterminate":
+            holes = sum(table.holes for table in self.tables)
+            return f"could not be decided: {holes:,} offsets of the topics hold no record"
+        return f"NOT equal: {'; '.join(self._reasons())}"
+
+    def _reasons(self) -> list[str]:
+        names = {
+            "missing": "rows missing in the topics",
+            "extra": "rows that only the topics have",
+            "different": "rows that differ",
+            "unreadable": "records that can't be read",
+            "split_keys": "records of a key in another partition or form than before",
+        }
+        sums = {name: sum(getattr(table, name) for table in self.tables) for name in names}
+        reasons = [f"{sums[name]:,} {text}" for name, text in names.items() if sums[name]]
+        if self.foreign_topics:
+            reasons.append(f"topics of no table: {', '.join(self.foreign_topics)}")
+        return reasons
+
+    def error(self) -> BwtuiError | None:
+        """Return the error that ends the command with the right exit code, or None when all is equal."""
+        if self.outcome == "equal":
+            return None
+        kind = DifferencesFound if self.outcome == "different" else Indeterminate
+        return kind(self.sentence)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object."""
+        return {
+            "verdict": self.outcome,
+            "sentence": self.sentence,
+            "tables": {table.table: _without_name(table) for table in self.tables},
+            "foreign_topics": list(self.foreign_topics),
+        }
+
+    def grid(self) -> Grid:
+        """Return the table for the terminal."""
+        grid = Grid(box=None, pad_edge=False, header_style="bold")
+        grid.add_column("table")
+        for name in ("rows", "keys", "messages", "missing", "extra", "different"):
+            grid.add_column(name, justify="right")
+        grid.add_column("verdict")
+        for table in self.tables:
+            grid.add_row(*_cells(table))
+        return grid
+
+
+def _cells(table: TableVerdict) -> list[str]:
+    numbers = [table.rows, table.keys, table.messages, table.missing, table.extra, table.different]
+    cells = ["-" if number is None else f"{number:,}" for number in numbers]
+    return [table.table, *cells, _remark(table)]
+
+
+def _remark(table: TableVerdict) -> str:
+    """Say what the numbers in the row do not."""
+    remarks = [f"{count:,} {name}" for name, count in _extras(table).items() if count]
+    if table.columns:
+        remarks.append("in " + ", ".join(sorted(table.columns)))
+    colour = "green" if table.equal else "red"
+    word = "equal" if table.equal else "NOT equal"
+    return f"[{colour}]{word}[/]" + (f" ({'; '.join(remarks)})" if remarks else "")
+
+
+def _extras(table: TableVerdict) -> dict[str, int]:
+    return {
+        "unreadable": table.unreadable,
+        "in a second place": table.split_keys,
+        "holes in the log": table.holes,
+    }
+
+
+def _without_name(table: TableVerdict) -> dict[str, Any]:
+    data = dataclasses.asdict(table)
+    del data["table"]
+    return {**data, "equal": table.equal}
