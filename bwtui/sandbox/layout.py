@@ -1,0 +1,133 @@
+"""Where one sandbox keeps its things, and what it remembers between two starts."""
+
+import json
+import os
+import pwd
+import secrets
+import shutil
+import stat
+import tempfile
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+#: Names of all that a sandbox makes in its folder; only these are wiped.
+_OWN = ("memory.json", "status.json", "control", "lock", "starting", "logs", "data")
+
+
+def sandbox_folder() -> Path:
+    """Return the folder of the user's sandbox: BWTUI_SANDBOX_HOME, or one in the user's state folder."""
+    named = os.environ.get("BWTUI_SANDBOX_HOME")
+    folder = Path(named) if named else Path(platformdirs.user_state_dir("bwtui")) / "sandbox"
+    return folder.expanduser().absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUser:
+    """The user PostgreSQL runs under when bwtui runs as root, which PostgreSQL refuses."""
+
+    uid: int
+    gid: int
+
+    @classmethod
+    def needed(cls) -> "ServerUser | None":
+        """Return the user nobody when we are root, else None.
+
+        It must be a user with a name: initdb looks it up. An existing user postgres is not taken, since
+        the files of a real server may belong to it.
+        """
+        if os.geteuid() != 0:
+            return None
+        entry = pwd.getpwnam("nobody")
+        return cls(entry.pw_uid, entry.pw_gid)
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a sandbox remembers from one start to the next; the file is for its owner only."""
+
+    password: str = field(default_factory=lambda: secrets.token_urlsafe(18))
+    #: Empty: PostgreSQL's data is in the sandbox's folder. Else the reachable folder made for it.
+    postgres_place: str = ""
+    #: A random id that Kafka's storage is formatted with.
+    cluster_id: str = field(default_factory=lambda: secrets.token_urlsafe(16)[:22])
+    ports: dict[str, int] = field(default_factory=dict)
+
+
+class Layout:
+    """The paths of one sandbox."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        #: Held by the supervisor for as long as it lives; holds its process id.
+        self.lock = folder / "lock"
+        #: Held by whoever starts a supervisor.
+        self.starting = folder / "starting"
+        self.control = folder / "control"
+        self.status = folder / "status.json"
+        self.memory = folder / "memory.json"
+        self.logs = folder / "logs"
+        self.data = folder / "data"
+
+    def make(self) -> None:
+        """Make the folders, for their owner only."""
+        for folder in (self.folder, self.logs, self.data):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def remember(self, memory: Memory) -> None:
+        """Write the memory, atomically."""
+        write_private(self.memory, asdict(memory))
+
+    def recall(self) -> Memory:
+        """Return the memory of the last start, or a new one that is remembered at once."""
+        if self.memory.exists():
+            return Memory(**json.loads(self.memory.read_text()))
+        memory = Memory()
+        self.remember(memory)
+        return memory
+
+    def postgres_place(self, memory: Memory, user: ServerUser | None) -> Path:
+        """Return the folder for PostgreSQL's data, and for its programs when they can't be in the cache.
+
+        It is the sandbox's own, unless PostgreSQL has to run under another user who can't get there;
+        then it is a new folder in /var/tmp, which outlives a reboot as the sandbox's folder does.
+        """
+        if user is None or memory.postgres_place:
+            return Path(memory.postgres_place or self.data)
+        if not reachable_by_others(self.folder):
+            place = tempfile.mkdtemp(prefix="bwtui-", dir="/var/tmp" if Path("/var/tmp").is_dir() else None)
+            Path(place).chmod(0o755)
+            memory.postgres_place = place
+            self.remember(memory)
+            return Path(place)
+        return self.data
+
+    def wipe(self) -> None:
+        """Remove everything the sandbox made; files of others in the folder stay."""
+        if self.memory.exists():
+            place = self.recall().postgres_place
+            if place:
+                shutil.rmtree(place, ignore_errors=True)
+        for name in _OWN:
+            path = self.folder / name
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+def reachable_by_others(folder: Path) -> bool:
+    """Say whether any user may pass through the folder and all folders above it."""
+    return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))
+
+
+def write_private(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON to a file that only its owner may read; readers see the old or the new text whole."""
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
+        json.dump(content, stream, indent=1)
+    fresh.replace(path)

@@ -1,0 +1,98 @@
+"""PostgreSQL, ready for logical decoding, with a generated password, on loopback."""
+
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psycopg2
+
+from bwtui.sandbox.artifacts import ArtifactStore
+from bwtui.sandbox.layout import Layout, Memory, ServerUser, reachable_by_others
+from bwtui.sandbox.lockfile import postgres_group
+from bwtui.sandbox.ports import LOOPBACK
+from bwtui.sandbox.service import Command, Service
+
+NAME = "postgres"
+PORTS = ("postgres",)
+
+SETTINGS = {
+    "listen_addresses": LOOPBACK,
+    # A socket in a folder with a long path would not start; TCP is all that anybody needs.
+    "unix_socket_directories": "",
+    "wal_level": "logical",
+    "max_wal_senders": "20",
+    "max_replication_slots": "20",
+    "log_min_messages": "warning",
+}
+
+
+def dsn(memory: Memory) -> str:
+    """Return the connection URI of the superuser; it holds the password."""
+    return f"postgresql://postgres:{memory.password}@{LOOPBACK}:{memory.ports['postgres']}/postgres"
+
+
+def service(layout: Layout, memory: Memory, store: ArtifactStore, major: int) -> Service:
+    """Unpack PostgreSQL if need be and return how to run it; the data of every major is kept apart."""
+    user = ServerUser.needed()
+    place = layout.postgres_place(memory, user)
+    binaries = programs(layout, memory, store, major)
+    data = place / f"postgres-{major}"
+    password = data.with_name(f"{data.name}.password")
+    before: tuple[Command, ...] = ()
+    # The supervisor removes the password file when initdb ended well; if it is still here, initdb did not.
+    if password.exists() or not data.exists():
+        before = (_initdb(binaries, data, password, memory, user),)
+    settings = {**SETTINGS, "port": str(memory.ports["postgres"])}
+    return Service(
+        name=NAME,
+        title=f"PostgreSQL {major}",
+        before=before,
+        passing=(password,),
+        command=(
+            str(binaries / "bin" / "postgres"),
+            *("-D", str(data)),
+            *(part for key, value in settings.items() for part in ("-c", f"{key}={value}")),
+        ),
+        log=layout.logs / "postgres.log",
+        folder=data,
+        ready=lambda: _answers(dsn(memory)),
+        environment={"LC_ALL": "C", "TZ": "UTC"},
+        user=user.uid if user else None,
+        group=user.gid if user else None,
+        # SIGINT: roll back and disconnect everybody, write a checkpoint. SIGQUIT: only the WAL is safe.
+        stop_signal=signal.SIGINT,
+        kill_signal=signal.SIGQUIT,
+    )
+
+
+def programs(layout: Layout, memory: Memory, store: ArtifactStore, major: int) -> Path:
+    """Return the folder PostgreSQL is unpacked in, unpacking it if need be.
+
+    It is in the cache, unless PostgreSQL has to run under a user who can't get there.
+    """
+    group, user = postgres_group(major), ServerUser.needed()
+    if user is None or reachable_by_others(store.cache):
+        return store.unpacked(group)
+    return store.unpacked(group, layout.postgres_place(memory, user) / "programs")
+
+
+def _initdb(binaries: Path, data: Path, password: Path, memory: Memory, user: ServerUser | None) -> Command:
+    password.touch(mode=0o600)
+    password.write_text(memory.password)
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir(mode=0o700)
+    if user:
+        os.chown(data, user.uid, user.gid)
+        os.chown(password, user.uid, user.gid)
+    return (
+        str(binaries / "bin" / "initdb"),
+        *("--pgdata", str(data), "--username=postgres", f"--pwfile={password}"),
+        # Syncing a fresh, empty cluster takes longer than all the rest; the server itself does sync.
+        *("--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"),
+    )
+
+
+def _answers(conninfo: str) -> bool:
+    psycopg2.connect(conninfo, connect_timeout=2).close()
+    return True

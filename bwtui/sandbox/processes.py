@@ -1,0 +1,78 @@
+"""Processes that can't outlive their parent, and those that still work in a folder."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+# Loaded now: between fork and exec a child must not start to load anything.
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+def start(
+    command: Sequence[str],
+    log: Path,
+    folder: Path,
+    *,
+    environment: dict[str, str] | None = None,
+    user: int | None = None,
+    group: int | None = None,
+    parent_death: signal.Signals = signal.SIGKILL,
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own, working in a folder, its output appended to a log.
+
+    On Linux the kernel sends it `parent_death` when our process ends in whatever way. That is bound to
+    the thread that calls this, so it has to be the main thread.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            user=user,
+            group=group,
+            extra_groups=[] if user is not None else None,
+            start_new_session=True,
+            # It calls two functions of libc that were loaded before, takes no lock, and is done.
+            preexec_fn=_tie_to(os.getpid(), parent_death),  # noqa: PLW1509
+        )
+
+
+def _tie_to(parent: int, death: signal.Signals) -> Callable[[], None] | None:
+    libc = _libc
+    if libc is None:
+        return None
+
+    def tie() -> None:
+        # After the change of user, which would clear it again.
+        libc.prctl(_PR_SET_PDEATHSIG, int(death), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie
+
+
+def working_in(folder: Path) -> list[int]:
+    """Return the ids of the processes whose working directory is this folder or below it.
+
+    So children of a service that was killed are found, which have no other tie to it any more. On
+    systems without /proc the list is empty.
+    """
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            where = (entry / "cwd").readlink()
+        except OSError:
+            # It ended, or is somebody else's.
+            continue
+        if where == folder or folder in where.parents:
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,69 @@
+"""Apicurio's schema registry with Confluent's API, its schemas in a file, on loopback."""
+
+import urllib.request
+from pathlib import Path
+
+from bwtui.sandbox.artifacts import ArtifactStore
+from bwtui.sandbox.java import java_binary
+from bwtui.sandbox.layout import Layout, Memory
+from bwtui.sandbox.ports import LOOPBACK
+from bwtui.sandbox.service import Service
+
+NAME = "registry"
+GROUP = "registry"
+PORTS = ("registry", "registry_management")
+
+# Start-up matters more here than the last bit of speed: hence only the first compiler tier.
+JVM = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+
+
+def url(memory: Memory) -> str:
+    """Return the base URL of Confluent's API."""
+    return f"http://{LOOPBACK}:{memory.ports['registry']}/apis/ccompat/v7"
+
+
+def programs(store: ArtifactStore) -> Path:
+    """Return the folder the registry is unpacked in, unpacking it if need be."""
+    return store.unpacked(GROUP)
+
+
+def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
+    """Unpack the registry if need be and return how to run it."""
+    data = layout.data / "registry"
+    data.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "quarkus.http.host": LOOPBACK,
+        "quarkus.http.port": str(memory.ports["registry"]),
+        # Otherwise this one listens on every address.
+        "quarkus.management.host": LOOPBACK,
+        "quarkus.management.port": str(memory.ports["registry_management"]),
+        "quarkus.log.level": "WARN",
+        "quarkus.banner.enabled": "false",
+        "quarkus.http.access-log.enabled": "false",
+        'quarkus.log.category."io.apicurio".level': "WARN",
+        "apicurio.storage.kind": "sql",
+        "apicurio.storage.sql.kind": "h2",
+        # In a file, so that ids survive a restart, as do the topics that hold them.
+        "apicurio.datasource.url": f"jdbc:h2:file:{data / 'registry'}",
+    }
+    return Service(
+        name=NAME,
+        title="schema registry",
+        before=(),
+        command=(
+            str(java_binary()),
+            *JVM,
+            *(f"-D{key}={value}" for key, value in settings.items()),
+            *("-jar", str(programs(store) / "quarkus-run.jar")),
+        ),
+        log=layout.logs / "registry.log",
+        folder=data,
+        ready=lambda: _answers(url(memory)),
+    )
+
+
+def _answers(base: str) -> bool:
+    # A proxy of the environment is not for loopback.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"{base}/subjects", timeout=2) as answer:
+        return bool(answer.status == 200)

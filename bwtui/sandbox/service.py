@@ -1,0 +1,37 @@
+"""What the supervisor must know of one service; postgres.py, kafka.py and registry.py fill it in."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Command = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process to run, what has to run before it, and how to see that it is ready."""
+
+    name: str
+    #: How a person reads it: "PostgreSQL 18".
+    title: str
+    #: Commands to be run to their end before the service, one after the other, such as initdb.
+    before: tuple[Command, ...]
+    command: Command
+    log: Path
+    #: Where it keeps its data, and its working directory. It is not started while another process,
+    #: such as a child of a killed predecessor, still works there.
+    folder: Path
+    #: Returns True when the service answers in its own protocol; may raise anything until then.
+    ready: Callable[[], bool]
+    #: Added to the supervisor's own environment.
+    environment: dict[str, str] = field(default_factory=dict)
+    #: The user and group id to run under, or None for the supervisor's own.
+    user: int | None = None
+    group: int | None = None
+    #: Files with secrets for the commands before; removed when those ended well.
+    passing: tuple[Path, ...] = ()
+    #: Asks for a clean end, while clients may be connected.
+    stop_signal: signal.Signals = signal.SIGTERM
+    #: Sent when a clean end takes too long, and when the supervisor itself dies.
+    kill_signal: signal.Signals = signal.SIGKILL

@@ -1,0 +1,339 @@
+"""One sandbox, as seen by those who start and use it: the command line, the demo, the tests.
+
+The services run under a supervisor, a process of its own (daemon.py). This module starts that process,
+reads what it publishes, and gives it orders.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.sandbox import kafka, postgres, registry
+from bwtui.sandbox.artifacts import ArtifactStore
+from bwtui.sandbox.daemon import DETACH
+from bwtui.sandbox.layout import Layout, sandbox_folder
+from bwtui.sandbox.lockfile import postgres_group
+from bwtui.sandbox.progress import Progress, Silent
+from bwtui.sandbox.runner import START_SECONDS, State
+
+DEFAULT_MAJOR = 18
+
+#: Seconds until an order, or the end of everything, must be done. The supervisor's own bounds are shorter.
+ORDER_SECONDS = START_SECONDS + 30
+DOWN_SECONDS = 45.0
+POLL_SECONDS = 0.02
+
+ServiceName = Literal["postgres", "kafka", "registry"]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Where the services answer."""
+
+    #: libpq connection URI of the superuser; it holds the password.
+    postgres: str
+    #: host:port
+    broker: str
+    #: Base URL of Confluent's API.
+    schema_registry: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """What the supervisor knows of one service."""
+
+    name: str
+    title: str
+    state: State
+    pid: int | None
+    #: Why it died, else empty.
+    reason: str
+    log: Path
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxStatus:
+    """What the supervisor published last."""
+
+    supervisor: int
+    postgres_major: int
+    endpoints: Services
+    services: dict[str, ServiceStatus]
+    #: Ids of the last orders that were taken.
+    orders: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Say whether every service answers."""
+        return all(service.state is State.READY for service in self.services.values())
+
+    @property
+    def pids(self) -> dict[str, int | None]:
+        """Return the process ids, by service, and "supervisor"."""
+        return {"supervisor": self.supervisor, **{name: s.pid for name, s in self.services.items()}}
+
+
+class Sandbox:
+    """PostgreSQL, Kafka and a schema registry on this machine, kept in one folder."""
+
+    def __init__(self, folder: Path | None = None, postgres_major: int = DEFAULT_MAJOR) -> None:
+        self._layout = Layout(folder.absolute() if folder else sandbox_folder())
+        self._major = postgres_major
+        # The supervisor ends when this pipe does, unless it was told to detach.
+        self._tether: subprocess.Popen[bytes] | None = None
+
+    @property
+    def folder(self) -> Path:
+        """The folder that holds the sandbox's data, logs and state."""
+        return self._layout.folder
+
+    def up(self, progress: Progress | None = None, *, attached: bool = False) -> Services:
+        """Start what does not run yet, wait until all of it is ready, and say where it answers.
+
+        An attached sandbox ends with our process, however that ends; else it goes on until `down`.
+        Raises ConnectionFailed when files can't be fetched, RefusedError when a fetched file is not the
+        locked one or the sandbox runs with another PostgreSQL, BwtuiError when a service does not start.
+        When it does not end well, nothing that it started goes on running.
+        """
+        progress = progress or Silent()
+        self._layout.make()
+        with self._exclusive():
+            running = self.status()
+            if running is None:
+                self._start(progress, attached)
+            else:
+                self._revive(running, progress)
+            return self.services()
+
+    def status(self) -> SandboxStatus | None:
+        """Return what the supervisor published last, or None when no supervisor runs."""
+        if self._supervisor() is None:
+            return None
+        try:
+            return _parse(json.loads(self._layout.status.read_text()))
+        except FileNotFoundError:
+            return None
+
+    def services(self) -> Services:
+        """Return where the services answer; raises ConnectionFailed when the sandbox does not run."""
+        return self._running().endpoints
+
+    def down(self, *, wipe: bool = False) -> None:
+        """Stop everything cleanly and wait until it is gone; with `wipe` remove the data too.
+
+        Does nothing when the sandbox does not run.
+        """
+        pid = self._supervisor()
+        if pid is not None:
+            _signal(pid, signal.SIGTERM)
+            if not self._gone(DOWN_SECONDS):
+                # Its services go with it: the kernel tells them.
+                _signal(pid, signal.SIGKILL)
+                self._gone(DOWN_SECONDS)
+        self._reap()
+        if wipe:
+            self._layout.wipe()
+
+    def stop_service(self, name: ServiceName) -> None:
+        """End one service cleanly and wait until it is gone; it stays so until `start_service`."""
+        self._order("stop", name, State.STOPPED)
+
+    def kill_service(self, name: ServiceName) -> None:
+        """End one service with SIGKILL and wait until it is gone."""
+        self._order("kill", name, State.STOPPED)
+
+    def start_service(self, name: ServiceName) -> None:
+        """Start one service again, on the same port, and wait until it is ready.
+
+        Raises BwtuiError when it does not become ready.
+        """
+        self._order("start", name, State.READY)
+
+    def _start(self, progress: Progress, attached: bool) -> None:
+        self._prepare(progress)
+        progress.note(f"starting PostgreSQL {self._major}, Kafka and the schema registry")
+        self._layout.status.unlink(missing_ok=True)
+        self._launch()
+        try:
+            self._wait_until_ready(progress)
+            if not attached:
+                self._detach()
+        except BaseException:
+            self._abandon()
+            raise
+
+    def _prepare(self, progress: Progress) -> None:
+        store = ArtifactStore()
+        store.fetch([kafka.GROUP, registry.GROUP, postgres_group(self._major)], progress)
+        memory = self._layout.recall()
+        registry.programs(store)
+        postgres.programs(self._layout, memory, store, self._major)
+
+    def _launch(self) -> None:
+        self._layout.lock.touch(mode=0o600)
+        with (self._layout.logs / "supervisor.log").open("ab") as log:
+            self._tether = subprocess.Popen(
+                [sys.executable, "-m", "bwtui.sandbox.daemon", str(self.folder), str(self._major)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def _detach(self) -> None:
+        if self._tether and self._tether.stdin:
+            self._tether.stdin.write(DETACH)
+            self._tether.stdin.close()
+            # It is not ours to wait for any more; without this Python warns about a forgotten child.
+            self._tether.returncode = 0
+            self._tether = None
+
+    def _abandon(self) -> None:
+        # A second Ctrl-C must not leave half of it running.
+        previous = signal.getsignal(signal.SIGINT)
+        with contextlib.suppress(ValueError):
+            # Only the main thread may set handlers.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            if self._tether:
+                _signal(self._tether.pid, signal.SIGTERM)
+            self.down()
+        finally:
+            with contextlib.suppress(ValueError):
+                signal.signal(signal.SIGINT, previous)
+
+    def _reap(self) -> None:
+        if self._tether:
+            if self._tether.stdin:
+                self._tether.stdin.close()
+            self._tether.wait(DOWN_SECONDS)
+            self._tether = None
+
+    def _wait_until_ready(self, progress: Progress) -> None:
+        told: set[str] = set()
+        for status in self._watch(ORDER_SECONDS):
+            if status is None:
+                if self._tether and self._tether.poll() is not None:
+                    raise BwtuiError("the sandbox's supervisor did not start", self._log_hint("supervisor"))
+                continue
+            for name, service in status.services.items():
+                if service.state is State.DIED:
+                    raise _death(service)
+                if service.state is State.READY and name not in told:
+                    told.add(name)
+                    progress.note(f"{service.title} is ready")
+            if status.ready:
+                return
+        raise BwtuiError(
+            f"the sandbox was not ready after {ORDER_SECONDS:.0f} seconds", self._log_hint("supervisor")
+        )
+
+    def _revive(self, running: SandboxStatus, progress: Progress) -> None:
+        if running.postgres_major != self._major:
+            raise RefusedError(
+                f"the sandbox runs with PostgreSQL {running.postgres_major}, not {self._major}",
+                "Stop it first with `bwtui sandbox down`; the data of each major version is kept apart.",
+            )
+        for name, service in running.services.items():
+            if service.state in (State.STOPPED, State.DIED):
+                progress.note(f"{service.title} was {service.state}; starting it again")
+                self._order("start", name, State.READY)
+        self._wait_until_ready(progress)
+
+    def _order(self, what: str, name: str, expected: State) -> None:
+        self._running()
+        order = secrets.token_hex(8)
+        line = json.dumps({"id": order, "do": what, "service": name}).encode() + b"\n"
+        control = os.open(self._layout.control, os.O_WRONLY | os.O_NONBLOCK)
+        try:
+            os.write(control, line)
+        finally:
+            os.close(control)
+        for status in self._watch(ORDER_SECONDS):
+            if status is None:
+                self._running()
+            elif order in status.orders and status.services[name].state.settled:
+                if status.services[name].state is not expected:
+                    raise _death(status.services[name])
+                return
+        raise BwtuiError(f"{name} did not {what} within {ORDER_SECONDS:.0f} seconds", self._log_hint(name))
+
+    def _watch(self, seconds: float) -> Iterator[SandboxStatus | None]:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            yield self.status()
+            time.sleep(POLL_SECONDS)
+
+    def _running(self) -> SandboxStatus:
+        status = self.status()
+        if status is None:
+            raise ConnectionFailed("the sandbox is not running", "Start it with `bwtui sandbox up`.")
+        return status
+
+    def _supervisor(self) -> int | None:
+        # Whoever holds the lock is the supervisor: process ids alone may have been used again.
+        try:
+            with self._layout.lock.open("r") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return int(lock.read() or 0) or None
+        except FileNotFoundError:
+            pass
+        return None
+
+    def _gone(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while self._supervisor() is not None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def _log_hint(self, name: str) -> str:
+        return f"Its log is {self._layout.logs / name}.log."
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        # Two `up` at once: the second waits, and finds the sandbox running.
+        with self._layout.starting.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _parse(raw: dict[str, Any]) -> SandboxStatus:
+    return SandboxStatus(
+        supervisor=raw["supervisor"],
+        postgres_major=raw["postgres_major"],
+        endpoints=Services(**raw["endpoints"]),
+        services={
+            name: ServiceStatus(
+                name, one["title"], State(one["state"]), one["pid"], one["reason"], Path(one["log"])
+            )
+            for name, one in raw["services"].items()
+        },
+        orders=tuple(raw["orders"]),
+    )
+
+
+def _death(service: ServiceStatus) -> BwtuiError:
+    return BwtuiError(
+        f"{service.title} did not start: {service.reason or service.state}", f"Its log is {service.log}."
+    )
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
