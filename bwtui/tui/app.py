@@ -1,0 +1,183 @@
+"""The application: samples the relay, feeds the screens, and says how it ended."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from textual.app import App
+from textual.binding import BindingType
+from textual.command import Provider
+from textual.screen import Screen
+from textual.worker import Worker
+
+from bwtui.errors import BwtuiError
+from bwtui.relay.control import ControlClient
+from bwtui.tui.palette import ActionProvider
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.changes import ChangesScreen
+from bwtui.tui.screens.dialogs import Ending, HelpScreen, LeaveScreen
+from bwtui.tui.screens.errors import ErrorsScreen
+from bwtui.tui.screens.overview import OverviewScreen
+from bwtui.tui.screens.registry import RegistryScreen
+from bwtui.tui.state import DataSource, Model, Session
+from bwtui.tui.theme import THEMES
+
+#: Seconds between two looks at the sample of changes, which is larger than a status.
+CHANGES_EVERY = 0.5
+#: Seconds between attempts to find a relay that is gone.
+RETRY_EVERY = 1.0
+
+
+class RelayApp(App[Ending]):
+    """The screens over one source; returns how the user left."""
+
+    TITLE = "bwtui"
+    CSS_PATH = "bwtui.tcss"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
+    BINDINGS: ClassVar[list[BindingType]] = []
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        "overview": OverviewScreen,
+        "changes": ChangesScreen,
+        "registry": RegistryScreen,
+        "errors": ErrorsScreen,
+    }
+    DEFAULT_MODE = "overview"
+
+    def __init__(
+        self, source: DataSource, session: Session | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__()
+        self.session = session or Session()
+        self.model = Model(source, clock)
+        self.stopping = False
+        self._asked_changes = float("-inf")
+        self._asked_status = float("-inf")
+        self._sampling: Worker[None] | None = None
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = self.session.theme
+
+    def on_mount(self) -> None:
+        """Start sampling."""
+        self.set_interval(1 / min(max(self.session.rate, 1), 10), self.tick)
+        self.tick()
+
+    def tick(self) -> None:
+        """Sample, unless the last answer is still awaited; and let ages grow on screen meanwhile."""
+        if self._sampling is None or self._sampling.is_finished:
+            now = self.model.clock()
+            if self.model.failure is None or abs(now - self._asked_status) >= RETRY_EVERY:
+                self._asked_status = now
+                self._sampling = self.run_worker(self.sample(), exit_on_error=True)
+                return
+        self.refresh_screens()
+
+    async def sample(self) -> None:
+        """Take one sample and show it."""
+        model, screen = self.model, self.front
+        await model.sample_status()
+        if model.failure is None:
+            now = model.clock()
+            if (
+                screen is not None
+                and screen.wants_changes
+                and abs(now - self._asked_changes) >= CHANGES_EVERY
+            ):
+                self._asked_changes = now
+                await model.sample_changes()
+            await model.sample_schemas()
+        self.refresh_screens()
+        self._leave_when_stopped()
+
+    @property
+    def front(self) -> RelayScreen | None:
+        """The screen that shows the relay, also while a dialog lies over it."""
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, RelayScreen):
+                return screen
+        return None
+
+    def refresh_screens(self) -> None:
+        """Paint the screen that is seen; the others catch up when they are."""
+        if self.is_running and self.front is not None:
+            self.front.refresh_picture()
+
+    # What the screens ask for.
+
+    def show_mode(self, mode: str) -> None:
+        """Go to a screen; from deeper inside the same one, back to its start."""
+        if mode == self.current_mode:
+            while len(self.screen_stack) > 1:
+                self.pop_screen()
+        else:
+            self.switch_mode(mode)
+        # A screen that needs changes should not wait for the next turn.
+        self._asked_changes = float("-inf")
+
+    def switch_theme(self) -> None:
+        """Switch between the dark and the light theme."""
+        names = [theme.name for theme in THEMES]
+        self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+
+    def open_help(self) -> None:
+        """Show all keys."""
+        self.push_screen(HelpScreen())
+
+    def ask_to_leave(self) -> None:
+        """Ask how to leave; a second time while stopping, just leave."""
+        model = self.model
+        running = self.session.live and model.link in ("live", "stale") and not self.stopping
+        self.push_screen(
+            LeaveScreen(model.source.name, owned=self.session.owned, running=running), self._leave
+        )
+
+    def _leave(self, ending: Ending | None) -> None:
+        if ending == "stop":
+            self.stopping = True
+            self.run_worker(self._stop(), exit_on_error=True)
+        elif ending is not None:
+            self.exit(ending)
+
+    async def _stop(self) -> None:
+        try:
+            await self.model.source.stop()
+        except BwtuiError as error:
+            self.stopping = False
+            self.notify(str(error), severity="error")
+        self.refresh_screens()
+
+    def _leave_when_stopped(self) -> None:
+        status = self.model.live.status
+        ended = status is not None and status.state in ("stopped", "failed")
+        if self.stopping and (ended or self.model.link == "gone"):
+            self.exit("stop")
+
+
+def run(
+    name: str,
+    *,
+    owned: bool,
+    rate: float = 4.0,
+    theme: str = "bwtui-dark",
+) -> int:
+    """Show the relay called ``name`` until the user leaves, and return the exit code for this command.
+
+    ``owned`` says that this terminal started the relay. ``rate`` is in samples a second, at most 10.
+    """
+    return run_source(ControlClient(name), Session(owned=owned, rate=rate, theme=theme))
+
+
+def run_source(source: DataSource, session: Session) -> int:
+    """Show any source, live or recorded, until the user leaves, and return the exit code."""
+    app = RelayApp(source, session)
+    ending = app.run()
+    if app.return_code:
+        return app.return_code
+    status = app.model.live.status
+    if ending == "detach":
+        name = source.name
+        ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
+        print(f"bwtui: relay {name} runs on: {ways}", file=sys.stderr)
+        return 0
+    return status.exit_code or 0 if status is not None else 0

@@ -1,0 +1,49 @@
+"""The ``/`` filter: a regular expression, its inverse with ``!``, or letters in order when it is no regex."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+Mode = Literal["off", "regex", "fuzzy"]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A filter over lines of text; the empty one lets everything pass."""
+
+    text: str = ""
+    mode: Mode = "off"
+    inverse: bool = False
+    #: Why the text is no regular expression; only when the mode is "fuzzy".
+    complaint: str = ""
+    _pattern: re.Pattern[str] | None = field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, text: str) -> "Filter":
+        """Read what was typed: a leading ``!`` inverts, case matters only when a capital is typed."""
+        inverse = text.startswith("!")
+        body = text[1:] if inverse else text
+        if not body:
+            return cls(text)
+        flags = re.IGNORECASE if body.islower() or not any(c.isalpha() for c in body) else 0
+        try:
+            return cls(text, "regex", inverse, "", re.compile(body, flags))
+        except re.error as error:
+            letters = ".*?".join(re.escape(letter) for letter in body if not letter.isspace())
+            complaint = f"no regex ({error.msg}), so letters in order"
+            return cls(text, "fuzzy", inverse, complaint, re.compile(letters, re.IGNORECASE))
+
+    def __bool__(self) -> bool:
+        return self._pattern is not None
+
+    def passes(self, line: str) -> bool:
+        """Tell whether a line passes."""
+        if self._pattern is None:
+            return True
+        return (self._pattern.search(line) is None) == self.inverse
+
+    def describe(self) -> str:
+        """Say in a few words what the filter does, for a panel's border."""
+        if self._pattern is None:
+            return ""
+        return f"/{self.text}" + (" (letters in order)" if self.mode == "fuzzy" else "")

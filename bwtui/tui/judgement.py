@@ -1,0 +1,107 @@
+"""What the figures mean: which stage is slow, and what deserves attention.
+
+Every judgement has a mark as well as a tone, so that it can be read without colour.
+"""
+
+from typing import Literal, NamedTuple
+
+from bwtui.relay.status import STAGES, ErrorEntry, StageStatus, Status, TableStatus
+
+Tone = Literal["good", "warn", "bad", "muted", "plain"]
+LAG_SECONDS = 10.0
+LAG_BYTES = 1024**3
+#: A queue this full pushes back on the stages before it.
+FULL = 0.6
+MARKS: dict[Tone, str] = {"good": "✓", "warn": "▲", "bad": "✗", "muted": "·", "plain": " "}
+
+
+class Verdict(NamedTuple):
+    """A tone, and the word that says the same."""
+
+    tone: Tone
+    word: str
+
+    @property
+    def mark(self) -> str:
+        """The sign that stands for the tone where colour does not reach."""
+        return MARKS[self.tone]
+
+
+_STATES: dict[str, Verdict] = {
+    "starting": Verdict("warn", "STARTING"),
+    "snapshot": Verdict("good", "SNAPSHOT"),
+    "streaming": Verdict("good", "STREAMING"),
+    "paused": Verdict("warn", "PAUSED"),
+    "stopped": Verdict("muted", "STOPPED"),
+    "failed": Verdict("bad", "FAILED"),
+}
+_WAL: dict[str, Verdict] = {
+    "reserved": Verdict("good", "reserved"),
+    "extended": Verdict("warn", "extended"),
+    "unreserved": Verdict("bad", "unreserved"),
+    "lost": Verdict("bad", "lost"),
+}
+
+
+def of_state(state: str) -> Verdict:
+    """Judge the relay's state."""
+    return _STATES.get(state, Verdict("plain", state.upper()))
+
+
+def of_wal_status(wal_status: str) -> Verdict:
+    """Judge pg_replication_slots.wal_status."""
+    return _WAL.get(wal_status, Verdict("muted", wal_status or "unknown"))
+
+
+def of_lag(status: Status) -> Verdict:
+    """Judge the lag behind the server: from 10 seconds or 1 GB on it deserves attention."""
+    if status.wal_lag_seconds >= LAG_SECONDS or status.wal_lag_bytes >= LAG_BYTES:
+        return Verdict("warn", "lagging")
+    return Verdict("good", "in time")
+
+
+def fullness(stage: StageStatus) -> float:
+    """Return how full the queue in front of a stage is, 0 to 1; 0 when it has no bound."""
+    if not stage.capacity:
+        return 0.0
+    return min(stage.queue / stage.capacity, 1.0)
+
+
+def slow_stage(status: Status) -> str | None:
+    """Name the stage that holds the others up, or None.
+
+    A slow stage fills the queue in front of it, which then fills those before: so it is the last one whose
+    queue is full. With all queues empty and the relay far behind, the server sends too slowly: "read".
+    """
+    for name in reversed(STAGES):
+        stage = status.stages.get(name)
+        if stage is not None and fullness(stage) >= FULL:
+            return name
+    if status.state == "streaming" and of_lag(status).tone == "warn":
+        return "read"
+    return None
+
+
+def has_trouble(table: TableStatus) -> bool:
+    """Tell whether a table had errors or dead letters."""
+    return bool(table.errors or table.dead_letters)
+
+
+def is_warning(entry: ErrorEntry) -> bool:
+    """Tell whether an entry of the error list is only a warning."""
+    kind = entry.kind.lower()
+    return "warn" in kind or kind in {"notice", "info"}
+
+
+def snapshot_share(table: TableStatus) -> float | None:
+    """Return how much of a table's snapshot is done, 0 to 1, or None when that can't be told.
+
+    The estimate may be too low, so a running snapshot never claims more than 99 %.
+    """
+    if table.snapshot_state == "done":
+        return 1.0
+    if table.snapshot_state == "pending":
+        return 0.0
+    if table.snapshot_state != "running" or not table.snapshot_estimate or table.snapshot_estimate < 0:
+        return None
+    return min(table.snapshot_rows / table.snapshot_estimate, 0.99)

@@ -1,0 +1,34 @@
+"""The command palette over the registry of actions."""
+
+from collections.abc import Callable
+from functools import partial
+
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from bwtui.tui.actions import ACTIONS, Action
+
+
+class ActionProvider(Provider):
+    """Offers every action by its label and what it does."""
+
+    async def discover(self) -> Hits:
+        """Offer all actions."""
+        for action in ACTIONS:
+            yield DiscoveryHit(_title(action), self._runner(action), help=action.help)
+
+    async def search(self, query: str) -> Hits:
+        """Offer the actions that match."""
+        matcher = self.matcher(query)
+        for action in ACTIONS:
+            text = f"{_title(action)} {action.help}"
+            score = matcher.match(text)
+            if score > 0:
+                yield Hit(score, matcher.highlight(_title(action)), self._runner(action), help=action.help)
+
+    def _runner(self, action: Action) -> Callable[[], object]:
+        namespace = self.screen if action.scope == "screen" else self.focused
+        return partial(self.app.run_action, action.name, namespace)
+
+
+def _title(action: Action) -> str:
+    return f"{action.label}  ({action.key_text})"

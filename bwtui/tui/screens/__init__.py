@@ -1,0 +1,1 @@
+"""One file a screen; all derive from `bwtui.tui.screens.base.RelayScreen`."""

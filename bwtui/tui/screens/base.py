@@ -1,0 +1,212 @@
+"""What every screen has: header, filter line, footer, and the actions on the selected row."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.containers import Container
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Footer
+
+from bwtui.tui.actions import bindings
+from bwtui.tui.filtering import Filter
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.filter_bar import FilterBar
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.header import Header
+from bwtui.tui.widgets.listing import Listing
+
+if TYPE_CHECKING:
+    from bwtui.tui.app import RelayApp
+
+
+class RelayScreen(Screen[None]):
+    """A screen over the picture of a relay; subclasses fill the body and paint it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
+    # Textual declares both as instance variables.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (150, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
+    #: The mode this screen belongs to, which is marked among the tabs.
+    mode: ClassVar[str] = ""
+    wants_changes: ClassVar[bool] = False
+
+    def compose(self) -> ComposeResult:
+        """Make header, body, filter line and footer; a recording's transport bar goes above the footer."""
+        yield Header()
+        with Container(id="body"):
+            yield from self.body()
+        yield FilterBar()
+        yield Footer(show_command_palette=False, compact=True)
+
+    # What a subclass provides.
+
+    def body(self) -> Iterable[Widget]:
+        """Return the widgets of the body."""
+        raise NotImplementedError
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture, touching only what changed."""
+        raise NotImplementedError
+
+    def main_grid(self) -> Grid:
+        """Return the list that filter, sort and copy act on."""
+        return self.query_one(Listing)
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path to this screen."""
+        return (self.mode.capitalize(),)
+
+    def row_text(self) -> str:
+        """Return the selected row as text to copy: its cells, separated by tabs."""
+        grid = self.main_grid()
+        if grid.cursor_key is None:
+            return ""
+        return "\t".join(cell.text.strip() for cell in grid.rows[grid.cursor_row].cells)
+
+    # Showing.
+
+    @property
+    def relay(self) -> "RelayApp":
+        """The app, by its own type."""
+        return cast("RelayApp", self.app)
+
+    def on_mount(self) -> None:
+        """Give the focus to the main list."""
+        self.main_grid().focus()
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened while another screen was shown."""
+        self.refresh_picture()
+
+    def refresh_picture(self) -> None:
+        """Paint header and body."""
+        if not self.is_mounted:
+            return
+        model = self.relay.model
+        self.set_class(model.link in ("gone", "stale"), "-stale")
+        self.set_class(model.paused is not None, "-paused")
+        self.query_one(Header).show(model, self.mode, self.crumbs(), self.relay.stopping)
+        self.paint(model.picture)
+
+    # Actions: views.
+
+    def action_show(self, mode: str) -> None:
+        """Go to another screen."""
+        self.relay.show_mode(mode)
+
+    def action_pause(self) -> None:
+        """Freeze the view, or let it run."""
+        self.relay.model.toggle_pause()
+        self.refresh_picture()
+
+    def action_theme(self) -> None:
+        """Switch between dark and light."""
+        self.relay.switch_theme()
+
+    def action_help(self) -> None:
+        """Show all keys."""
+        self.relay.open_help()
+
+    def action_palette(self) -> None:
+        """Open the command palette."""
+        self.relay.action_command_palette()
+
+    def action_leave(self) -> None:
+        """Ask how to leave."""
+        self.relay.ask_to_leave()
+
+    def action_next_panel(self) -> None:
+        """Focus the next panel."""
+        self.focus_next()
+
+    def action_previous_panel(self) -> None:
+        """Focus the panel before."""
+        self.focus_previous()
+
+    def action_maximise(self) -> None:
+        """Show the focused panel alone, or all again."""
+        if self.has_class("-maximised"):
+            self._restore()
+            return
+        panel = next((node for node in self._focus_path() if node.has_class("panel")), self.main_grid())
+        self.add_class("-maximised")
+        # Folders of panels stay, or their child would vanish with them.
+        keep = {panel, *panel.ancestors}
+        for other in self.query("#body .panel, #body .folder"):
+            other.set_class(other not in keep, "-folded")
+
+    def action_back(self) -> None:
+        """Undo one step: filter, maximised panel, or screen."""
+        bar = self.query_one(FilterBar)
+        if bar.display or self.current_filter():
+            bar.clear()
+        elif self.has_class("-maximised"):
+            self._restore()
+        else:
+            self.go_back()
+
+    def go_back(self) -> None:
+        """Leave this screen; the first one of a mode stays."""
+
+    # Actions: lists.
+
+    def action_filter(self) -> None:
+        """Type a filter."""
+        self.query_one(FilterBar).open()
+
+    def current_filter(self) -> Filter:
+        """Return the filter of the main list."""
+        grid = self.main_grid()
+        return grid.filter if isinstance(grid, Listing) else Filter()
+
+    def apply_filter(self, new: Filter) -> None:
+        """Filter the main list."""
+        grid = self.main_grid()
+        if isinstance(grid, Listing):
+            grid.set_filter(new)
+
+    def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
+        """Filter while typing."""
+        self.apply_filter(event.filter)
+
+    def on_filter_bar_closed(self) -> None:
+        """Give the focus back to the list."""
+        self.main_grid().focus()
+
+    def action_errors_only(self) -> None:
+        """Show only what has errors, or all."""
+        grid = self.main_grid()
+        if isinstance(grid, Listing):
+            grid.toggle_errors_only()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        grid = self.main_grid()
+        if isinstance(grid, Listing):
+            grid.sort_next()
+
+    def action_reverse(self) -> None:
+        """Turn the order round."""
+        grid = self.main_grid()
+        if isinstance(grid, Listing):
+            grid.sort_by(grid.sort_column)
+
+    def action_copy(self) -> None:
+        """Copy the selected row."""
+        text = self.row_text()
+        if text:
+            self.app.copy_to_clipboard(text)
+            self.notify("Copied the selected row", timeout=2)
+
+    def _restore(self) -> None:
+        self.remove_class("-maximised")
+        self.query(".-folded").remove_class("-folded")
+
+    def _focus_path(self) -> list[Widget]:
+        focused = self.focused
+        if focused is None:
+            return []
+        return [focused, *(a for a in cast(list[Any], focused.ancestors) if isinstance(a, Widget))]

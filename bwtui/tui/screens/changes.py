@@ -1,0 +1,67 @@
+"""The live sample of changes."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.widget import Widget
+
+from bwtui.tui import judgement
+from bwtui.tui.filtering import Filter
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
+from bwtui.tui.widgets.grid import Grid
+
+
+class ChangesScreen(RelayScreen):
+    """What goes by, and one of it in full."""
+
+    mode: ClassVar[str] = "changes"
+    wants_changes: ClassVar[bool] = True
+
+    def body(self) -> Iterable[Widget]:
+        """Return the list and the selected change."""
+        return (ChangeList(), ChangeDetail())
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture."""
+        self.main_grid().show(picture)
+
+    def main_grid(self) -> ChangeList:
+        """Return the list of changes."""
+        return self.query_one(ChangeList)
+
+    def current_filter(self) -> Filter:
+        """Return the filter of the changes."""
+        return self.main_grid().filter
+
+    def apply_filter(self, new: Filter) -> None:
+        """Filter the changes."""
+        self.main_grid().set_filter(new)
+
+    def action_errors_only(self) -> None:
+        """Show only changes of tables that had errors, or all."""
+        status = self.relay.model.picture.status
+        if self.main_grid().only is not None or status is None:
+            self.main_grid().show_only(None)
+        else:
+            troubled = frozenset(n for n, t in status.tables.items() if judgement.has_trouble(t))
+            self.main_grid().show_only(troubled)
+
+    def action_sort(self) -> None:
+        """Say why there is nothing to sort."""
+        self.notify("Changes stay in the order of their commits", timeout=3)
+
+    action_reverse = action_sort
+
+    def row_text(self) -> str:
+        """Return the selected change with its fields."""
+        return self.main_grid().copy_text()
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected change."""
+        self.query_one(ChangeDetail).show_change(self.main_grid().selected())
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Go into the selected change's fields."""
+        self.query_one(ChangeDetail).focus()

@@ -1,0 +1,103 @@
+"""Help, and how to leave."""
+
+from typing import ClassVar, Literal
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Button, Label, Static
+
+from bwtui.tui.actions import ACTIONS, GROUPS, Action
+
+Ending = Literal["stop", "detach", "quit"]
+
+
+class HelpScreen(ModalScreen[None]):
+    """All keys, from the registry of actions."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark,f1,enter", "dismiss", "Close", key_display="Esc"),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """Make the text."""
+        with VerticalScroll(id="help") as box:
+            box.border_title = "Keys"
+            box.border_subtitle = "Esc closes · Ctrl+P finds any action by name"
+            yield Static(help_text())
+
+
+def help_text() -> Content:
+    """Return the keys, group by group."""
+    lines: list[Content] = []
+    for group in GROUPS:
+        lines.append(Content.styled(group, "bold $primary"))
+        lines += [_line(action) for action in ACTIONS if action.group == group]
+        lines.append(Content(""))
+    return Content("\n").join(lines[:-1])
+
+
+def _line(action: Action) -> Content:
+    return Content.assemble((f"  {action.key_text:<18}", "bold"), (action.help, "$foreground"))
+
+
+class LeaveScreen(ModalScreen[Ending | None]):
+    """Stop the relay, detach from it, or stay; for a recording or a dead relay only quit."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,c", "choose('stay')", "Stay"),
+        Binding("s", "choose('stop')", "Stop"),
+        Binding("d", "choose('detach')", "Detach"),
+        Binding("q", "choose('quit')", "Quit"),
+        Binding("left,up", "app.focus_previous", show=False),
+        Binding("right,down", "app.focus_next", show=False),
+    ]
+
+    def __init__(self, name: str, *, owned: bool, running: bool) -> None:
+        super().__init__()
+        self.relay_name = name
+        self.owned = owned
+        self.running = running
+
+    def compose(self) -> ComposeResult:
+        """Make question and buttons."""
+        with Vertical(id="leave") as box:
+            box.border_title = "Leave"
+            yield Label(self._question(), markup=False)
+            with Horizontal():
+                if self.running:
+                    yield Button("Stop the relay (s)", id="stop", variant="error", compact=True)
+                    yield Button("Detach (d)", id="detach", variant="primary", compact=True)
+                else:
+                    yield Button("Quit (q)", id="quit", variant="primary", compact=True)
+                yield Button("Cancel (Esc)", id="stay", compact=True)
+
+    def on_mount(self) -> None:
+        """Put the focus on what is most likely meant."""
+        likely = "#quit" if not self.running else "#stop" if self.owned else "#detach"
+        self.query_one(likely).focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Take the choice."""
+        self.action_choose(event.button.id or "stay")
+
+    def action_choose(self, choice: str) -> None:
+        """Leave with a choice, if it is on offer."""
+        if choice == "stay":
+            self.dismiss(None)
+        elif choice == "quit" and not self.running:
+            self.dismiss("quit")
+        elif choice in ("stop", "detach") and self.running:
+            self.dismiss("stop" if choice == "stop" else "detach")
+
+    def _question(self) -> str:
+        if not self.running:
+            return "Nothing runs here any more that could be stopped."
+        origin = "This terminal started" if self.owned else "This terminal is only attached to"
+        return (
+            f"{origin} the relay {self.relay_name}, which is running.\n\n"
+            "Stop: it finishes what is under way, confirms it, and ends; the slot stays.\n"
+            f"Detach: it runs on; 'bwtui attach {self.relay_name}' shows it again."
+        )

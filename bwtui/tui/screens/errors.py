@@ -1,0 +1,105 @@
+"""Errors and warnings, with what to do about them."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.content import Content
+from textual.widget import Widget
+
+from bwtui.relay.status import ErrorEntry
+from bwtui.tui import figures, judgement
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.listing import Item, Listing
+
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("time", "Last", 8),
+    Column("count", "Count", 6, "right"),
+    Column("kind", "Kind", 14, drop=1, grow=22),
+    Column("table", "Table", 18, drop=2, grow=30),
+    Column("message", "Message", 28, grow=200),
+)
+
+
+class ErrorsScreen(RelayScreen):
+    """The list, and the whole sentence with the hint of the selected one."""
+
+    mode: ClassVar[str] = "errors"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the list and the selected error."""
+        listing = Listing(
+            COLUMNS, ("time", "count", "kind", "table"), id="errors", noun="errors and warnings"
+        )
+        listing.border_title = "Errors"
+        listing.descending = True
+        listing.set_sort_mark("time", True)
+        return (listing, Detail(id="error", title="Error"))
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture."""
+        entries = picture.status.errors if picture.status else ()
+        self.query_one(Listing).set_items([_item(entry) for entry in entries], picture.received)
+        self._show_selected()
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected error."""
+        self._show_selected()
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Go into the selected error's text."""
+        self.query_one("#error", Detail).focus()
+
+    def row_text(self) -> str:
+        """Return the selected error with its hint."""
+        entry = self._selected()
+        if entry is None:
+            return ""
+        return entry.message + (f"\nhint: {entry.hint}" if entry.hint else "")
+
+    def _selected(self) -> ErrorEntry | None:
+        key, status = self.main_grid().cursor_key, self.relay.model.picture.status
+        return next((e for e in (status.errors if status else ()) if _key(e) == key), None)
+
+    def _show_selected(self) -> None:
+        detail, entry = self.query_one("#error", Detail), self._selected()
+        if entry is None:
+            detail.show(None, Content.styled("✓ no error selected", "$quiet"))
+        else:
+            detail.show(entry, _text(entry))
+
+
+def _key(entry: ErrorEntry) -> str:
+    # Time and count grow while the same error repeats.
+    return f"{entry.kind}\0{entry.table}\0{entry.message}"
+
+
+def _item(entry: ErrorEntry) -> Item:
+    warning = judgement.is_warning(entry)
+    tone = "warn" if warning else "bad"
+    cells = (
+        Cell("▲" if warning else "✗", tone),
+        Cell(figures.clock(entry.time), "muted"),
+        Cell(figures.count(entry.count)),
+        Cell(entry.kind, tone),
+        Cell(entry.table or figures.NONE),
+        Cell(entry.message),
+    )
+    values = (warning, entry.time, entry.count, entry.kind, entry.table or "", entry.message)
+    return Item(_key(entry), cells, values, f"{entry.kind} {entry.table} {entry.message}", not warning)
+
+
+def _text(entry: ErrorEntry) -> Content:
+    tone = "$warning" if judgement.is_warning(entry) else "$error"
+    times = "once" if entry.count == 1 else f"{entry.count:,} times in a row"
+    where = f"  table {entry.table}" if entry.table else ""
+    parts = [
+        Content.styled(f"{entry.message}\n\n", f"bold {tone}"),
+        Content.assemble(("→ ", "bold"), (f"{entry.hint or 'no hint'}\n\n", "" if entry.hint else "$quiet")),
+        Content.styled(f"{entry.kind}{where}  last {figures.clock(entry.time)}  {times}", "$quiet"),
+    ]
+    return Content("").join(parts)

@@ -1,0 +1,32 @@
+"""The first screen: the pipeline, and the table of tables."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.widget import Widget
+
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.table import TableScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.pipeline import Pipeline
+from bwtui.tui.widgets.tables import TableList
+
+
+class OverviewScreen(RelayScreen):
+    """Everything at a glance."""
+
+    mode: ClassVar[str] = "overview"
+
+    def body(self) -> Iterable[Widget]:
+        """Return pipeline and tables."""
+        return (Pipeline(), TableList())
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture."""
+        self.query_one(Pipeline).show(picture)
+        self.query_one(TableList).show(picture)
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Drill into a table."""
+        self.app.push_screen(TableScreen(event.key))

@@ -1,0 +1,117 @@
+"""The schemas that the relay registered or looked up."""
+
+import json
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.content import Content
+from textual.highlight import highlight
+from textual.widget import Widget
+
+from bwtui.relay.status import SchemaEntry
+from bwtui.tui import figures, judgement
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.listing import Item, Listing
+
+COLUMNS = (
+    Column("subject", "Subject", 24, grow=46),
+    Column("id", "Id", 6, "right"),
+    Column("version", "Ver", 4, "right"),
+    Column("part", "Part", 5, drop=2),
+    Column("table", "Table", 18, drop=1, grow=34),
+    Column("time", "Since", 8, drop=3),
+)
+
+
+class RegistryScreen(RelayScreen):
+    """Subjects on one side, the text of the selected schema on the other."""
+
+    mode: ClassVar[str] = "registry"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the list and the text."""
+        listing = Listing(
+            COLUMNS, ("subject", "id", "version", "table", "time"), id="schemas", noun="schemas"
+        )
+        listing.border_title = "Subjects"
+        return (listing, Detail(id="schema", title="Schema"))
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture."""
+        troubled = {
+            name
+            for name, table in (picture.status.tables.items() if picture.status else ())
+            if judgement.has_trouble(table)
+        }
+        items = [_item(schema, schema.table in troubled) for schema in picture.schemas]
+        self.query_one(Listing).set_items(items, picture.received)
+        self._show_selected()
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected schema's text."""
+        self._show_selected()
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Go into the selected schema's text."""
+        self.query_one("#schema", Detail).focus()
+
+    def row_text(self) -> str:
+        """Return the schema's text."""
+        schema = self._selected()
+        return "" if schema is None else pretty(schema.schema)
+
+    def _selected(self) -> SchemaEntry | None:
+        key = self.main_grid().cursor_key
+        schemas = self.relay.model.picture.schemas
+        return next((schema for schema in schemas if _key(schema) == key), None)
+
+    def _show_selected(self) -> None:
+        detail, schema = self.query_one("#schema", Detail), self._selected()
+        if schema is None:
+            detail.show(None, Content.styled("no schema selected", "$quiet"))
+            return
+        head = Content.assemble(
+            (f"{schema.subject}  ", "bold"),
+            (f"id {schema.id}  ", "$primary"),
+            (f"version {figures.NONE if schema.version is None else schema.version}\n", "$primary"),
+            (f"{schema.part} of {schema.table}, topic {schema.topic}\n\n", "$quiet"),
+        )
+        detail.show(schema, head + highlight(pretty(schema.schema), language="json"))
+
+
+def pretty(schema: str) -> str:
+    """Return a schema's text with a line for every field; text that is no JSON stays as it is."""
+    try:
+        data = json.loads(schema)
+    except ValueError:
+        return schema
+    if not isinstance(data, dict) or not isinstance(data.get("fields"), list):
+        return json.dumps(data, indent=2, ensure_ascii=False)
+    fields = ",\n".join(f"    {json.dumps(f, ensure_ascii=False)}" for f in data["fields"])
+    rest = {**data, "fields": []}
+    # One line a field is easier to read than the twelve of an indented union.
+    return json.dumps(rest, indent=2, ensure_ascii=False).replace(
+        '"fields": []', f'"fields": [\n{fields}\n  ]'
+    )
+
+
+def _key(schema: SchemaEntry) -> str:
+    return f"{schema.subject} {schema.id}"
+
+
+def _item(schema: SchemaEntry, trouble: bool) -> Item:
+    version = figures.NONE if schema.version is None else str(schema.version)
+    cells = (
+        Cell(schema.subject, "strong"),
+        Cell(str(schema.id)),
+        Cell(version),
+        Cell(schema.part, "muted"),
+        Cell(schema.table),
+        Cell(figures.clock(schema.time), "muted"),
+    )
+    values = (schema.subject, schema.id, schema.version or 0, schema.part, schema.table, schema.time)
+    return Item(_key(schema), cells, values, f"{schema.subject} {schema.id} {schema.table}", trouble)

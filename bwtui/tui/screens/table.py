@@ -1,0 +1,129 @@
+"""One table: all its counters, what is special about it, its schemas, and its recent changes."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.containers import Container
+from textual.content import Content
+from textual.widget import Widget
+
+from bwtui.relay.status import SchemaEntry, TableStatus
+from bwtui.tui import figures
+from bwtui.tui.filtering import Filter
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+
+
+class TableScreen(RelayScreen):
+    """Drilled into from the overview; Esc goes back."""
+
+    mode: ClassVar[str] = "overview"
+    wants_changes: ClassVar[bool] = True
+
+    def __init__(self, table: str) -> None:
+        super().__init__()
+        self.table = table
+
+    def body(self) -> Iterable[Widget]:
+        """Return facts, changes, and the selected change."""
+        facts = Detail(id="facts", title=self.table)
+        changes = ChangeList(self.table)
+        return (facts, Container(changes, ChangeDetail(), id="changes-pair", classes="folder"))
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture."""
+        table = picture.status.tables.get(self.table) if picture.status else None
+        facts = self.query_one("#facts", Detail)
+        schemas = tuple(s for s in picture.schemas if s.table == self.table)
+        if table is None:
+            facts.show(None, Content.styled("The relay does not know this table any more", "$warning"))
+        else:
+            content = _facts(table, schemas, picture.rates.get(self.table, ()), self.has_class("-wide"))
+            facts.show(content.markup, content)
+        self.main_grid().show(picture)
+
+    def main_grid(self) -> ChangeList:
+        """Return the list of changes."""
+        return self.query_one(ChangeList)
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path here."""
+        return ("Overview", self.table)
+
+    def current_filter(self) -> Filter:
+        """Return the filter of the changes."""
+        return self.main_grid().filter
+
+    def apply_filter(self, new: Filter) -> None:
+        """Filter the changes."""
+        self.main_grid().set_filter(new)
+
+    def go_back(self) -> None:
+        """Return to the overview."""
+        self.app.pop_screen()
+
+    def row_text(self) -> str:
+        """Return the selected change with its fields."""
+        return self.main_grid().copy_text()
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected change."""
+        self.query_one(ChangeDetail).show_change(self.main_grid().selected())
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Go into the selected change's fields."""
+        self.query_one(ChangeDetail).focus()
+
+
+def _facts(
+    table: TableStatus, schemas: tuple[SchemaEntry, ...], points: tuple[float, ...], wide: bool
+) -> Content:
+    counters = [
+        ("rows/s", figures.rate(table.rows_per_second)),
+        ("inserts", f"{table.inserts:,}"),
+        ("updates", f"{table.updates:,}"),
+        ("deletes", f"{table.deletes:,}"),
+        ("truncates", f"{table.truncates:,}"),
+        ("snapshot rows", f"{table.snapshot_rows:,}"),
+        ("messages", f"{table.messages:,}"),
+        ("bytes", figures.size(table.bytes)),
+        ("errors", f"{table.errors:,}"),
+        ("dead letters", f"{table.dead_letters:,}"),
+    ]
+    per_line = 5 if wide else 3
+    lines = [
+        Content.assemble(*(part for pair in counters[i : i + per_line] for part in _counter(*pair)))
+        for i in range(0, len(counters), per_line)
+    ]
+    lines.append(_fact("trend", figures.sparkline(points, 60).lstrip() or figures.NONE, "$success"))
+    lines.append(_fact("topic", table.topic))
+    keys = ", ".join(table.key_columns) or "none: the table is unkeyed"
+    lines.append(_fact("key", keys, "" if table.key_columns else "$warning"))
+    lines.append(_fact("snapshot", _snapshot(table)))
+    lines += [_fact(f"{s.part} schema", _schema(s)) for s in schemas]
+    lines += [_fact("note", f"▲ {note}", "$warning") for note in table.notes]
+    return Content("\n").join(lines)
+
+
+def _counter(name: str, value: str) -> list[tuple[str, str]]:
+    tone = "bold $error" if name in ("errors", "dead letters") and value != "0" else "bold"
+    return [(f"{name:<14}", "$quiet"), (f"{value:>9}", tone), ("   ", "")]
+
+
+def _fact(name: str, value: str, tone: str = "") -> Content:
+    return Content.assemble((f"{name:<14}", "$quiet"), (value, tone))
+
+
+def _snapshot(table: TableStatus) -> str:
+    if table.snapshot_state == "none":
+        return "not in this run"
+    estimate = "" if table.snapshot_estimate is None else f" of ~{figures.count(table.snapshot_estimate)}"
+    return f"{table.snapshot_state}, {table.snapshot_rows:,}{estimate} rows"
+
+
+def _schema(schema: SchemaEntry) -> str:
+    version = "" if schema.version is None else f" version {schema.version}"
+    return f"{schema.subject} · id {schema.id}{version}"

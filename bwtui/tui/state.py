@@ -1,0 +1,232 @@
+"""Where the screens get their data, and the picture of it that they show.
+
+The screens never ask the relay. A `Model` samples a `DataSource`, keeps short histories for the sparklines,
+and hands out a frozen `Picture`. Pausing the view only stops pictures from reaching the screens: sampling
+and histories go on.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+from bwtui.errors import BwtuiError
+from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+
+#: Points in a sparkline, one a second.
+POINTS = 120
+#: Changes that the UI keeps; the engine's own sample is smaller.
+CHANGES = 2000
+#: A status this old is shown as old, in seconds.
+STALE_AFTER = 3.0
+#: Seconds over which CPU use and the growth of the WAL are averaged.
+WINDOW = 10.0
+
+Link = Literal["connecting", "live", "stale", "gone"]
+
+
+class DataSource(Protocol):
+    """A live relay, or a recording that is being played: whatever can answer these."""
+
+    name: str
+
+    async def status(self) -> Status:
+        """Return the status now; raises BwtuiError when the source is gone."""
+
+    async def changes(self, after: int) -> list[ChangeSample]:
+        """Return sampled changes with a sequence above ``after``, oldest first."""
+
+    async def schemas(self) -> list[SchemaEntry]:
+        """Return every schema known so far."""
+
+    async def stop(self) -> None:
+        """Ask a relay to stop cleanly. The UI never calls this when `Session.live` is false."""
+
+    async def close(self) -> None:
+        """Let go of the source."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """How this terminal looks at its source."""
+
+    #: This terminal started the relay; then leaving it offers to stop the relay first.
+    owned: bool = False
+    #: Samples a second, 1 to 10.
+    rate: float = 4.0
+    #: False for a recording: nothing there can be stopped, and its clock is its own.
+    live: bool = True
+    theme: str = "bwtui-dark"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """Everything the screens show, at one moment."""
+
+    status: Status | None = None
+    #: When it arrived, by the UI's clock.
+    received: float = 0.0
+    rates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    delivered: tuple[float, ...] = ()
+    #: Cores used by the engine, or None before that is known.
+    cpu: float | None = None
+    #: Bytes of WAL that the server writes a second, or None before that is known.
+    wal_rate: float | None = None
+    changes: tuple[ChangeSample, ...] = ()
+    schemas: tuple[SchemaEntry, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Rows relayed since the engine started, snapshot included."""
+        if self.status is None:
+            return 0
+        tables = self.status.tables.values()
+        return sum(t.snapshot_rows + t.inserts + t.updates + t.deletes for t in tables)
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until the server may drop the slot's WAL at the present rate, or None."""
+        status = self.status
+        if status is None or status.safe_wal_bytes is None or not self.wal_rate:
+            return None
+        return max(status.safe_wal_bytes, 0) / self.wal_rate
+
+
+class Model:
+    """Samples a source, and holds the live picture and the one that is shown."""
+
+    def __init__(self, source: DataSource, clock: Callable[[], float]) -> None:
+        self.source = source
+        self.clock = clock
+        self.live = Picture()
+        self.paused: Picture | None = None
+        self.paused_at = 0.0
+        self.failure: BwtuiError | None = None
+        self._history = History()
+        self._changes: deque[ChangeSample] = deque(maxlen=CHANGES)
+        self._known_schemas: frozenset[int] = frozenset()
+
+    @property
+    def picture(self) -> Picture:
+        """The picture to show: the live one, or the one that was frozen."""
+        return self.paused or self.live
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last status arrived, or since the engine made it if that is longer ago."""
+        status = self.live.status
+        if status is None:
+            return 0.0
+        return max(self.clock() - max(min(status.time, self.live.received), 0.0), 0.0)
+
+    @property
+    def link(self) -> Link:
+        """How things stand with the source."""
+        if self.live.status is None:
+            return "connecting"
+        if self.failure is not None:
+            return "gone"
+        return "stale" if self.age > STALE_AFTER else "live"
+
+    def toggle_pause(self) -> None:
+        """Freeze the view, or let it run again."""
+        self.paused = None if self.paused else self.live
+        self.paused_at = self.clock()
+
+    async def sample_status(self) -> None:
+        """Ask for the status; a failure is remembered, not raised."""
+        try:
+            status = await self.source.status()
+        except BwtuiError as error:
+            self.failure = error
+            return
+        except (ValueError, TypeError, KeyError) as error:
+            # Half a line arrives when an engine dies in the middle of its answer.
+            self.failure = BwtuiError(f"the relay's answer can't be read: {type(error).__name__}")
+            return
+        self._restart_if_new(status)
+        self.failure = None
+        self._history.add(status)
+        self.live = replace(
+            self.live,
+            status=status,
+            received=self.clock(),
+            rates=self._history.rates(),
+            delivered=tuple(self._history.delivered),
+            cpu=self._history.per_second("cpu"),
+            wal_rate=self._history.per_second("wal"),
+        )
+
+    async def sample_changes(self) -> None:
+        """Fetch the changes not seen yet."""
+        after = self._changes[-1].sequence if self._changes else 0
+        try:
+            fresh = await self.source.changes(after)
+        except (BwtuiError, ValueError, TypeError, KeyError):
+            # The next status says that the relay is gone.
+            return
+        if fresh:
+            self._changes.extend(fresh)
+            self.live = replace(self.live, changes=tuple(self._changes))
+
+    async def sample_schemas(self) -> None:
+        """Fetch the schemas when the status names an id that is not among those known."""
+        ids = self._schema_ids()
+        if ids <= self._known_schemas and self.live.schemas:
+            return
+        try:
+            schemas = await self.source.schemas()
+        except (BwtuiError, ValueError, TypeError, KeyError):
+            return
+        self._known_schemas = ids
+        self.live = replace(self.live, schemas=tuple(schemas))
+
+    def _schema_ids(self) -> frozenset[int]:
+        tables = self.live.status.tables.values() if self.live.status else ()
+        ids = {i for t in tables for i in (t.key_schema_id, t.value_schema_id)}
+        return frozenset(i for i in ids if i is not None)
+
+    def _restart_if_new(self, status: Status) -> None:
+        """Forget what belongs to a former engine: another one counts its changes from the start."""
+        old = self.live.status
+        if old is not None and (old.pid, old.started) != (status.pid, status.started):
+            self._history = History()
+            self._changes.clear()
+            self._known_schemas = frozenset()
+            self.live = Picture()
+
+
+class History:
+    """One point a second of what the sparklines show, whatever the rate of sampling."""
+
+    def __init__(self) -> None:
+        self.delivered: deque[float] = deque(maxlen=POINTS)
+        self._tables: dict[str, deque[float]] = {}
+        self._rates: dict[str, tuple[float, ...]] = {}
+        self._second: int | None = None
+        self._window: deque[tuple[float, dict[str, float]]] = deque()
+
+    def add(self, status: Status) -> None:
+        """Take a status in; only the first one of every second makes a point."""
+        second = int(status.time)
+        if second == self._second:
+            return
+        self._second = second
+        stage = status.stages.get("acknowledge")
+        self.delivered.append(stage.per_second if stage else 0.0)
+        for name, table in status.tables.items():
+            self._tables.setdefault(name, deque(maxlen=POINTS)).append(table.rows_per_second)
+        self._rates = {name: tuple(points) for name, points in self._tables.items()}
+        self._window.append((status.time, {"cpu": status.cpu_seconds, "wal": float(status.server_lsn)}))
+        while status.time - self._window[0][0] > WINDOW:
+            self._window.popleft()
+
+    def rates(self) -> Mapping[str, tuple[float, ...]]:
+        """Return the points of every table."""
+        return self._rates
+
+    def per_second(self, name: str) -> float | None:
+        """Return how fast "cpu" or "wal" grows, or None before two points are known."""
+        if len(self._window) < 2:
+            return None
+        (start, first), (end, last) = self._window[0], self._window[-1]
+        return max(last[name] - first[name], 0.0) / (end - start)

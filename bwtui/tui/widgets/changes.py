@@ -1,0 +1,225 @@
+"""The live sample of changes: a list that follows the tail, and one change field by field."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bwtui.relay.status import ChangeSample, FieldChange
+from bwtui.tui import figures
+from bwtui.tui.filtering import Filter
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+
+COLUMNS = (
+    Column("time", "Committed", 12),
+    Column("op", "Op", 10),
+    Column("table", "Table", 18, drop=1, grow=34),
+    Column("key", "Key", 12, grow=40),
+    Column("lsn", "LSN", 12, "right", drop=3, grow=17),
+    Column("xid", "Xid", 10, "right", drop=2),
+    Column("fields", "Changed", 18, drop=5, grow=60),
+)
+#: Sign and tone of every operation.
+_OPERATIONS = {
+    "insert": ("+", "good"),
+    "update": ("~", "warn"),
+    "delete": ("-", "bad"),
+    "truncate": ("✗", "bad"),
+    "snapshot": ("·", "muted"),
+}
+#: Sign, theme colour and words of every mark of a field.
+_MARKS = {
+    "new": ("+", "success", ""),
+    "gone": ("-", "error", ""),
+    "changed": ("~", "warning", "changed"),
+    "same": (" ", "quiet", ""),
+    "unknown before": ("?", "secondary", "before not known"),
+    "unchanged TOAST": ("=", "secondary", "unchanged, not sent (TOAST)"),
+}
+
+
+class ChangeList(Grid):
+    """Follows the newest change until the user moves; End follows again."""
+
+    def __init__(self, table: str | None = None) -> None:
+        columns = [c for c in COLUMNS if table is None or c.key != "table"]
+        super().__init__(columns, id="changes")
+        self.add_class("panel")
+        self.border_title = "Recent changes" if table else "Changes"
+        self.empty_text = "no changes yet"
+        self.table = table
+        self.filter = Filter()
+        self.only: frozenset[str] | None = None
+        self.following = True
+        self._picture = Picture()
+        self._source: tuple[ChangeSample, ...] = ()
+        self._held: tuple[ChangeSample, ...] = ()
+        self._shown: dict[str, ChangeSample] = {}
+        self._drawn: object = None
+
+    def show(self, picture: Picture) -> None:
+        """Show the changes of a picture, or only count them when the user has left the tail."""
+        self._picture = picture
+        if self._held and (not picture.changes or picture.changes[-1].sequence < self._held[-1].sequence):
+            # Another engine counts from the start again.
+            self.following = True
+        self._refill()
+
+    def set_filter(self, new: Filter) -> None:
+        """Show only the changes that pass."""
+        self.filter = new
+        self._refill()
+
+    def show_only(self, tables: frozenset[str] | None) -> None:
+        """Show only the changes of these tables, or of all."""
+        self.only = tables
+        self._refill()
+
+    def selected(self) -> ChangeSample | None:
+        """Return the change under the cursor."""
+        return self._shown.get(self.cursor_key or "")
+
+    def copy_text(self) -> str:
+        """Return the selected change with its fields, for the clipboard."""
+        change = self.selected()
+        if change is None:
+            return ""
+        head = f"{change.operation} {change.table} key={change.key} lsn={change.lsn} xid={change.xid}"
+        fields = [f"{f.name}: {_plain(f.before)} → {_plain(f.after)}" for f in change.fields]
+        return "\n".join([head, *fields])
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        """Leave the tail, or follow it again."""
+        event.stop()
+        following = event.to_end
+        if following == self.following:
+            return
+        self.following = following
+        self._held = self._source
+        self._refill()
+
+    def _refill(self) -> None:
+        self._source = self._picture.changes if self.following else self._held
+        ends = (len(self._source), self._source[-1].sequence if self._source else 0)
+        drawn = (ends, self.filter.text, self.only, self.following)
+        if drawn != self._drawn:
+            self._drawn = drawn
+            chosen = [c for c in self._source if self._passes(c)]
+            self._shown = {str(c.sequence): c for c in chosen}
+            self.set_rows([change_row(c, self.table is None) for c in chosen], tail=self.following)
+        self._explain()
+
+    def _passes(self, change: ChangeSample) -> bool:
+        if self.table is not None and change.table != self.table:
+            return False
+        if self.only is not None and change.table not in self.only:
+            return False
+        text = f"{change.operation} {change.table} {change.key} {change.lsn} {change.xid}"
+        return not self.filter or self.filter.passes(text)
+
+    def _explain(self) -> None:
+        parts = [self.filter.describe(), "errors only" if self.only is not None else ""]
+        if self.following:
+            parts.append("following")
+        else:
+            last = self._held[-1].sequence if self._held else 0
+            new = sum(c.sequence > last and self._passes(c) for c in self._picture.changes)
+            parts.append(f"+{new} new · End follows")
+        self.border_subtitle = " · ".join(p for p in parts if p).replace("[", r"\[")
+        self.set_class(not self.following, "-left")
+
+
+class ChangeDetail(Detail):
+    """One change, decoded field by field, before and after."""
+
+    def __init__(self) -> None:
+        super().__init__(id="change", title="Change")
+
+    def show_change(self, change: ChangeSample | None) -> None:
+        """Show a change, or that there is none."""
+        if change is None:
+            self.show(None, Text("no change selected"))
+        else:
+            self.show(change.sequence, _change(change, self.app.theme_variables))
+
+
+def change_row(change: ChangeSample, with_table: bool) -> Row:
+    """Return a change as a row."""
+    sign, tone = _OPERATIONS.get(change.operation, (" ", ""))
+    changed = ", ".join(f.name for f in change.fields if f.mark == "changed")
+    cells = [
+        Cell(figures.precise_clock(change.commit_time), "muted"),
+        Cell(f"{sign} {change.operation}", tone),
+        Cell(change.table, "strong"),
+        Cell(change.key or figures.NONE),
+        Cell(change.lsn, "muted"),
+        Cell(str(change.xid), "muted"),
+        Cell(changed, "warn"),
+    ]
+    if not with_table:
+        del cells[2]
+    return Row(str(change.sequence), tuple(cells))
+
+
+def _change(change: ChangeSample, colours: dict[str, str]) -> RenderableType:
+    quiet = colours["quiet"]
+    sign, _ = _OPERATIONS.get(change.operation, (" ", ""))
+    head = Text.assemble(
+        (f"{sign} {change.operation} {change.table}", "bold"),
+        ("  key ", quiet),
+        change.key or figures.NONE,
+    )
+    place = Text.assemble(
+        ("committed ", quiet), figures.precise_clock(change.commit_time), ("  xid ", quiet), str(change.xid),
+        ("  lsn ", quiet), change.lsn, ("  topic ", quiet), change.topic,
+    )  # fmt: skip
+    return Group(head, place, "", _fields(change, colours))
+
+
+def _fields(change: ChangeSample, colours: dict[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
+    table.add_column("", width=1)
+    table.add_column("Field", max_width=24, overflow="fold")
+    both = change.operation == "update"
+    if both or change.operation == "delete":
+        table.add_column("Before", overflow="fold")
+    if change.operation != "delete":
+        table.add_column("After", overflow="fold")
+    if both:
+        table.add_column("", overflow="fold")
+    for field in change.fields:
+        table.add_row(*_field(field, change.operation, colours))
+    return table
+
+
+def _field(field: FieldChange, operation: str, colours: dict[str, str]) -> list[Text]:
+    sign, colour, words = _MARKS.get(field.mark, (" ", "quiet", field.mark))
+    style = colours[colour]
+    loud = f"bold {style}" if field.mark == "changed" else style if field.mark == "same" else ""
+    cells = [Text(sign, f"bold {style}"), Text(field.name, loud or colours["foreground"])]
+    if operation == "update":
+        known = field.mark not in ("unknown before", "unchanged TOAST")
+        before = style if field.mark == "changed" else colours["quiet"]
+        cells.append(_value(field.before, colours, before, known))
+    elif operation == "delete":
+        cells.append(_value(field.before, colours, colours["foreground"], True))
+    if operation != "delete":
+        known = field.mark != "unchanged TOAST" or field.after is not None
+        cells.append(_value(field.after, colours, loud or colours["foreground"], known))
+    if operation == "update":
+        cells.append(Text(words, style))
+    return cells
+
+
+def _value(value: str | None, colours: dict[str, str], style: str, known: bool) -> Text:
+    if not known:
+        return Text(figures.NONE, colours["quiet"])
+    if value is None:
+        return Text("NULL", f"italic {colours['secondary']}")
+    return Text("''" if value == "" else value, style)
+
+
+def _plain(value: str | None) -> str:
+    return "NULL" if value is None else value

@@ -1,0 +1,72 @@
+"""Columns and rows of a `Grid`, and which columns fit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+
+class Cell(NamedTuple):
+    """A text and its tone: "good", "warn", "bad", "muted", "strong" or "" for plain."""
+
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; its width never follows its content, so that nothing jumps."""
+
+    key: str
+    title: str
+    width: int
+    align: Literal["left", "right"] = "left"
+    #: 0: always shown. Of the others, the highest is dropped first when room is short.
+    drop: int = 0
+    #: Spare room is given to columns that grow, up to this width.
+    grow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: a key that stays the same, and a cell for every column, shown or not."""
+
+    key: str
+    cells: tuple[Cell, ...]
+
+
+class Placed(NamedTuple):
+    """A column that is shown: its place among all columns, where it starts, and how wide it is."""
+
+    column: int
+    x: int
+    width: int
+
+
+def place(columns: Sequence[Column], width: int) -> list[Placed]:
+    """Choose the columns that fit into ``width``, one space apart, and share out what is left."""
+    shown = list(range(len(columns)))
+    while _needed(columns, shown) > width:
+        worst = max(shown, key=lambda i: columns[i].drop)
+        if columns[worst].drop == 0:
+            break
+        shown.remove(worst)
+    widths = {i: columns[i].width for i in shown}
+    spare = width - _needed(columns, shown)
+    growing = [i for i in shown if columns[i].grow > widths[i]]
+    while spare > 0 and growing:
+        for index in list(growing):
+            widths[index] += 1
+            spare -= 1
+            if widths[index] >= columns[index].grow:
+                growing.remove(index)
+            if spare <= 0:
+                break
+    placed, x = [], 2
+    for index in shown:
+        placed.append(Placed(index, x, widths[index]))
+        x += widths[index] + 1
+    return placed
+
+
+def _needed(columns: Sequence[Column], shown: Sequence[int]) -> int:
+    return 2 + sum(columns[i].width + 1 for i in shown)

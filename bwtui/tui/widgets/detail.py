@@ -1,0 +1,32 @@
+"""A panel that shows one thing in full."""
+
+from rich.console import RenderableType
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+
+class Detail(VerticalScroll, can_focus=True):
+    """Scrollable text of the selected row; painted only when what it shows changes."""
+
+    def __init__(self, *, id: str, title: str) -> None:
+        super().__init__(id=id, classes="panel")
+        self.border_title = title
+        self._shown: object = None
+
+    def compose(self) -> ComposeResult:
+        """Make the text."""
+        yield Static("", markup=False)
+
+    def show(self, identity: object, content: "RenderableType | Content") -> None:
+        """Show a content; ``identity`` stands for it, so that the same one is not painted again."""
+        if identity == self._shown:
+            return
+        self._shown = identity
+        self.query_one(Static).update(content)
+        self.scroll_home(animate=False)
+
+    def forget(self) -> None:
+        """Paint the next content whatever it is, as after a change of theme."""
+        self._shown = None

@@ -1,0 +1,134 @@
+"""The two lines on top: what this is, how it is, where you are; and a third one when something is wrong."""
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.widgets import Static
+
+from bwtui.tui import figures, judgement
+from bwtui.tui.state import Link, Model
+
+_TABS = (("overview", "Overview"), ("changes", "Changes"), ("registry", "Registry"), ("errors", "Errors"))
+_TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
+
+
+class Line(Static):
+    """One line of text that is painted only when it differs."""
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__("", id=id, markup=False)
+        self._text: Content | None = None
+
+    def put(self, content: Content, *, layout: bool = False) -> None:
+        """Show a content; ``layout`` if its width matters to its neighbours."""
+        if self._text is None or not self._text.is_same(content):
+            self._text = content
+            self.update(content, layout=layout)
+
+
+class Header(Vertical):
+    """Name and state of the relay, the screens, and one sentence on what happens."""
+
+    def compose(self) -> ComposeResult:
+        """Make the lines."""
+        with Horizontal(id="top"):
+            yield Line(id="identity")
+            yield Line(id="tabs")
+        yield Line(id="sentence")
+        yield Line(id="trouble")
+
+    def show(self, model: Model, screen: str, crumbs: tuple[str, ...], stopping: bool) -> None:
+        """Paint what changed."""
+        self.query_one("#identity", Line).put(_identity(model, self.app.size.width))
+        self.query_one("#tabs", Line).put(_tabs(model, screen), layout=True)
+        self.query_one("#sentence", Line).put(_sentence(model, crumbs, stopping))
+        trouble = self.query_one("#trouble", Line)
+        text = _trouble(model)
+        trouble.display = text is not None
+        if text is not None:
+            trouble.put(text)
+
+
+def _identity(model: Model, width: int) -> Content:
+    verdict = _verdict(model)
+    name = model.source.name
+    if width < 100 and len(name) > 11:
+        name = name[:10] + "…"
+    parts: list[tuple[str, str] | str] = [
+        (" bwtui ", "bold $primary"),
+        (f"{name}  ", "bold"),
+        (f"{verdict.mark} {verdict.word}", f"bold {_TONES[verdict.tone]}"),
+    ]
+    status = model.live.status
+    if width >= 120 and status is not None and status.started:
+        parts.append((f"  up {figures.duration(status.time - status.started)}", "$quiet"))
+        parts.append((f"  pid {status.pid}", "$quiet"))
+    return Content.assemble(*parts)
+
+
+def _verdict(model: Model) -> judgement.Verdict:
+    """Judge the relay as a whole: what it says, unless it has gone silent."""
+    status = model.live.status
+    if status is None:
+        if model.failure is not None:
+            return judgement.Verdict("warn", "NOT RUNNING")
+        return judgement.Verdict("muted", "CONNECTING")
+    by_link: dict[Link, judgement.Verdict] = {"stale": judgement.Verdict("warn", "NO NEWS")}
+    if model.link == "gone" and status.state not in ("stopped", "failed"):
+        return judgement.Verdict("bad", "GONE")
+    return by_link.get(model.link, judgement.of_state(status.state))
+
+
+def _tabs(model: Model, screen: str) -> Content:
+    status = model.live.status
+    parts: list[Content] = []
+    for number, (name, title) in enumerate(_TABS, 1):
+        text = f" {number} {title} "
+        if name == "errors" and status is not None and status.errors:
+            total = sum(entry.count for entry in status.errors)
+            text = f" {number} {title} {figures.count(total)} "
+        style = "bold $background on $primary" if name == screen else "$quiet"
+        parts.append(Content.styled(text, f"{style} @click=screen.show('{name}')"))
+    return Content.assemble(*parts)
+
+
+def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
+    where = Content.styled(" " + " › ".join(crumbs) + "  ", "bold")
+    return where + _news(model, stopping)
+
+
+def _news(model: Model, stopping: bool) -> Content:
+    status = model.live.status
+    if model.link == "gone" and status is not None:
+        ended = status.state in ("stopped", "failed")
+        what = f"relay {status.state}" if ended else "relay gone without a word"
+        code = f", exit code {status.exit_code}" if status.exit_code is not None else ""
+        age = figures.duration(model.age)
+        return Content.styled(f"✗ {what}{code} · figures are {age} old · looking for it", "bold $error")
+    if stopping:
+        return Content.styled("▲ stopping: the relay finishes what is under way", "bold $warning")
+    if model.paused is not None:
+        since = figures.duration(model.clock() - model.paused_at)
+        more = max(model.live.rows - model.paused.rows, 0)
+        text = f" PAUSED VIEW {since} · the relay runs on: +{figures.count(more)} rows · Space resumes "
+        return Content.styled(text, "bold reverse $warning")
+    if model.link == "stale":
+        age = figures.duration(model.age)
+        return Content.styled(f"▲ no news from the relay: figures are {age} old", "bold $warning")
+    if status is None:
+        return Content.styled(str(model.failure or "asking the relay for its status"), "$quiet")
+    return Content.styled(status.detail, "$quiet")
+
+
+def _trouble(model: Model) -> Content | None:
+    """Return the last error and what to do, when the relay is gone or has failed."""
+    status = model.live.status
+    if status is None:
+        advice = model.failure.hint if model.failure else None
+        return Content.styled(f" → {advice}", "$warning") if advice else None
+    ended = model.link == "gone" or status.state == "failed"
+    if not ended or not status.errors or status.state == "stopped":
+        return None
+    last = max(status.errors, key=lambda entry: entry.time)
+    hint = Content.styled(f" → {last.hint}", "$warning") if last.hint else Content("")
+    return Content.styled(f" ✗ {last.message}", "$error") + hint

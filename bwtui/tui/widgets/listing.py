@@ -1,0 +1,119 @@
+"""A grid of items that can be sorted, filtered, and cut down to those with errors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bwtui.tui.filtering import Filter
+from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.grid import Grid
+
+#: Seconds for which an order is kept, so that rows sorted by a rate don't change places all the time.
+CALM = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A row with what it is sorted by (a value for every column) and the text that the filter sees."""
+
+    key: str
+    cells: tuple[Cell, ...]
+    values: tuple[Any, ...]
+    search: str
+    trouble: bool = False
+
+
+class Listing(Grid):
+    """A panel of items; its border says how many are shown, and why not all."""
+
+    def __init__(self, columns: Sequence[Column], sortable: Sequence[str], *, id: str, noun: str) -> None:
+        super().__init__(columns, id=id)
+        self.add_class("panel")
+        self.noun = noun
+        self.sortable = tuple(sortable)
+        self.sort_column = self.sortable[0]
+        self.descending = self._natural(self.sort_column)
+        self.filter = Filter()
+        self.errors_only = False
+        self.items: dict[str, Item] = {}
+        self._order: list[str] = []
+        self._ordered_at = float("-inf")
+        self.set_sort_mark(self.sort_column, self.descending)
+
+    def set_items(self, items: Sequence[Item], now: float) -> None:
+        """Show these items; the order is kept for a while, whatever their values do."""
+        self.items = {item.key: item for item in items}
+        if now - self._ordered_at >= CALM or now < self._ordered_at:
+            self._ordered_at = now
+            self._order = self._sorted()
+        else:
+            known = set(self._order)
+            self._order = [k for k in self._order if k in self.items]
+            self._order += [k for k in self.items if k not in known]
+        self._show()
+
+    def set_filter(self, new: Filter) -> None:
+        """Filter by what the user typed."""
+        self.filter = new
+        self._show()
+
+    def toggle_errors_only(self) -> bool:
+        """Show only items with errors, or all again; tell which."""
+        self.errors_only = not self.errors_only
+        self._show()
+        return self.errors_only
+
+    def sort_next(self) -> str:
+        """Sort by the next sortable column that is on screen, and return its title."""
+        shown = [c for c in self.sortable if c in self.shown_columns] or list(self.sortable)
+        where = shown.index(self.sort_column) + 1 if self.sort_column in shown else 0
+        return self.sort_by(shown[where % len(shown)])
+
+    def sort_by(self, column: str) -> str:
+        """Sort by a column, or turn the order round if it is that one already; return its title."""
+        if column not in self.sortable:
+            return ""
+        if column == self.sort_column:
+            self.descending = not self.descending
+        else:
+            self.sort_column, self.descending = column, self._natural(column)
+        self._order = self._sorted()
+        self.set_sort_mark(self.sort_column, self.descending)
+        self._show()
+        return self._column(column).title
+
+    def on_grid_title_clicked(self, event: Grid.TitleClicked) -> None:
+        """Sort by the title that was clicked."""
+        event.stop()
+        self.sort_by(event.column)
+
+    def _show(self) -> None:
+        shown = [item for key in self._order if self._passes(item := self.items[key])]
+        if not self.items:
+            self.empty_text = f"no {self.noun} yet"
+        else:
+            self.empty_text = f"no {self.noun} match: Esc clears the filter, e shows all"
+        self.set_rows([Row(item.key, item.cells) for item in shown])
+        self.border_subtitle = self._explain(len(shown))
+
+    def _passes(self, item: Item) -> bool:
+        return (item.trouble or not self.errors_only) and self.filter.passes(item.search)
+
+    def _explain(self, shown: int) -> str:
+        reasons = [r for r in (self.filter.describe(), "errors only" if self.errors_only else "") if r]
+        amount = f"{shown} of {len(self.items)}" if reasons else str(len(self.items))
+        text = " · ".join([*reasons, f"{amount} {self.noun}"])
+        # Square brackets in a filter are no markup.
+        return text.replace("[", r"\[")
+
+    def _sorted(self) -> list[str]:
+        index = self.columns.index(self._column(self.sort_column))
+        by_key = sorted(self.items.values(), key=lambda item: item.key)
+        by_key.sort(key=lambda item: item.values[index], reverse=self.descending)
+        return [item.key for item in by_key]
+
+    def _column(self, key: str) -> Column:
+        return next(column for column in self.columns if column.key == key)
+
+    def _natural(self, key: str) -> bool:
+        return self._column(key).align == "right"

@@ -1,0 +1,217 @@
+"""The pipeline from slot to topic, as connected boxes."""
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.reactive import reactive
+from textual.widget import Widget
+from textual.widgets import Sparkline, Static
+
+from bwtui.lsn import format_lsn
+from bwtui.relay.status import STAGES, StageStatus, Status
+from bwtui.tui import figures, judgement
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.header import Line
+
+_TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
+
+
+class StageBox(Widget):
+    """One stage: rate, queue with a gauge, and in a tall box the total; the slow one says so."""
+
+    stage: reactive[StageStatus] = reactive(StageStatus())
+    slow: reactive[bool] = reactive(False)
+
+    def __init__(self, name: str) -> None:
+        super().__init__(id=f"stage-{name}", classes="box")
+        self.border_title = name
+
+    def watch_slow(self, slow: bool) -> None:
+        """Mark the box in words and with a heavy border."""
+        self.set_class(slow, "-slow")
+        self.border_subtitle = "▲ SLOW" if slow else ""
+
+    def render(self) -> Content:
+        """Return the lines that fit."""
+        stage, width = self.stage, self.content_size.width
+        share = judgement.fullness(stage)
+        tone = "$warning" if share >= judgement.FULL else "$primary"
+        lines = [Content.styled(f"{figures.rate(stage.per_second)}/s".rjust(width), "bold")]
+        if self.content_size.height < 4:
+            queue = figures.count(stage.queue).rjust(6)
+            bar = figures.gauge(share, width - 6) if stage.capacity else " " * (width - 6)
+            lines.append(Content.assemble((bar, tone), (queue, "$quiet")))
+        else:
+            bar = figures.gauge(share, width) if stage.capacity else "·" * width
+            limit = f" / {figures.count(stage.capacity)}" if stage.capacity else ""
+            lines.append(Content.styled(bar, tone if stage.capacity else "$line"))
+            lines.append(_pair("queue", f"{figures.count(stage.queue)}{limit}", width))
+            lines.append(_pair("total", figures.count(stage.total), width))
+        return Content("\n").join(lines)
+
+
+class Pipeline(Vertical):
+    """PostgreSQL, the stages, Kafka; folded into lines and flat boxes where room is short."""
+
+    def compose(self) -> ComposeResult:
+        """Make boxes and lines; the style sheet shows those that fit."""
+        self.border_title = "Pipeline"
+        self.add_class("panel")
+        yield Line(id="ends")
+        with Horizontal(id="flow"):
+            yield EndBox("PostgreSQL", id="source")
+            yield Static("─▶", classes="arrow end", markup=False)
+            for name in STAGES:
+                if name != STAGES[0]:
+                    yield Static("▶", classes="arrow", markup=False)
+                yield StageBox(name)
+            yield Static("─▶", classes="arrow end", markup=False)
+            yield EndBox("Kafka", id="sink")
+        yield Line(id="position")
+        with Horizontal(id="vitals"):
+            yield Line(id="delivered")
+            yield Sparkline(id="throughput")
+            yield Line(id="engine")
+
+    def show(self, picture: Picture) -> None:
+        """Paint what changed."""
+        status = picture.status
+        if status is None:
+            return
+        slow = judgement.slow_stage(status)
+        for name in STAGES:
+            box = self.query_one(f"#stage-{name}", StageBox)
+            box.stage = status.stages.get(name, StageStatus())
+            box.slow = name == slow
+        width = self.content_size.width
+        self.query_one("#ends", Line).put(_ends(picture, status, width))
+        self.query_one("#source", EndBox).put(_source(picture, status))
+        self.query_one("#sink", EndBox).put(_sink(status))
+        self.query_one("#position", Line).put(_snapshot(status, width) or _position(status, width))
+        self._show_vitals(picture, status)
+
+    def _show_vitals(self, picture: Picture, status: Status) -> None:
+        delivered = status.stages.get("acknowledge", StageStatus()).per_second
+        rate = f"{figures.rate(delivered)}/s".rjust(8)
+        self.query_one("#delivered", Line).put(Content.assemble(("delivered ", "$quiet"), (rate, "bold")))
+        self.query_one("#throughput", Sparkline).data = list(picture.delivered)
+        cpu = figures.NONE if picture.cpu is None else f"{picture.cpu * 100:.0f}%"
+        memory = figures.size(status.resident_bytes).rjust(7)
+        engine = Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
+        self.query_one("#engine", Line).put(engine)
+
+
+class EndBox(Line):
+    """One end of the pipeline, as a box with its title in the border."""
+
+    def __init__(self, title: str, *, id: str) -> None:
+        super().__init__(id=id)
+        self.border_title = title
+        self.add_class("box", "end")
+
+
+def _pair(name: str, value: str, width: int, tone: str = "") -> Content:
+    gap = max(width - len(name) - len(value), 1)
+    return Content.assemble((name, "$quiet"), " " * gap, (value, tone))
+
+
+def _named(name: str, value: str, tone: str = "") -> Content:
+    return Content.assemble((f"{name} ", "$quiet"), (value, tone))
+
+
+def _safe(picture: Picture, status: Status) -> str:
+    """Say how much WAL may still pile up before the slot is in danger, and how long that takes."""
+    if status.safe_wal_bytes is None:
+        return "no limit"
+    left = picture.seconds_left()
+    time_left = "" if left is None else f" ≈ {figures.duration(left)}"
+    return f"{figures.size(max(status.safe_wal_bytes, 0))}{time_left}"
+
+
+def _ends(picture: Picture, status: Status, width: int) -> Content:
+    wal = judgement.of_wal_status(status.wal_status)
+    version = status.server_version.split(" ")[0]
+    parts = [
+        Content.assemble(("PostgreSQL ", "bold"), (version, "bold")),
+        _named("slot", status.slot[:20]),
+        _named("wal", f"{wal.mark} {wal.word}", _TONES[wal.tone]),
+        _named("kept", figures.size(status.retained_wal_bytes)),
+        _named("safe", _safe(picture, status)),
+        Content.assemble(("▶ Kafka ", "bold"), status.broker),
+    ]
+    return _joined(parts, width)
+
+
+def _position(status: Status, width: int) -> Content:
+    lag = judgement.of_lag(status)
+    tone = _TONES[lag.tone]
+    behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
+    parts = [
+        _named("lag", behind.ljust(15), tone),
+        Content.styled(f"{lag.mark} {lag.word}".ljust(9), tone),
+        _named("confirmed", format_lsn(status.confirmed_lsn)),
+        _named("server", format_lsn(status.server_lsn)),
+        _named("received", format_lsn(status.received_lsn)),
+        _named("transactions", figures.count(status.transactions)),
+    ]
+    if status.spill_bytes:
+        parts.append(_named("spilled", figures.size(status.spill_bytes)))
+    return _joined(parts, width)
+
+
+def _snapshot(status: Status, width: int) -> Content | None:
+    """Return the progress of the whole snapshot, or None when there is none under way."""
+    tables = [t for t in status.tables.values() if t.snapshot_state != "none"]
+    if status.state != "snapshot" or not tables:
+        return None
+    done = sum(t.snapshot_state == "done" for t in tables)
+    rows = sum(t.snapshot_rows for t in tables)
+    estimate = sum(max(t.snapshot_estimate or 0, t.snapshot_rows) for t in tables)
+    share = min(rows / estimate, 0.99) if estimate else 0.0
+    parts = [
+        Content.assemble(("snapshot ", "bold"), (figures.gauge(share, 20), "$primary")),
+        Content(figures.percent(share).rjust(4)),
+        _named("rows", f"{figures.count(rows)} of ~{figures.count(estimate)}"),
+        _named("tables done", f"{done} of {len(tables)}"),
+    ]
+    return _joined(parts, width)
+
+
+def _source(picture: Picture, status: Status) -> Content:
+    wal = judgement.of_wal_status(status.wal_status)
+    width = 28
+    lines = [
+        Content.styled(f"{status.server_version[:width]}", "bold"),
+        Content.styled(status.database[:width], "$quiet"),
+        _pair("slot", status.slot[-20:], width),
+        _pair("wal", f"{wal.mark} {wal.word}", width, _TONES[wal.tone]),
+        _pair("server LSN", format_lsn(status.server_lsn), width),
+        _pair("retained", figures.size(status.retained_wal_bytes), width),
+        _pair("safe", _safe(picture, status), width),
+    ]
+    return Content("\n").join(lines)
+
+
+def _sink(status: Status) -> Content:
+    lag, width = judgement.of_lag(status), 28
+    tone = _TONES[lag.tone]
+    lines = [
+        Content.styled(status.broker[:width], "bold"),
+        Content.styled(status.registry[:width], "$quiet"),
+        _pair("confirmed LSN", format_lsn(status.confirmed_lsn), width),
+        _pair("lag", figures.size(status.wal_lag_bytes), width, tone),
+        _pair("lag in time", figures.duration(status.wal_lag_seconds), width, tone),
+        _pair("", f"{lag.mark} {lag.word}", width, tone),
+        _pair("transactions", figures.count(status.transactions), width),
+    ]
+    return Content("\n").join(lines)
+
+
+def _joined(parts: list[Content], width: int) -> Content:
+    """Join as many parts as fit, dropping from the end."""
+    line = parts[0]
+    for part in parts[1:]:
+        if line.cell_length + 2 + part.cell_length > width:
+            break
+        line = line + "  " + part
+    return line
