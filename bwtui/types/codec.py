@@ -13,7 +13,7 @@ Schema = str | dict[str, Any]
 Encode = Callable[[bytes], bytes]
 
 
-class Unholdable(Exception):
+class Unholdable(ValueError):
     """The Avro type can't hold the value, so that it leaves by its text form in the record's last field."""
 
 

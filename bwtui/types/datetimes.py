@@ -12,7 +12,8 @@ from bwtui.types.varint import NULL, C, D, V, long, union_long
 
 _EPOCH = date(1970, 1, 1).toordinal()
 DAY = 86_400_000_000
-_CACHED_DAYS = 32_768
+HOUR = 3_600_000_000
+_CACHED = 1 << 16
 
 
 def days(text: bytes) -> int:
@@ -52,13 +53,16 @@ def micros(text: bytes) -> int:
     return days(day) * DAY + time_of_day(time)
 
 
-class _Days(dict[bytes, int]):
-    """``YYYY-MM-DD`` to microseconds; emptied when full, so that its memory is bounded."""
+class _Hours(dict[bytes, int]):
+    """``YYYY-MM-DD HH`` to twice the microseconds; emptied when full, so that its memory is bounded."""
 
     def __missing__(self, text: bytes) -> int:
-        if len(self) >= _CACHED_DAYS:
+        hour = int(text[11:])
+        if text[10:11] != b" " or not 0 <= hour < 24:
+            raise ValueError
+        if len(self) >= _CACHED:
             self.clear()
-        value = self[text] = date.fromisoformat(text.decode("ascii")).toordinal() * DAY - _EPOCH * DAY
+        value = self[text] = 2 * (days(text[:10]) * DAY + hour * HOUR)
         return value
 
 
@@ -66,38 +70,38 @@ class _Dates(dict[bytes | None, bytes]):
     """``YYYY-MM-DD`` to the whole union; emptied when full."""
 
     def __missing__(self, text: bytes) -> bytes:
-        if len(self) >= _CACHED_DAYS:
+        if len(self) >= _CACHED:
             self.clear()
             self[None] = NULL
-        value = self[text] = union_long(date.fromisoformat(text.decode("ascii")).toordinal() - _EPOCH)
+        value = self[text] = union_long(days(text))
         return value
 
 
-# HH:MM: and SS to microseconds, both complete: anything else is a KeyError, and the row takes the plain
-# encoder.
-_MINUTES = {b"%02d:%02d:" % (h, m): (h * 60 + m) * 60_000_000 for h in range(24) for m in range(60)}
-_SECONDS = {b"%02d" % s: s * 1_000_000 for s in range(60)}
+# ``:MM:SS`` to twice the microseconds, complete: anything else is a KeyError.
+_CLOCK = {b":%02d:%02d" % (m, s): (m * 60 + s) * 2_000_000 for m in range(60) for s in range(60)}
 
-# How much one unit of the last digit is worth, by the length of the whole text: 21 for one digit, 26 for six.
-_UNIT = (*(0,) * 21, 100_000, 10_000, 1000, 100, 10, 1)
+# Twice what the last digit is worth, by the length of the text without zone: 21 with one digit, 26 with six.
+_UNIT = (*(0,) * 21, 200_000, 20_000, 2000, 200, 20, 2)
 
-# The groups of 14 bits serve 1970-01-26 to 3111; the few other dates are written by a loop.
+# All sums are doubled, for that is what zigzag makes of them. The groups of 14 bits serve 1970-01-26 to
+# 3111; the few other moments are written by a loop.
 _CODE = """\
-if {f} is None: h{i} = NULL; t{i} = b""
+if {f} is None: a{i} = NULL; b{i} = c{i} = d{i} = b""
 else:
-    n = DAYS[{f}[:10]] + MINUTES[{f}[11:17]] + SECONDS[{f}[17:19]]
-    n{i} = len({f})
+    z = HOURS[{f}[:13]] + CLOCK[{f}[13:19]]
+    n = len({f})
 %s
-    z{i} = n + n
-    if 4398046511104 <= z{i} < 72057594037927936:
-        h{i} = D[z{i} & 16383] + C[z{i} >> 14 & 16383]
-        t{i} = C[z{i} >> 28 & 16383] + V[z{i} >> 42]
-    else: h{i} = union_long(n); t{i} = b""
+    if 4398046511104 <= z < 72057594037927936:
+        a{i} = D[z & 16383]
+        b{i} = C[z >> 14 & 16383]
+        c{i} = C[z >> 28 & 16383]
+        d{i} = V[z >> 42]
+    else: a{i} = union_long(z >> 1); b{i} = c{i} = d{i} = b""
 """
 
-_TIMESTAMP = _CODE % "    if n{i} > 19: n += int({f}[20:]) * UNIT[n{i}]"
+_TIMESTAMP = _CODE % "    if n > 19: z += int({f}[20:]) * UNIT[n]"
 _TIMESTAMPTZ = _CODE % (
-    '    if {f}[-3:] != b"+00": raise ValueError\n    if n{i} > 22: n += int({f}[20:-3]) * UNIT[n{i} - 3]'
+    '    if {f}[-3:] != b"+00": raise ValueError\n    if n > 22: z += int({f}[20:-3]) * UNIT[n - 3]'
 )
 
 _NAMES = {
@@ -105,9 +109,8 @@ _NAMES = {
     "D": D,
     "V": V,
     "NULL": NULL,
-    "DAYS": _Days(),
-    "MINUTES": _MINUTES,
-    "SECONDS": _SECONDS,
+    "HOURS": _Hours(),
+    "CLOCK": _CLOCK,
     "UNIT": _UNIT,
     "union_long": union_long,
     "DATES": _Dates({None: NULL}),
@@ -144,7 +147,7 @@ DATE = Codec(
 
 def _timestamp_codec(logical: str, pg_type: str, encode: Encode, code: str) -> Codec:
     avro = {"type": "long", "logicalType": logical}
-    return Codec(avro, pg_type, encode, Inline(code, ("h{i}", "t{i}"), _NAMES), escapes=True)
+    return Codec(avro, pg_type, encode, Inline(code, ("a{i}", "b{i}", "c{i}", "d{i}"), _NAMES), escapes=True)
 
 
 TIMESTAMP = _timestamp_codec(

@@ -14,19 +14,19 @@ _INT4 = """\
 h{i} = SMALL.get({f})
 if h{i} is None:
     n = int({f})
-    z{i} = n + n if n >= 0 else -1 - n - n
-    if z{i} < 16384: h{i} = U[z{i}]
-    elif z{i} < 268435456: h{i} = D[z{i} & 16383] + V[z{i} >> 14]
+    z = n + n if n >= 0 else -1 - n - n
+    if z < 16384: h{i} = U[z]
+    elif z < 268435456: h{i} = D[z & 16383] + V[z >> 14]
     else: h{i} = union_long(n)"""
 
 _INT8 = """\
 if {f} is None: h{i} = NULL
 else:
     n = int({f})
-    z{i} = n + n if n >= 0 else -1 - n - n
-    if z{i} < 16384: h{i} = U[z{i}]
-    elif z{i} < 268435456: h{i} = D[z{i} & 16383] + V[z{i} >> 14]
-    elif z{i} < 4398046511104: h{i} = D[z{i} & 16383] + C[z{i} >> 14 & 16383] + V[z{i} >> 28]
+    z = n + n if n >= 0 else -1 - n - n
+    if z < 16384: h{i} = U[z]
+    elif z < 268435456: h{i} = D[z & 16383] + V[z >> 14]
+    elif z < 4398046511104: h{i} = D[z & 16383] + C[z >> 14 & 16383] + V[z >> 28]
     else: h{i} = union_long(n)"""
 
 _NAMES = {"SMALL": _SMALL, "NULL": NULL, "C": C, "D": D, "U": U, "V": V, "union_long": union_long}
