@@ -1,0 +1,24 @@
+"""``bwtui completion``: the script that teaches a shell bwtui's commands and options."""
+
+import click
+from click.shell_completion import get_completion_class
+
+_EPILOG = """\b
+Examples:
+  source <(bwtui completion bash)                                       this bash
+  bwtui completion zsh > ~/.zfunc/_bwtui                                zsh, with ~/.zfunc in fpath
+  bwtui completion fish > ~/.config/fish/completions/bwtui.fish
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the completion script for SHELL."""
+    from bwtui.cli.main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    completer = kind(cli, {}, "bwtui", "_BWTUI_COMPLETE")
+    # Not source(), which looks for a bash on this machine: the script may be meant for another one.
+    click.echo(completer.source_template % completer.source_vars())

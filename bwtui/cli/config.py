@@ -1,0 +1,134 @@
+"""``bwtui config``: where every setting comes from, and whether the files are right."""
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bwtui import config as layers
+from bwtui.cli import relay_options
+from bwtui.cli.table import columns
+from bwtui.masking import is_secret, mask_connection, mask_property
+from bwtui.options import OPTIONS, Value
+
+_EPILOG = """\b
+Examples:
+  bwtui config show --profile production
+  bwtui config show --json
+  bwtui config validate
+  bwtui config validate deploy/bwtui.toml
+
+\b
+Precedence: the command line, BWTUI_* variables, [profile.NAME] (--profile or
+BWTUI_PROFILE), ./bwtui.toml, bwtui.toml in the user's config folder, defaults.
+"""
+
+
+@click.group(epilog=_EPILOG)
+def config() -> None:
+    """Show every setting and its origin, and check configuration files."""
+
+
+@config.command(epilog="\b\nExample:\n  bwtui config show --profile production")
+@relay_options.profile_option
+@click.option("--json", "as_json", is_flag=True, help="One object: setting → value and origin.")
+def show(profile: str | None, as_json: bool) -> None:
+    """Show each setting, its value, and where it comes from; secrets are masked."""
+    merged = layers.load(profile=profile)
+    shown = _shown(merged)
+    if as_json:
+        click.echo(json.dumps(shown, indent=2))
+        return
+    rows = [(name, _text(entry["value"]), entry["origin"]) for name, entry in shown.items()]
+    click.echo(columns(("SETTING", "VALUE", "ORIGIN"), rows))
+    click.echo()
+    for path in reversed(layers.file_paths()):
+        click.echo(f"{'read' if path in merged.files else 'not there'}: {path}")
+
+
+def _shown(merged: layers.Config) -> dict[str, dict[str, Any]]:
+    shown: dict[str, dict[str, Any]] = {}
+    for option in OPTIONS:
+        if option.kind == "pairs":
+            for key, setting in merged.pairs[option.name].items():
+                value = mask_property(key, str(setting.value))
+                shown[f"{option.table}.{key}"] = {"value": value, "origin": setting.origin}
+        else:
+            setting = merged.values[option.name]
+            shown[option.name] = {"value": _masked(setting.value), "origin": setting.origin}
+    return shown
+
+
+def _masked(value: Value) -> Any:
+    if isinstance(value, str):
+        return mask_connection(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _text(value: Any) -> str:
+    if value in (None, "", []):
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+@config.command(epilog="\b\nExamples:\n  bwtui config validate\n  bwtui config validate deploy/bwtui.toml")
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+def validate(files: tuple[Path, ...]) -> None:
+    """Check configuration files: those that hold here and the environment, or the ones given.
+
+    Ends with exit code 2 at the first thing that is wrong. What is merely doubtful is told on stderr.
+    """
+    for path in files or [path for path in layers.file_paths() if path.is_file()]:
+        checked = layers.read_file(path)
+        _check_properties(checked)
+        for doubt in _doubts(checked):
+            click.echo(f"bwtui: warning: {doubt}", err=True)
+        click.echo(f"{path}: fine")
+    if not files:
+        _validate_environment()
+
+
+def _check_properties(checked: layers.ConfigFile) -> None:
+    from bwtui.cli import librdkafka
+    from bwtui.errors import UsageError
+    from bwtui.settings import RelaySettings
+    from bwtui.sink.config import producer_config
+
+    for layer in (checked.base, *checked.profiles.values()):
+        settings = RelaySettings(
+            kafka_config=tuple(layer.pairs.get("kafka-config", {}).items()),
+            topic_config=tuple(layer.pairs.get("topic-config", {}).items()),
+        )
+        try:
+            producer_config(settings)
+            librdkafka.check(settings)
+        except UsageError as error:
+            raise UsageError(f"{layer.origin}: {error.message}", error.hint) from error
+
+
+def _doubts(checked: layers.ConfigFile) -> list[str]:
+    if not _holds_secrets(checked) or not checked.path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        return []
+    return [f"{checked.path} holds secrets and others may read it; 'chmod 600 {checked.path}' mends that"]
+
+
+def _holds_secrets(checked: layers.ConfigFile) -> bool:
+    for layer in (checked.base, *checked.profiles.values()):
+        if any(is_secret(key) for properties in layer.pairs.values() for key in properties):
+            return True
+        if any(isinstance(v, str) and mask_connection(v) != v for v in layer.values.values()):
+            return True
+    return False
+
+
+def _validate_environment() -> None:
+    layers.load()
+    for name, close in layers.unknown_variables(os.environ).items():
+        meant = f"; did you mean {close}?" if close else ""
+        click.echo(f"bwtui: warning: nothing reads the variable {name}{meant}", err=True)
+    click.echo("environment: fine")

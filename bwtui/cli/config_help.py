@@ -1,0 +1,57 @@
+"""The text of ``bwtui connect --config-help``."""
+
+import shutil
+import textwrap
+from collections.abc import Iterator
+
+from bwtui.cli.librdkafka import Property, properties
+from bwtui.sink.config import DEFAULTS, FIXED
+
+_HEAD = """\
+-C KEY=VALUE sets a property of librdkafka's producer, -T KEY=VALUE one of its topics. Both may be repeated,
+and both have a table in bwtui.toml, [kafka] and [topic], which is the place for passwords: what stands on a
+command line can be seen by every user of the machine. BWTUI_KAFKA_CONFIG and BWTUI_TOPIC_CONFIG take one
+KEY=VALUE a line.
+"""
+_MISSING = "librdkafka's own list could not be found; it is CONFIGURATION.md in librdkafka's documentation."
+
+
+def config_help() -> str:
+    """Return the properties that -C and -T take, and which of them bwtui keeps to itself."""
+    width = min(shutil.get_terminal_size().columns, 110)
+    lines = [textwrap.fill(_HEAD.replace("\n", " "), width), "", "Kept by bwtui (another value is refused):"]
+    lines += [f"  {_kept(key, allowed)}: {reason}" for key, (allowed, reason) in FIXED.items()]
+    lines += ["", "bwtui's own defaults, which -C and -T change:"]
+    lines += [f"  {key}={_text(value)}" for key, value in DEFAULTS.items()]
+    found = properties()
+    if not found:
+        return "\n".join([*lines, "", _MISSING])
+    for topic, title in ((False, "Global properties (-C):"), (True, "Topic properties (-T):")):
+        lines += ["", title]
+        for entry in found:
+            if entry.topic == topic:
+                lines += _entry(entry, width)
+    return "\n".join(lines)
+
+
+def _kept(key: str, allowed: tuple[str, ...]) -> str:
+    return f"{key}={' or '.join(allowed)}" if allowed else key
+
+
+def _entry(entry: Property, width: int) -> Iterator[str]:
+    yield f"  {entry.name}"
+    facts = []
+    if entry.range:
+        facts.append(entry.range)
+    if entry.name in FIXED:
+        facts.append("kept by bwtui")
+    elif entry.name in DEFAULTS:
+        facts.append(f"default {_text(DEFAULTS[entry.name])} (librdkafka's is {entry.default or 'empty'})")
+    elif entry.default:
+        facts.append(f"default {entry.default}")
+    text = entry.description + (f" [{'; '.join(facts)}]" if facts else "")
+    yield from textwrap.wrap(text, width, initial_indent="      ", subsequent_indent="      ")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,203 @@
+"""``bwtui connect``: starts a relay, in this process (--headless) or in one of its own."""
+
+import json
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli import relay_options
+from bwtui.crash import crash
+from bwtui.errors import BwtuiError, UsageError
+from bwtui.settings import RelaySettings
+
+if TYPE_CHECKING:
+    from bwtui.relay.launch import EngineProcess
+    from bwtui.relay.process import Listener
+    from bwtui.relay.status import Status
+
+#: How long we wait for an engine that was asked to stop, when the screens are closed already (seconds).
+_STOP_TIMEOUT = 60.0
+
+_EPILOG = """\b
+Examples:
+  bwtui connect -d "host=db dbname=shop user=cdc"          with the screens
+  bwtui connect -d postgresql://cdc@db/shop --detach       in the background
+  bwtui connect -d service=shop --headless --json          a status object a second on stdout
+  bwtui connect -d service=shop --headless --until-caught-up
+  bwtui connect -d service=shop -p shop --table 'public\\.(orders|items)'
+  bwtui connect -d service=shop -C compression.type=zstd -C linger.ms=20
+
+\b
+Every option is also a key of bwtui.toml (./ or the user's config folder) and a
+variable BWTUI_…; 'bwtui config show' says what holds and why. Passwords belong
+into ~/.pgpass and into bwtui.toml ([kafka], [registry]), not here.
+"""
+
+
+def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from bwtui.cli.config_help import config_help
+
+    click.echo(config_help())
+    ctx.exit()
+
+
+@click.command(epilog=_EPILOG)
+@relay_options.relay_options
+@click.option("--headless", is_flag=True, help="Relay in this process, without screens.")
+@click.option("--json", "as_json", is_flag=True, help="With --headless: a status object a second on stdout.")
+@click.option("--detach", is_flag=True, help="Start the relay in the background and print its name.")
+@click.option(
+    "--config-help",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_config_help,
+    help="List the properties that -C and -T take.",
+)
+def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
+    """Relay a database's changes to Kafka.
+
+    Makes publication and replication slot if they are missing, copies what the tables hold, then follows the
+    change stream. What Kafka has acknowledged is confirmed to PostgreSQL, and nothing else, so the relay can
+    be stopped, or killed, at any time. The relay runs as a process of its own: closing the screens can leave
+    it running.
+    """
+    _check_modes(headless, as_json, detach)
+    settings = relay_settings(given)
+    if headless:
+        _run_headless(settings, as_json)
+    elif detach:
+        _run_detached(settings, as_json)
+    else:
+        _run_with_screens(settings)
+
+
+def relay_settings(given: dict[str, Any]) -> RelaySettings:
+    """Return the settings of all layers, checked as far as that can be done without any I/O."""
+    from bwtui.cli import librdkafka
+    from bwtui.sink.config import producer_config
+
+    settings = relay_options.load(given).settings()
+    producer_config(settings)
+    librdkafka.check(settings)
+    return settings
+
+
+def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
+    if headless and detach:
+        raise UsageError("--headless and --detach exclude each other", "give the one that you mean")
+    if as_json and not (headless or detach):
+        raise UsageError("--json goes with --headless or --detach", "add one of them")
+    if not (headless or detach) and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("there is no terminal for the screens", "add --headless or --detach")
+
+
+def _run_headless(settings: RelaySettings, as_json: bool) -> None:
+    from bwtui.relay.lock import RelayLock
+    from bwtui.relay.log import log_path, open_log
+    from bwtui.relay.process import run
+
+    name = settings.relay_name
+    lock = RelayLock.acquire(name)
+    # stderr is for one plain line of ours; what libraries have to say goes to the log.
+    os.close(open_log(name))
+    logging.basicConfig(
+        filename=log_path(name), level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    ended = run(settings, lock, _json_listener() if as_json else _line_listener())
+    error = ended.error()
+    if error is not None:
+        raise error
+
+
+def _json_listener() -> "Listener":
+    from bwtui.relay.process import Listener
+
+    def emit(status: "Status") -> None:
+        sys.stdout.write(json.dumps(status.to_json()) + "\n")
+        sys.stdout.flush()
+
+    return Listener(emit, 1.0, emit)
+
+
+def _line_listener() -> "Listener":
+    from bwtui.relay.process import Listener
+
+    last: list[str] = []
+
+    def emit(status: "Status") -> None:
+        if [status.state] != last:
+            last[:] = [status.state]
+            detail = f" ({status.detail})" if status.detail else ""
+            click.echo(f"bwtui: {status.name}: {status.state}{detail}", err=True)
+
+    return Listener(emit, 0.2, emit)
+
+
+def _run_detached(settings: RelaySettings, as_json: bool) -> None:
+    engine, status = _start(settings)
+    if not as_json:
+        click.echo(engine.name)
+    elif status is not None:
+        click.echo(json.dumps(status.to_json()))
+    else:
+        click.echo(json.dumps({"name": engine.name, "state": "starting", "pid": engine.process.pid}))
+
+
+def _run_with_screens(settings: RelaySettings) -> None:
+    click.echo(f"bwtui: starting relay {settings.relay_name}…", err=True)
+    engine, _ = _start(settings)
+    if engine.process.poll() is not None:
+        click.echo(f"bwtui: relay {engine.name} has done its work and ended", err=True)
+        return
+    show(engine.name, owned=True)
+    error = _after_screens(engine)
+    if error is not None:
+        raise error
+
+
+def show(name: str, owned: bool) -> None:
+    """Open the screens on a running relay; the relay goes on whatever becomes of them."""
+    from bwtui.tui.app import run
+
+    try:
+        run(name, owned=owned)
+    except BwtuiError:
+        raise
+    except Exception as error:
+        if os.environ.get("BWTUI_DEBUG"):
+            raise
+        raise BwtuiError(
+            f"the screens ended on an error: {crash(error).message}",
+            f"the relay goes on: 'bwtui attach {name}' or 'bwtui stop {name}'",
+        ) from error
+
+
+def _after_screens(engine: "EngineProcess") -> BwtuiError | None:
+    from bwtui.relay.control import request
+
+    if engine.process.poll() is None:
+        try:
+            request(engine.name, {"request": "status"})
+        except BwtuiError:
+            # Its socket is gone, so it is about to end: let its exit code become ours.
+            engine.process.wait(_STOP_TIMEOUT)
+        else:
+            click.echo(f"bwtui: relay {engine.name} goes on; 'bwtui attach {engine.name}' shows it", err=True)
+    return engine.error()
+
+
+def _start(settings: RelaySettings) -> tuple["EngineProcess", "Status | None"]:
+    from bwtui.relay import launch
+
+    engine = launch.start(settings)
+    try:
+        return engine, engine.wait_ready()
+    except KeyboardInterrupt:
+        engine.stop()
+        raise

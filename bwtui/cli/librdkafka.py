@@ -1,0 +1,131 @@
+"""The Kafka properties that -C and -T take, asked of librdkafka itself.
+
+The list and the checks come from the very library that will run, through functions of its C interface that
+do no I/O. It is loaded by itself, without confluent_kafka's Python part, and where it can't be found the
+checks are left to the engine.
+"""
+
+import ctypes
+import functools
+import importlib.util
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bwtui.errors import UsageError
+from bwtui.masking import is_secret
+from bwtui.options import nearest
+from bwtui.settings import Pairs, RelaySettings
+
+_UNKNOWN = -2
+_OK = 0
+_ROW = re.compile(
+    r"(?P<name>\S+) +\| +(?P<side>[*CP]) +\|(?P<range>[^|]*)\|(?P<default>.*?)\|[^|]*\|(?P<text>.*)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One property of librdkafka's producer."""
+
+    name: str
+    topic: bool
+    range: str
+    default: str
+    description: str
+
+
+def check(settings: RelaySettings) -> None:
+    """Raise UsageError for a property that librdkafka does not know or whose value it refuses."""
+    library = _library()
+    if library is None:
+        return
+    _check_pairs(library, settings.kafka_config, topic=False)
+    _check_pairs(library, settings.topic_config, topic=True)
+
+
+def _check_pairs(library: ctypes.CDLL, pairs: Pairs, topic: bool) -> None:
+    kind = "topic_conf" if topic else "conf"
+    new = getattr(library, f"rd_kafka_{kind}_new")
+    new.restype = ctypes.c_void_p
+    conf = ctypes.c_void_p(new())
+    set_property = getattr(library, f"rd_kafka_{kind}_set")
+    try:
+        for key, value in pairs:
+            text = ctypes.create_string_buffer(512)
+            result = set_property(conf, key.encode(), value.encode(), text, ctypes.c_size_t(len(text)))
+            if result == _UNKNOWN:
+                raise _unknown(key, topic)
+            if result != _OK:
+                raise _refused(key, text.value.decode("utf-8", "replace"), topic)
+    finally:
+        getattr(library, f"rd_kafka_{kind}_destroy")(conf)
+
+
+def _unknown(key: str, topic: bool) -> UsageError:
+    known = [p.name for p in properties() if p.topic or not topic]
+    if topic and any(p.name == key for p in properties()):
+        return UsageError(f"{key} is not a topic property", f"give it with -C {key}=…")
+    close = nearest(key, known)
+    flag = "-T" if topic else "-C"
+    hint = f"did you mean {close}?" if close else "'bwtui connect --config-help' lists them"
+    return UsageError(f"{flag}: librdkafka has no property {key}", hint)
+
+
+def _refused(key: str, reason: str, topic: bool) -> UsageError:
+    flag = "-T" if topic else "-C"
+    if is_secret(key):
+        reason = f"librdkafka refuses the value of {key}"
+    return UsageError(f"{flag}: {reason}", "'bwtui connect --config-help' says which values are allowed")
+
+
+@functools.cache
+def properties() -> tuple[Property, ...]:
+    """Return the producer's properties, in librdkafka's order; none when the library can't be found."""
+    library = _library()
+    if library is None:
+        return ()
+    return tuple(_parse(_shown(library)))
+
+
+def _shown(library: ctypes.CDLL) -> str:
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    with tempfile.TemporaryFile() as file:
+        stream = ctypes.c_void_p(libc.fdopen(os.dup(file.fileno()), b"w"))
+        library.rd_kafka_conf_properties_show(stream)
+        libc.fclose(stream)
+        file.seek(0)
+        return file.read().decode("utf-8", "replace")
+
+
+def _parse(text: str) -> Iterator[Property]:
+    topic = False
+    for line in text.splitlines():
+        if line.startswith("## "):
+            topic = "Topic" in line
+        match = _ROW.fullmatch(line)
+        # Callbacks and pointers can't be given as text; consumer properties have no use here.
+        if match is None or match["side"] == "C" or "see dedicated API" in match["text"]:
+            continue
+        plain = re.sub(r"<br>.*|[`*]", "", match["text"]).strip()
+        yield Property(match["name"], topic, match["range"].strip(), match["default"].strip(), plain)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL | None:
+    found = importlib.util.find_spec("confluent_kafka")
+    if found is None or found.origin is None:
+        return None
+    package = Path(found.origin).parent
+    # Where wheels keep their libraries, on Linux and on macOS.
+    folders = (package.parent / "confluent_kafka.libs", package / ".dylibs")
+    for path in (p for folder in folders for p in sorted(folder.glob("librdkafka*"))):
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,164 @@
+"""The command line's entry: commands that are loaded when they are called, and errors as plain lines.
+
+Nothing heavy is imported here, so ``bwtui --help`` stays fast; each command imports what it needs.
+"""
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from bwtui import __version__
+from bwtui.crash import crash
+from bwtui.errors import BwtuiError, Interrupted, UsageError
+from bwtui.masking import mask_connection
+from bwtui.options import nearest
+
+#: Command → (module, what it says of itself in the list of commands); the attribute has the command's name.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("bwtui.cli.demo", "Show it all: a sandbox, a sample shop, the relay, its screens."),
+    "sandbox": ("bwtui.cli.sandbox", "Run PostgreSQL, Kafka and a schema registry on this machine."),
+    "connect": ("bwtui.cli.connect", "Relay a database's changes to Kafka, and watch them."),
+    "attach": ("bwtui.cli.attach", "Watch a relay that runs already."),
+    "status": ("bwtui.cli.status", "Say what the running relays are doing."),
+    "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),
+    "doctor": ("bwtui.cli.doctor", "Check every precondition, and say how to mend what fails."),
+    "slots": ("bwtui.cli.slots", "List and drop replication slots."),
+    "config": ("bwtui.cli.config", "Show every setting and its origin; check configuration files."),
+    "completion": ("bwtui.cli.completion", "Print the shell completion script."),
+}
+CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, and whose errors are two plain lines."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order of their table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command called ``cmd_name``."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that ``args`` begins with, or name the nearest."""
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
+            close = nearest(name, COMMANDS)
+            hint = f"did you mean {close!r}?" if close else "'bwtui --help' lists the commands"
+            raise UsageError(f"no such command {name!r}", hint)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def main(  # type: ignore[override]  # click's own overloads differ in standalone_mode only.
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> Any:
+        """Run a command and end the process with its exit code; errors are told on stderr."""
+        run = super().main
+        code = guarded(lambda: run(args, prog_name, standalone_mode=False, **extra))
+        _flush_stdout()
+        sys.exit(code)
+
+
+def guarded(command: Callable[[], Any]) -> int:
+    """Run ``command`` and return the exit code; whatever it raises is told as one line and a hint."""
+    try:
+        result = command()
+    except click.exceptions.Exit as ended:
+        return ended.exit_code
+    except SystemExit as ended:
+        # Click itself ends the process when shell completion is done, and on a closed pipe, with 1.
+        closed = isinstance(ended.__context__, BrokenPipeError)
+        return 0 if closed or not isinstance(ended.code, int) else ended.code
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        return 0
+    except (KeyboardInterrupt, click.Abort):
+        return tell(Interrupted("interrupted"))
+    except click.ClickException as error:
+        return tell(_from_click(error))
+    except BwtuiError as error:
+        return tell(error)
+    except Exception as error:
+        if os.environ.get("BWTUI_DEBUG"):
+            raise
+        return tell(crash(error))
+    return result if isinstance(result, int) else 0
+
+
+def tell(error: BwtuiError) -> int:
+    """Write the error's line, and its hint if there is one, to stderr; return its exit code."""
+    with contextlib.suppress(OSError):
+        click.echo(f"bwtui: error: {_line(error.message)}", err=True)
+        if error.hint:
+            click.echo(f"hint: {_line(error.hint)}", err=True)
+    return error.exit_code
+
+
+def _line(text: str) -> str:
+    # One line, whatever a server put into its message, and no password, whoever forgot to mask it.
+    return mask_connection(" ".join(text.split())).rstrip(".")
+
+
+def _from_click(error: click.ClickException) -> UsageError:
+    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "bwtui"
+    hint = f"'{path} --help' explains the options"
+    if isinstance(error, click.NoSuchOption):
+        close = error.possibilities or []
+        meant = nearest(error.option_name, close) or (close[0] if close else None)
+        return UsageError(f"no such option {error.option_name}", f"did you mean {meant}?" if meant else hint)
+    message, _, meant = error.format_message().partition(" Did you mean ")
+    return UsageError(message[:1].lower() + message[1:], f"did you mean {meant}" if meant else hint)
+
+
+def _flush_stdout() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The interpreter flushes again at its end, and would complain of the closed pipe then.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings=CONTEXT,
+    epilog="""\b
+Examples:
+  bwtui demo                                  everything at once, nothing to install
+  bwtui connect -d "dbname=shop" -b kafka:9092 -r http://registry:8081
+  bwtui connect -d "dbname=shop" --detach     in the background; then: bwtui attach
+  bwtui status --json
+
+\b
+Exit codes:
+  0 fine · 1 differences found · 2 usage or error · 3 indeterminate
+  4 connection or authentication · 5 slot lost · 6 damaged recording
+  130 interrupted""",
+)
+@click.version_option(__version__, "-V", "--version", prog_name="bwtui")
+def cli() -> None:
+    """See every change travel from PostgreSQL to Kafka."""
+
+
+def main() -> None:
+    """Entry point of the ``bwtui`` script."""
+    if os.environ.get("NO_COLOR"):
+        cli.context_settings["color"] = False
+    cli.main(prog_name="bwtui")

@@ -1,0 +1,73 @@
+"""The NAME argument of attach, status and stop, which may be left out when one relay runs."""
+
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from bwtui.errors import ConnectionFailed, UsageError
+from bwtui.options import check_name, nearest
+
+if TYPE_CHECKING:
+    from bwtui.relay.status import Status
+
+
+def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from bwtui.relay.control import running_relays
+
+    return [CompletionItem(s.name) for s in running_relays() if s.name.startswith(incomplete)]
+
+
+def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            check_name(value)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+    return value
+
+
+name_argument = click.argument("name", required=False, shell_complete=_complete, callback=_check)
+
+
+def only_relay(name: str | None) -> str:
+    """Return ``name``, or the name of the only running relay. Raises ConnectionFailed or UsageError."""
+    if name is not None:
+        return name
+    running = all_running()
+    if len(running) > 1:
+        names = ", ".join(status.name for status in running)
+        raise UsageError(f"{len(running)} relays are running", f"name one of them: {names}")
+    return running[0].name
+
+
+def all_running() -> "list[Status]":
+    """Return the status of every running relay. Raises ConnectionFailed when there is none."""
+    from bwtui.relay.control import running_relays
+
+    running = running_relays()
+    if not running:
+        raise ConnectionFailed("no relay is running", "start one with 'bwtui connect'")
+    return running
+
+
+def status_of(name: str) -> "Status":
+    """Return the relay's status. Raises ConnectionFailed, whose hint says how its last run ended."""
+    from bwtui.relay import outcome
+    from bwtui.relay.control import known_relays, request, running_relays
+    from bwtui.relay.status import Status
+
+    try:
+        return Status.from_json(request(name, {"request": "status"}))
+    except ConnectionFailed as error:
+        ended = outcome.read(name)
+        if ended is not None and ended.message is not None:
+            raise ConnectionFailed(error.message, f"its last run ended on: {ended.message}") from error
+        if ended is not None:
+            raise ConnectionFailed(error.message, "its last run was stopped cleanly") from error
+        if name not in known_relays():
+            close = nearest(name, [s.name for s in running_relays()])
+            raise ConnectionFailed(
+                error.message, f"did you mean {close}?" if close else error.hint
+            ) from error
+        raise

@@ -1,0 +1,120 @@
+"""The click options that say what a relay does; they are shared by the commands that take them.
+
+Each has the name of its entry in bwtui/options.py. None has a default here: what is not given on the command
+line comes from the environment, from bwtui.toml, or from the defaults of `RelaySettings`.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from bwtui import config
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Command], Command]
+
+_POSTGRES = click.option(
+    "-d",
+    "--postgres",
+    metavar="DSN",
+    help="Connection string or URI, given to libpq as it is; PG* variables, ~/.pgpass and services work.",
+)
+_BROKER = click.option(
+    "-b", "--broker", metavar="HOST:PORT,…", help="Kafka brokers.  [default: localhost:9092]"
+)
+_REGISTRY = click.option(
+    "-r", "--schema-registry", metavar="URL", help="Schema registry.  [default: http://localhost:8081]"
+)
+_PROFILE = click.option("--profile", metavar="NAME", help="Take [profile.NAME] of bwtui.toml into account.")
+
+
+def _switch(*names: str, help: str) -> Decorator[Any]:
+    # The negative form overrules bwtui.toml and the environment.
+    positive = names[-1]
+    decorator: Decorator[Any] = click.option(
+        *names[:-1], f"{positive}/--no-{positive.removeprefix('--')}", default=None, help=help, cls=_Switch
+    )
+    return decorator
+
+
+class _Switch(click.Option):
+    """A switch whose negative form works without taking room in the help."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the help of the positive form only."""
+        return ", ".join(self.opts), self.help or ""
+
+
+_RELAY: tuple[Decorator[Any], ...] = (
+    _POSTGRES,
+    click.option("-s", "--slot", metavar="NAME", help="Replication slot.  [default: bottledwater]"),
+    _BROKER,
+    _REGISTRY,
+    click.option(
+        "-f", "--output-format", metavar="FORMAT", help="Format of keys and values.  [default: avro]"
+    ),
+    _switch("-u", "--allow-unkeyed", help="Relay tables without a key too, with a null key."),
+    click.option("-p", "--topic-prefix", metavar="P", help="Put P and a dot before the name of every topic."),
+    click.option(
+        "-e",
+        "--on-error",
+        metavar="POLICY",
+        help="A row can't be relayed: 'exit' stops before its transaction, so that it comes again; 'log' "
+        "keeps the row in the dead letters and goes on.  [default: exit]",
+    ),
+    _switch("-x", "--skip-snapshot", help="Make the slot without copying what the tables hold already."),
+    click.option(
+        "-C", "--kafka-config", metavar="K=V", multiple=True, help="A property of librdkafka; repeatable."
+    ),
+    click.option(
+        "-T",
+        "--topic-config",
+        metavar="K=V",
+        multiple=True,
+        help="A topic property; repeatable.",
+    ),
+    click.option("--publication", metavar="NAME", help="Publication to read.  [default: bwtui_SLOT]"),
+    click.option(
+        "--table",
+        metavar="REGEX",
+        multiple=True,
+        help="Only tables whose schema.table matches REGEX as a whole; repeatable.",
+    ),
+    click.option("--exclude-table", metavar="REGEX", multiple=True, help="Not these tables; repeatable."),
+    _switch("--headers", help="Add Kafka headers: commit LSN, ordinal, operation, xid."),
+    click.option(
+        "--dead-letter-topic", metavar="TOPIC", help="Send rows that can't be relayed to TOPIC as well."
+    ),
+    click.option("--endpos", metavar="LSN", help="End when everything up to LSN is confirmed."),
+    _switch("--until-caught-up", help="End when everything committed before the start is confirmed."),
+    click.option(
+        "--name", metavar="NAME", help="The relay's name for attach, status and stop.  [default: the slot's]"
+    ),
+    _PROFILE,
+)
+
+
+def _all(options: tuple[Decorator[Any], ...]) -> Decorator[Any]:
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+#: Every option of a relay.
+relay_options: Decorator[Any] = _all(_RELAY)
+#: What doctor needs: the three ends.
+endpoint_options: Decorator[Any] = _all((_POSTGRES, _BROKER, _REGISTRY, _PROFILE))
+#: What a command needs that speaks to PostgreSQL only.
+postgres_options: Decorator[Any] = _all((_POSTGRES, _PROFILE))
+profile_option: Decorator[Any] = _PROFILE
+
+
+def load(given: dict[str, Any]) -> config.Config:
+    """Return the merged settings, with what click parsed on top. Raises UsageError."""
+    values = {key.replace("_", "-"): value for key, value in given.items()}
+    profile = values.pop("profile", None)
+    return config.load(values, profile)

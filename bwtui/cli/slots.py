@@ -1,0 +1,161 @@
+"""``bwtui slots``: lists replication slots, and drops one."""
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli import relay_options
+from bwtui.cli.table import columns, size
+from bwtui.errors import RefusedError, UsageError
+from bwtui.options import check_slot, nearest
+
+if TYPE_CHECKING:
+    from bwtui.source.connection import Connection
+
+_EPILOG = """\b
+Examples:
+  bwtui slots list -d "dbname=shop"
+  bwtui slots list -d service=shop --json
+  bwtui slots drop bottledwater -d service=shop
+"""
+_FIELDS = (
+    "name",
+    "type",
+    "plugin",
+    "database",
+    "temporary",
+    "active",
+    "active_pid",
+    "wal_status",
+    "restart_lsn",
+    "confirmed_lsn",
+    "retained_wal_bytes",
+    "safe_wal_bytes",
+)
+_LIST = """
+select s.slot_name::text, s.slot_type, s.plugin::text, s.database::text, s.temporary, s.active, s.active_pid,
+       s.wal_status, s.restart_lsn::text, s.confirmed_flush_lsn::text,
+       pg_catalog.pg_wal_lsn_diff(w.lsn, s.restart_lsn)::bigint, s.safe_wal_size
+from pg_catalog.pg_replication_slots s,
+     (select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
+                  else pg_catalog.pg_current_wal_lsn() end as lsn) w
+order by s.slot_name
+"""
+
+
+@click.group(epilog=_EPILOG)
+def slots() -> None:
+    """List and drop the replication slots of a server."""
+
+
+@slots.command("list", epilog="\b\nExample:\n  bwtui slots list -d service=shop --json")
+@relay_options.postgres_options
+@click.option("--json", "as_json", is_flag=True, help="A list of objects.")
+def list_slots(as_json: bool, **given: Any) -> None:
+    """List all slots: plugin, active or not, how much WAL each keeps, and what it has confirmed."""
+    with _connect(given) as connection:
+        found = _read(connection)
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    head = ("SLOT", "PLUGIN", "DATABASE", "ACTIVE", "WAL STATUS", "KEEPS", "SAFE", "CONFIRMED")
+    click.echo(columns(head, [_row(slot) for slot in found], right=frozenset({5, 6})))
+
+
+def _row(slot: dict[str, Any]) -> tuple[str, ...]:
+    active = f"pid {slot['active_pid']}" if slot["active"] else "no"
+    return (
+        slot["name"],
+        slot["plugin"] or slot["type"],
+        slot["database"] or "-",
+        active,
+        slot["wal_status"] or "-",
+        size(slot["retained_wal_bytes"]),
+        size(slot["safe_wal_bytes"]),
+        slot["confirmed_lsn"] or "-",
+    )
+
+
+@slots.command(epilog="\b\nExample:\n  bwtui slots drop bottledwater -d service=shop")
+@click.argument("name")
+@relay_options.postgres_options
+@click.option("--yes", is_flag=True, help="Don't ask for the slot's name to be typed.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was dropped as an object.")
+def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
+    """Drop the slot NAME. Changes that it has not confirmed can never be read again."""
+    try:
+        check_slot(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    with _connect(given) as connection:
+        slot = _find(_read(connection), name)
+        if not yes:
+            _ask(slot)
+        _drop(connection, name)
+    click.echo(json.dumps({"dropped": slot}) if as_json else f"slot {name} is dropped")
+
+
+def _find(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    for slot in found:
+        if slot["name"] != name:
+            continue
+        if slot["active"]:
+            raise RefusedError(
+                f"slot {name} is active: server process {slot['active_pid']} reads it",
+                "stop its reader first; a relay of ours stops with 'bwtui stop'",
+            )
+        return slot
+    names = [slot["name"] for slot in found]
+    close = nearest(name, names)
+    hint = f"did you mean {close}?" if close else "'bwtui slots list' shows those that are there"
+    raise RefusedError(f"there is no slot {name}", hint)
+
+
+def _ask(slot: dict[str, Any]) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("there is no terminal to ask for the slot's name", "add --yes to drop it unasked")
+    kept = size(slot["retained_wal_bytes"])
+    click.echo(
+        f"Slot {slot['name']} keeps {kept} of WAL. What it has not confirmed is lost with it.", err=True
+    )
+    typed = click.prompt("Type the slot's name to drop it", err=True)
+    if typed.strip() != slot["name"]:
+        raise RefusedError("that is not the slot's name, nothing was dropped")
+
+
+def _connect(given: dict[str, Any]) -> "_Session":
+    return _Session(relay_options.load(given).text("postgres"))
+
+
+class _Session:
+    """A connection that is closed at the end, and whose errors are told plainly."""
+
+    def __init__(self, dsn: str) -> None:
+        from bwtui.source.connection import connect
+
+        self._connection = connect(dsn)
+
+    def __enter__(self) -> "Connection":
+        return self._connection
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        import psycopg2
+
+        self._connection.close()
+        if isinstance(error, psycopg2.Error):
+            primary = error.diag.message_primary or "the connection was lost"
+            raise RefusedError(f"PostgreSQL: {primary}", error.diag.message_hint) from error
+
+
+def _read(connection: "Connection") -> list[dict[str, Any]]:
+    from bwtui.source.connection import query
+
+    return [dict(zip(_FIELDS, row, strict=True)) for row in query(connection, _LIST)]
+
+
+def _drop(connection: "Connection", name: str) -> None:
+    from bwtui.source.connection import execute
+
+    execute(connection, "select pg_catalog.pg_drop_replication_slot(%s)", name)

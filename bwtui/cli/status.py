@@ -1,0 +1,130 @@
+"""``bwtui status``: what one relay, or all of them, are doing."""
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+
+from bwtui.cli.relay_name import all_running, name_argument, status_of
+from bwtui.cli.table import columns, size
+
+if TYPE_CHECKING:
+    from bwtui.relay.status import Status
+
+_EPILOG = """\b
+Examples:
+  bwtui status              one relay in full, several as a table
+  bwtui status shop --json | jq .wal_lag_bytes
+
+\b
+Exit codes: 0 it runs · 4 no such relay runs (then --json prints the last
+status of its last run, where there is one)
+"""
+
+
+@click.command(epilog=_EPILOG)
+@name_argument
+@click.option("--json", "as_json", is_flag=True, help="One status object a line for each relay.")
+def status(name: str | None, as_json: bool) -> None:
+    """Say what the relay NAME is doing, or every one that runs."""
+    found = all_running() if name is None else [_named(name, as_json)]
+    if as_json:
+        for one in found:
+            click.echo(json.dumps(one.to_json()))
+    elif len(found) == 1:
+        click.echo(_in_full(found[0]))
+    else:
+        click.echo(_as_table(found))
+
+
+def _named(name: str, as_json: bool) -> "Status":
+    from bwtui.errors import ConnectionFailed
+    from bwtui.relay import outcome
+
+    try:
+        return status_of(name)
+    except ConnectionFailed:
+        ended = outcome.read(name)
+        if as_json and ended is not None and ended.status is not None:
+            click.echo(json.dumps(ended.status.to_json()))
+        raise
+
+
+def _as_table(found: "list[Status]") -> str:
+    from bwtui.lsn import format_lsn
+
+    head = ("NAME", "STATE", "SLOT", "CONFIRMED", "LAG", "SECONDS", "TABLES", "ERRORS", "PID")
+    rows = [
+        (
+            s.name,
+            s.state,
+            s.slot,
+            format_lsn(s.confirmed_lsn),
+            size(s.wal_lag_bytes),
+            f"{s.wal_lag_seconds:.1f}",
+            str(len(s.tables)),
+            str(sum(e.count for e in s.errors)),
+            str(s.pid),
+        )
+        for s in found
+    ]
+    return columns(head, rows, right=frozenset({4, 5, 6, 7, 8}))
+
+
+def _in_full(s: "Status") -> str:
+    from bwtui.lsn import format_lsn
+
+    detail = f" ({s.detail})" if s.detail else ""
+    facts = [
+        ("relay", f"{s.name}, pid {s.pid}"),
+        ("state", f"{s.state}{detail}"),
+        ("from", f"{s.database}, slot {s.slot}, publication {s.publication}"),
+        ("to", f"{s.broker}, registry {s.registry}"),
+        ("confirmed", f"{format_lsn(s.confirmed_lsn)} of {format_lsn(s.server_lsn)}"),
+        ("lag", f"{size(s.wal_lag_bytes)}, {s.wal_lag_seconds:.1f} s"),
+        ("WAL kept", f"{size(s.retained_wal_bytes)}, {_safety(s)}"),
+    ]
+    lines = [f"{label:<10} {text}" for label, text in facts]
+    if s.tables:
+        lines += ["", _tables(s)]
+    if s.errors:
+        lines += ["", "last errors:"]
+        lines += [f"  {e.kind} {e.table or ''}: {e.message}" for e in s.errors[-5:]]
+    return "\n".join(lines)
+
+
+def _safety(s: "Status") -> str:
+    if s.safe_wal_bytes is None:
+        return f"{s.wal_status or 'unknown'}, no limit set"
+    return f"{s.wal_status}, {size(s.safe_wal_bytes)} until the slot is in danger"
+
+
+def _tables(s: "Status") -> str:
+    head = (
+        "TABLE",
+        "TOPIC",
+        "SNAPSHOT",
+        "INSERTS",
+        "UPDATES",
+        "DELETES",
+        "MESSAGES",
+        "BYTES",
+        "ROWS/S",
+        "ERRORS",
+    )
+    rows = [
+        (
+            name,
+            t.topic,
+            str(t.snapshot_rows),
+            str(t.inserts),
+            str(t.updates),
+            str(t.deletes),
+            str(t.messages),
+            size(t.bytes),
+            f"{t.rows_per_second:.0f}",
+            str(t.errors),
+        )
+        for name, t in sorted(s.tables.items())
+    ]
+    return columns(head, rows, right=frozenset(range(2, 10)))

@@ -1,0 +1,56 @@
+"""``bwtui stop``: asks a relay to stop, and waits until it is gone."""
+
+import time
+
+import click
+
+from bwtui.cli.relay_name import name_argument, only_relay, status_of
+from bwtui.errors import BwtuiError
+
+_POLL = 0.05
+_EPILOG = """\b
+Examples:
+  bwtui stop                the only relay that runs
+  bwtui stop shop --timeout 10
+"""
+
+
+@click.command(epilog=_EPILOG)
+@name_argument
+@click.option(
+    "--timeout",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="How long to wait until the relay is gone.",
+)
+def stop(name: str | None, timeout: float) -> None:
+    """Stop the relay NAME cleanly.
+
+    It waits until Kafka has acknowledged what is under way, and confirms that to PostgreSQL. The slot stays,
+    so the next start goes on from there.
+    """
+    from bwtui.relay.control import request
+
+    name = only_relay(name)
+    status = status_of(name)
+    request(name, {"request": "stop"})
+    if not _gone(name, timeout):
+        raise BwtuiError(
+            f"relay {name} has not stopped within {timeout:g} seconds",
+            f"it may wait for Kafka or PostgreSQL; 'kill -9 {status.pid}' ends it, and what was not "
+            "confirmed comes again",
+        )
+    click.echo(f"relay {name} has stopped")
+
+
+def _gone(name: str, timeout: float) -> bool:
+    from bwtui.relay.lock import is_held
+
+    deadline = time.monotonic() + timeout
+    while is_held(name):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return True

@@ -1,0 +1,30 @@
+"""Plain text tables and figures for people; the same figures go out untouched as JSON."""
+
+from collections.abc import Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> str:
+    """Return rows under a head, in columns as wide as their widest cell."""
+    table = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(head))]
+    lines = []
+    for row in table:
+        cells = [
+            c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def size(count: int | None) -> str:
+    """Return a number of bytes in a unit that suits it, or a dash for None."""
+    if count is None:
+        return "-"
+    amount = float(count)
+    for unit in _UNITS:
+        if abs(amount) < 1024 or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable")
