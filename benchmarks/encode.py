@@ -1,7 +1,8 @@
 """CPU of one row between PostgreSQL's bytes and Kafka's: split, encode, both, and a plain fastavro writer.
 
-Run ``python -m benchmarks.encode`` in the checkout. The rows are 20,000 different ones of issue A's 7-column table; the
-best of several rounds counts, for the machine's other work only ever adds. No server is needed.
+Run ``python -m benchmarks.encode`` in the checkout. The rows are 20,000 different ones of issue A's
+7-column table; the best of several rounds counts, for the machine's other work only ever adds. No server is
+needed.
 """
 
 import io
