@@ -32,7 +32,8 @@ class SchemaRegistry:
 
     def __init__(self, url: str, config: Pairs = ()) -> None:
         """``config``: further keys of Confluent's client. Raises BwtuiError when they are not valid."""
-        self.url = url
+        #: The URL, without user and password.
+        self.url_without_user = _without_user(url)
         try:
             self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 0, **dict(config)})
         except (ValueError, TypeError) as error:
@@ -63,12 +64,12 @@ class SchemaRegistry:
             raise _refused(subject, error) from error
         except Exception as error:
             raise self._unavailable(error) from error
-        return RegisteredSchema(subject, int(found.schema_id), version, schema)
+        return RegisteredSchema(subject, int(found.schema_id or 0), version, schema)
 
     def _unavailable(self, error: Exception) -> ConnectionFailed:
         reason = " ".join(str(error).split()) or type(error).__name__
         return ConnectionFailed(
-            f"can't reach the schema registry at {_without_user(self.url)}: {reason[:200]}",
+            f"can't reach the schema registry at {self.url_without_user}: {reason[:200]}",
             "check that it runs there, and -r/--schema-registry or BWTUI_SCHEMA_REGISTRY",
         )
 

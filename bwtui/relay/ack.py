@@ -11,11 +11,14 @@ docs/adr/0001-raw-stream.md.
 """
 
 from collections import deque
-from typing import Any
 
 
 class Span:
-    """Rows that were handed to the sink together."""
+    """Rows that were handed to the sink together.
+
+    ``pending`` counts its messages that are not durable, and ``failed`` those among them that never will be by
+    themselves; ``size`` is in bytes.
+    """
 
     __slots__ = ("failed", "lsn", "pending", "sealed", "size")
 
@@ -25,13 +28,6 @@ class Span:
         self.failed = 0
         self.lsn: int | None = None
         self.sealed = False
-
-    def delivered(self, error: Any, message: Any) -> None:
-        """Delivery callback of the producer: counts one row as durable, or as failed."""
-        if error is None:
-            self.pending -= 1
-        else:
-            self.failed += 1
 
 
 class Acknowledgements:

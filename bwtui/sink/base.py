@@ -17,15 +17,18 @@ class Message(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFailure:
-    """Why messages were not delivered.
+    """Why a message was not delivered.
 
     ``is_outage``: the service is at fault, so the same message may succeed later; otherwise the message is.
+    ``span`` still counts the message as pending and failed.
     """
 
     topic: str
     reason: str
     is_outage: bool
     hint: str | None = None
+    message: Message | None = None
+    span: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,8 @@ class Sink(Protocol):
     def flush(self, timeout: float) -> bool:
         """Wait until every message was delivered or has failed; False when ``timeout`` seconds passed."""
 
-    def take_failure(self) -> DeliveryFailure | None:
-        """Return the first failure since the last call, an outage only if there is no other."""
+    def take_failures(self) -> list[DeliveryFailure]:
+        """Return the failures since the last call, in the order of their reports."""
 
     def outage(self) -> str | None:
         """Return one sentence on why nothing can be delivered at present, or None."""

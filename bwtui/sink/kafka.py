@@ -47,7 +47,7 @@ class KafkaSink:
         """Check the settings and make the producer; no connection is needed yet. Raises UsageError."""
         self._config = producer_config(settings)
         self._with_headers = settings.headers
-        self._failure: DeliveryFailure | None = None
+        self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
         self._producer = self._new_producer()
         self.max_message_bytes = int(self._config["message.max.bytes"])
@@ -63,11 +63,12 @@ class KafkaSink:
         if self._with_headers:
             self._send_one_by_one(topic, messages, report)
             return
-        taken = self._producer.produce_batch(topic, messages, on_delivery=report)
+        taken = self._producer.produce_batch(topic, messages, on_delivery=report)  # type: ignore[arg-type]
         if taken != len(messages):
-            refused = next(m for m in messages if "_error" in m)
-            self._note(topic, refused["_error"])  # type: ignore[typeddict-item]
-            span.failed += len(messages) - taken
+            for message in messages:
+                error = message.pop("_error", None)  # type: ignore[typeddict-item]
+                if error is not None:
+                    self._failed(topic, error, message, span)
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""
@@ -78,10 +79,10 @@ class KafkaSink:
         """See `Sink.flush`."""
         return bool(self._producer.flush(timeout) == 0)
 
-    def take_failure(self) -> DeliveryFailure | None:
-        """See `Sink.take_failure`."""
-        failure, self._failure = self._failure, None
-        return failure
+    def take_failures(self) -> list[DeliveryFailure]:
+        """See `Sink.take_failures`."""
+        failures, self._failures = self._failures, []
+        return failures
 
     def outage(self) -> str | None:
         """See `Sink.outage`."""
@@ -92,7 +93,7 @@ class KafkaSink:
         self._producer.purge()
         self._producer.poll(0)
         self._producer = self._new_producer()
-        self._failure = None
+        self._failures = []
 
     def queued(self) -> int:
         """See `Sink.queued`."""
@@ -118,14 +119,15 @@ class KafkaSink:
             raise _bad_setting(error) from error
 
     def _report_for(self, span: Span, topic: str) -> Any:
-        """Return the delivery callback of one batch; the usual case is `Span.delivered` and nothing more."""
+        """Return the delivery callback of one batch."""
 
         def report(error: KafkaError | None, message: Any) -> None:
             if error is None:
                 span.pending -= 1
             else:
-                span.failed += 1
-                self._note(topic, error)
+                _, stamp = message.timestamp()
+                copy: Message = {"key": message.key(), "value": message.value(), "timestamp": stamp}
+                self._failed(topic, error, copy, span)
 
         return report
 
@@ -136,18 +138,18 @@ class KafkaSink:
                 value=message["value"],
                 key=message["key"],
                 timestamp=message["timestamp"],
-                headers=message.get("headers"),
+                headers=list(message.get("headers", ())),
                 on_delivery=report,
             )
 
-    def _note(self, topic: str, error: KafkaError) -> None:
-        """Keep the first failure; one that a message caused outweighs an outage."""
+    def _failed(self, topic: str, error: KafkaError, message: Message, span: Span) -> None:
+        span.failed += 1
+        hint = None
+        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+            hint = f"raise max.message.bytes of topic {topic}, and -C message.max.bytes"
         is_outage = error.code() not in _MESSAGE_ERRORS
-        if self._failure is None or (self._failure.is_outage and not is_outage):
-            hint = None
-            if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-                hint = f"raise max.message.bytes of topic {topic}, and -C message.max.bytes"
-            self._failure = DeliveryFailure(topic, f"Kafka refuses a message: {error.str()}", is_outage, hint)
+        reason = f"Kafka refuses a message: {error.str()}"
+        self._failures.append(DeliveryFailure(topic, reason, is_outage, hint, message, span))
 
     def _noticed(self, error: KafkaError) -> None:
         """Take librdkafka's word on a connection that failed; the next delivery takes it back."""

@@ -4,7 +4,12 @@ import logging
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.sink.base import TopicLimits

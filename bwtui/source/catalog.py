@@ -63,7 +63,7 @@ select a.attname, a.atttypid, a.atttypmod, a.attgenerated::text,
 
 _TYPES_SQL = """
 select t.oid, t.typname, n.nspname, t.typtype::text, t.typbasetype, t.typtypmod,
-       case when t.typcategory = 'A' and t.typelem <> 0 then t.typelem else 0 end
+       case when t.typcategory = 'A' then t.typelem else 0 end, t.typdelim::text
   from pg_catalog.pg_type t join pg_catalog.pg_namespace n on n.oid = t.typnamespace
  where t.oid = any(%s)
 """
@@ -125,16 +125,7 @@ def load_types(connection: Connection, oids: Sequence[int]) -> dict[int, TypeInf
     wanted = list(oids)
     while wanted:
         rows = query(connection, _TYPES_SQL, wanted)
-        for oid, name, namespace, kind, base, typmod, element in rows:
-            found[oid] = TypeInfo(
-                oid=oid,
-                name=name,
-                namespace=namespace,
-                kind=kind,
-                base_oid=base,
-                base_typmod=typmod,
-                element_oid=element,
-            )
+        found |= {row[0]: TypeInfo(*row) for row in rows}
         known = [info.base_oid for info in found.values()] + [info.element_oid for info in found.values()]
         wanted = [oid for oid in dict.fromkeys(known) if oid and oid not in found]
     return found

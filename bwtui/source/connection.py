@@ -53,7 +53,7 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
     return connection
 
 
-def connect_raw(dsn: str, timeout: int = 10) -> pq.PGconn:
+def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
     """Open a replication session (``replication=database``) through libpq itself, with `PINNED` set.
 
     Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
@@ -69,7 +69,7 @@ def connect_raw(dsn: str, timeout: int = 10) -> pq.PGconn:
     return connection
 
 
-def execute_raw(connection: pq.PGconn, sql: str) -> list[tuple[str | None, ...]]:
+def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, ...]]:
     """Run one statement on a raw session and return its rows as text. Raises ServerError."""
     result = connection.exec_(sql.encode())
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):

@@ -49,7 +49,7 @@ class SlotState:
 class TemporarySlot:
     """A temporary slot and its exported snapshot; both live as long as ``connection`` stays idle and open."""
 
-    connection: pq.PGconn
+    connection: pq.abc.PGconn
     name: str
     consistent_point: int
     snapshot: str
@@ -70,7 +70,7 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
     return _state(rows[0]) if rows else None
 
 
-def create_temporary(connection: pq.PGconn) -> TemporarySlot:
+def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:
     """Create a temporary slot on a raw replication session, and export its snapshot. Raises RefusedError."""
     name = f"bwtui_tmp_{os.getpid()}_{secrets.token_hex(4)}"
     sql = f"CREATE_REPLICATION_SLOT {quote_identifier(name)} TEMPORARY LOGICAL {PLUGIN} EXPORT_SNAPSHOT"

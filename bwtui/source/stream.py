@@ -41,7 +41,7 @@ class ReplicationStream:
 
     def __init__(
         self,
-        connection: pq.PGconn,
+        connection: pq.abc.PGconn,
         slot: str,
         publications: Sequence[str],
         start_lsn: int = 0,
@@ -93,6 +93,26 @@ class ReplicationStream:
         """
         now = time.time_ns() // 1000 - POSTGRES_EPOCH_US
         self._put(_STATUS.pack(b"r", lsn, lsn, lsn, now, 0))
+
+    def end(self, timeout: float = 3.0) -> None:
+        """End the stream in order, so that the last status update is taken, and close the session.
+
+        Waits at most ``timeout`` seconds for the server's own end; a broken connection is no error here.
+        """
+        deadline = time.monotonic() + timeout
+        try:
+            self.connection.put_copy_end()
+            self._drain_output()
+            while time.monotonic() < deadline:
+                size, _ = self.connection.get_copy_data(1)
+                if size < 0:
+                    break
+                if size == 0:
+                    self.wait(0.1)
+        except (psycopg.Error, ConnectionFailed):
+            pass
+        finally:
+            self.finish()
 
     def finish(self) -> None:
         """End the session at once; what was not confirmed will be sent again."""

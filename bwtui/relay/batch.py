@@ -1,0 +1,81 @@
+"""Batches: messages are handed to the sink many at a time, and every batch is one span to acknowledge."""
+
+from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.policy import RowTooLarge
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Route
+from bwtui.sink.base import Message, Sink
+
+#: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read.
+BATCH_ROWS = 1_000
+BATCH_BYTES = 1 << 20
+#: Reading stops while this many bytes are in flight: the bound on memory when Kafka is slow or away.
+IN_FLIGHT_BYTES = 64 << 20
+IN_FLIGHT_ROWS = 100_000
+#: What a record needs beside its key and value (KIP-98: varints, timestamps, the batch's header).
+RECORD_OVERHEAD = 512
+
+
+class Batch:
+    """The messages that were encoded and not handed over yet."""
+
+    def __init__(self, sink: Sink, acks: Acknowledgements, report: Report) -> None:
+        self._sink = sink
+        self._acks = acks
+        self._report = report
+        self._routes: list[Route] = []
+        self.span = Span()
+        self.rows = 0
+        self.bytes = 0
+
+    def add(
+        self,
+        route: Route,
+        key: bytes | None,
+        value: bytes | None,
+        timestamp: int,
+        headers: list[tuple[str, bytes]] | None,
+    ) -> None:
+        """Add one message. Raises RowTooLarge, and has then added nothing."""
+        size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+        if size + RECORD_OVERHEAD > route.max_message_bytes:
+            raise RowTooLarge(
+                f"the message has {size} bytes, but topic {route.topic} takes {route.max_message_bytes}",
+                f"raise max.message.bytes of topic {route.topic} (and -C message.max.bytes)",
+            )
+        messages = route.messages
+        if not messages:
+            self._routes.append(route)
+        message: Message = {"key": key, "value": value, "timestamp": timestamp}
+        if headers is not None:
+            message["headers"] = headers
+        messages.append(message)
+        self.bytes += size
+
+    def is_full(self) -> bool:
+        """Whether the batch should be handed over now."""
+        return self.rows >= BATCH_ROWS or self.bytes >= BATCH_BYTES
+
+    def commit(self, end_lsn: int) -> None:
+        """Note that a transaction ended: everything added so far lies before ``end_lsn``."""
+        self.span.lsn = end_lsn
+
+    def flush(self) -> Span:
+        """Hand everything over, and seal the span; return it."""
+        span = self.span
+        routes, self._routes = self._routes, []
+        for route in routes:
+            messages, route.messages = route.messages, []
+            self._sink.send(route.topic, messages, span)
+            counters = route.counters
+            counters.messages += len(messages)
+            counters.bytes += sum(len(m["value"] or b"") + len(m["key"] or b"") for m in messages)
+            self._report.messages += len(messages)
+        if span.pending or span.failed or span.lsn is not None:
+            span.size = self.bytes
+            self._acks.seal(span)
+            self.span = Span()
+        self._report.rows_read += self.rows
+        self.rows = 0
+        self.bytes = 0
+        return span

@@ -1,0 +1,184 @@
+"""The snapshot phase: every table, row by row, under the temporary slot's exported snapshot.
+
+Rows of a snapshot have no order among each other, so a failed delivery is simply tried again by itself.
+"""
+
+import base64
+import time
+from collections.abc import Sequence
+
+import psycopg2
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.messages import Field
+from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
+from bwtui.relay.parts import Parts, StopRequested
+from bwtui.relay.routing import Route
+from bwtui.sink.base import DeliveryFailure
+from bwtui.sink.dead_letter import DroppedRow, Identity
+from bwtui.source.connection import Connection
+from bwtui.source.snapshot import SnapshotTable, copy_rows
+
+_OUTAGE_PAUSE_SECONDS = 1.0
+
+
+class Copying:
+    """Sends the rows of a snapshot, and returns when every one of them is durable."""
+
+    def __init__(self, parts: Parts, consistent_point: int) -> None:
+        """``consistent_point`` is the LSN that the snapshot shows."""
+        self._parts = parts
+        self._lsn = consistent_point
+        self._acks = Acknowledgements()
+        self._batch = Batch(parts.sink, self._acks, parts.report)
+        self._timestamp = int(time.time() * 1000)
+        self._route: Route | None = None
+        self._ordinal = 0
+
+    def run(self, connection: Connection, tables: Sequence[SnapshotTable]) -> None:
+        """Copy ``tables`` through ``connection``, which has imported the snapshot.
+
+        Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
+        """
+        for table in tables:
+            counters = self._parts.report.table(table.relation.qualified_name)
+            counters.snapshot_state = "pending"
+            counters.snapshot_estimate = table.estimate
+        for table in tables:
+            self._copy(connection, table)
+        self._parts.report.detail = "waiting until Kafka has acknowledged the snapshot"
+        self._batch.flush()
+        while not self._acks.is_idle:
+            self.pulse(0.05)
+
+    def pulse(self, seconds: float) -> None:
+        """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
+        parts = self._parts
+        parts.sink.poll(seconds)
+        for failure in parts.sink.take_failures():
+            self._try_again(failure)
+        self._acks.advance()
+        report = parts.report
+        report.in_flight = parts.sink.queued()
+        report.in_flight_bytes = self._acks.bytes_in_flight
+        report.durable = report.messages - report.in_flight
+        if parts.stop_requested():
+            raise StopRequested
+
+    def abandon(self) -> None:
+        """Nothing of a snapshot is open here: its sessions belong to the engine."""
+
+    def _copy(self, connection: Connection, table: SnapshotTable) -> None:
+        report = self._parts.report
+        name = table.relation.qualified_name
+        route = self._parts.router.route(table.relation)
+        if route is None:
+            return
+        if route.refusal is not None and self._parts.settings.on_error == "exit":
+            raise route.refusal
+        self._route = route
+        self._ordinal = 0
+        route.counters.snapshot_state = "running"
+        report.detail = f"snapshot of {name}"
+        try:
+            copy_rows(connection, table, self._row)
+        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+            reason = " ".join(str(error).split())
+            hint = "nothing is left behind; start again for a new snapshot"
+            raise ConnectionFailed(f"the snapshot of {name} was cut off: {reason}", hint) from error
+        except psycopg2.Error as error:
+            reason = " ".join((error.diag.message_primary or str(error)).split())
+            hint = f"let its owner run: GRANT SELECT ON {name} TO the relay's role"
+            raise RefusedError(f"the snapshot can't read {name}: {reason}", hint) from error
+        self._flush()
+        route.counters.snapshot_state = "done"
+
+    def _row(self, line: bytes) -> None:
+        route = self._route
+        assert route is not None
+        self._ordinal += 1
+        fields: list[Field] | None = None
+        batch = self._batch
+        batch.rows += 1
+        try:
+            fields = list(unescape_copy_line(line))
+            key, value = route.both(fields)
+            batch.add(route, key, value, self._timestamp, self._headers())
+        except BwtuiError as error:
+            self._parts.policy.refuse(route, self._dropped(route, fields), error, batch.span)
+        route.counters.snapshot_rows += 1
+        samples = self._parts.samples
+        if samples.budget > 0:
+            commit = (self._lsn, 0, self._timestamp / 1000)
+            samples.take("snapshot", route.relation, route.topic, route.key_columns, None, fields, commit)
+        if batch.is_full():
+            self._flush()
+
+    def _flush(self) -> None:
+        self._parts.samples.refill()
+        self._batch.flush()
+        self.pulse(0)
+        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
+            self.pulse(0.02)
+
+    def _headers(self) -> list[tuple[str, bytes]] | None:
+        if not self._parts.settings.headers:
+            return None
+        return [
+            ("bwtui.lsn", self._lsn.to_bytes(8, "big")),
+            ("bwtui.ordinal", self._ordinal.to_bytes(4, "big")),
+            ("bwtui.op", b"snapshot"),
+            ("bwtui.xid", bytes(4)),
+            ("bwtui.session", self._parts.session),
+        ]
+
+    def _dropped(self, route: Route, fields: list[Field] | None) -> DroppedRow:
+        identity = Identity(self._lsn, self._ordinal, 0)
+        name = route.relation.qualified_name
+        return DroppedRow(name, route.topic, "snapshot", identity, route.column_names, None, fields)
+
+    def _try_again(self, failure: DeliveryFailure) -> None:
+        """Send one message that was not delivered by itself, until it is delivered or refused for good."""
+        sink, span = self._parts.sink, failure.span
+        assert span is not None and failure.message is not None
+        while True:
+            if failure.is_outage:
+                self._wait(failure)
+            single = Span()
+            sink.send(failure.topic, [failure.message], single)
+            while single.pending > single.failed:
+                sink.poll(0.1)
+                if self._parts.stop_requested():
+                    raise StopRequested
+            if not single.failed:
+                break
+            failure = next(f for f in sink.take_failures() if f.span is single)
+            if not failure.is_outage:
+                self._drop(failure)
+                break
+        span.failed -= 1
+        span.pending -= 1
+
+    def _wait(self, failure: DeliveryFailure) -> None:
+        report = self._parts.report
+        report.detail = f"waiting for Kafka: {failure.reason}"
+        report.error("outage", ConnectionFailed(failure.reason, failure.hint))
+        until = time.monotonic() + _OUTAGE_PAUSE_SECONDS
+        while time.monotonic() < until:
+            self._parts.sink.poll(0.1)
+            if self._parts.stop_requested():
+                raise StopRequested
+
+    def _drop(self, failure: DeliveryFailure) -> None:
+        """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""
+        route = self._parts.router.known(failure.topic)
+        message = failure.message or {}
+        encoded = [base64.b64encode(data or b"") for data in (message.get("key"), message.get("value"))]
+        identity = Identity(self._lsn, 0, 0)
+        columns = ["base64 of the message's key", "base64 of the message's value"]
+        row = DroppedRow(
+            route.relation.qualified_name, route.topic, "snapshot", identity, columns, None, encoded
+        )
+        self._parts.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)

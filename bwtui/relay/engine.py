@@ -1,0 +1,334 @@
+"""The engine: one relay from its preconditions to its end.
+
+It runs in the main thread of its process. A second thread asks PostgreSQL for the slot's lag, and the control
+server's threads read pictures; neither is ever waited for.
+"""
+
+import logging
+import os
+import secrets
+import threading
+import time
+
+import psycopg2
+
+from bwtui.encode.registry import SchemaRegistry
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.lsn import format_lsn
+from bwtui.relay import picture
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.control import state_folder
+from bwtui.relay.copying import Copying
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.parts import Parts, Redrive, StopRequested
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Router
+from bwtui.relay.samples import Samples
+from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.relay.streaming import Streaming
+from bwtui.settings import RelaySettings
+from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.kafka import KafkaSink
+from bwtui.source import publication, slot
+from bwtui.source.connection import Connection, connect, connect_raw, describe, query
+from bwtui.source.lag import LagSampler
+from bwtui.source.preflight import Findings, inspect, left_out, selected_tables, wait_for_release
+from bwtui.source.snapshot import load_tables, open_snapshot
+from bwtui.source.stream import ReplicationStream
+
+_log = logging.getLogger(__name__)
+_LOOK_FOR_TABLES_SECONDS = 10.0
+_RECONNECT_SECONDS = 1.0
+
+
+class Engine:
+    """One relay; see `bwtui.relay.server.StatusSource` for what other threads may call."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        """Check the settings as far as that needs no connection. Raises UsageError."""
+        self._settings = settings
+        self._report = Report()
+        self._samples = Samples()
+        self._rates = picture.Rates()
+        self._stop = threading.Event()
+        self._sink = KafkaSink(settings)
+        self._registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+        self._slot_in_use = settings.slot
+        self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
+        self._findings: Findings | None = None
+        self._phase: Copying | Streaming | None = None
+        self._looked_for_tables = 0.0
+        self._database = describe(settings.postgres)
+
+    # -- for other threads ---------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask for a clean stop; returns at once."""
+        self._stop.set()
+
+    def status(self) -> Status:
+        """Return the picture of this moment."""
+        report, settings, lag, findings = self._report, self._settings, self._lag.lag, self._findings
+        numbers = picture.totals(report)
+        rates = self._rates.update(numbers)
+        confirmed = report.confirmed_lsn
+        server = max(lag.server_lsn, report.server_lsn)
+        return Status(
+            state=report.state,
+            name=settings.relay_name,
+            slot=settings.slot,
+            detail=self._sink.outage() or report.detail,
+            pid=os.getpid(),
+            started=report.started,
+            time=time.time(),
+            publication=settings.publication_name,
+            database=self._database,
+            broker=settings.broker,
+            registry=self._registry.url_without_user,
+            server_version=findings.server_version if findings else "",
+            confirmed_lsn=confirmed,
+            received_lsn=report.received_lsn,
+            server_lsn=server,
+            restart_lsn=lag.restart_lsn,
+            wal_lag_bytes=max(0, server - confirmed) if confirmed else 0,
+            wal_lag_seconds=round(self._lag.seconds_behind(confirmed), 3) if confirmed else 0.0,
+            retained_wal_bytes=lag.retained_bytes,
+            wal_status=lag.wal_status,
+            safe_wal_bytes=lag.safe_wal_bytes,
+            spill_bytes=lag.spill_bytes,
+            transactions=report.transactions,
+            resident_bytes=picture.resident_bytes(),
+            cpu_seconds=picture.cpu_seconds(),
+            tables=picture.tables(report, rates),
+            stages=picture.stages(report, numbers, rates),
+            errors=report.errors(),
+        )
+
+    def changes(self, after: int) -> list[ChangeSample]:
+        """Return sampled changes behind sequence ``after``, oldest first."""
+        return self._samples.after(after)
+
+    def schemas(self) -> list[SchemaEntry]:
+        """Return every schema that was registered."""
+        return list(self._report.schemas.values())
+
+    # -- the main thread -----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Relay until stopped, or until the target LSN is confirmed. Raises BwtuiError."""
+        try:
+            self._run()
+        except StopRequested:
+            pass
+        except BwtuiError as error:
+            self._report.error("fatal", error)
+            self._report.state = "failed"
+            self._report.detail = error.message
+            raise
+        finally:
+            self._lag.stop()
+            self._sink.close()
+        self._report.state = "stopped"
+        self._report.detail = ""
+
+    def _run(self) -> None:
+        self._report.detail = "checking PostgreSQL, Kafka and the schema registry"
+        connection = connect(self._settings.postgres)
+        try:
+            target = self._target(connection)
+            findings = self._inspect(connection)
+            parts = self._make_parts(findings)
+            self._lag.start()
+            publications = findings.publications
+            if findings.slot is None:
+                publications = self._begin(connection, findings, parts)
+            else:
+                note = parts.memory.check(findings.slot)
+                if note is not None:
+                    _log.warning("%s", note)
+                    self._report.error("note", RefusedError(note))
+                last = parts.memory.last
+                self._report.confirmed_lsn = max(
+                    findings.slot.confirmed_lsn, last.confirmed_lsn if last else 0
+                )
+        finally:
+            connection.close()
+        self._stream(parts, publications, target)
+
+    def _inspect(self, connection: Connection) -> Findings:
+        self._database = describe_session(connection)
+        findings = inspect(connection, self._settings)
+        self._sink.check()
+        self._registry.check()
+        self._findings = findings
+        return findings
+
+    def _target(self, connection: Connection) -> int | None:
+        """Return the LSN to end at; with --until-caught-up, that of everything committed by now."""
+        if not self._settings.until_caught_up:
+            return self._settings.end_lsn
+        sql = f"select ({slot.CURRENT_LSN}::pg_lsn - '0/0')::bigint"
+        now = int(query(connection, sql)[0][0])
+        return now if self._settings.end_lsn is None else min(now, self._settings.end_lsn)
+
+    def _make_parts(self, findings: Findings) -> Parts:
+        settings, report, sink = self._settings, self._report, self._sink
+        folder = state_folder(settings.relay_name)
+        policy = RowPolicy(settings, report, DeadLetters(folder), sink)
+        router = Router(settings, sink, self._registry, report, self._pulse)
+        memory = SlotMemory(folder, findings.system_identifier, findings.database, settings.slot)
+        if findings.slot is None:
+            memory.check(None)
+        if settings.dead_letter_topic:
+            sink.ensure_topic(settings.dead_letter_topic, keyed=False)
+        session = secrets.token_bytes(8)
+        return Parts(
+            settings, report, sink, router, policy, self._samples, memory, self._stop.is_set, session
+        )
+
+    def _pulse(self, seconds: float) -> None:
+        if self._phase is not None:
+            self._phase.pulse(seconds)
+
+    # -- the beginning: publication, slot, snapshot --------------------------------------------------------
+
+    def _begin(self, connection: Connection, findings: Findings, parts: Parts) -> tuple[str, ...]:
+        """Make what is missing and take the snapshot; whatever fails, no permanent slot is left."""
+        made: tuple[str, ...] = ()
+        publications = findings.publications
+        if not publications:
+            made = publications = publication.create(
+                connection,
+                self._settings.publication_name,
+                findings.tables,
+                every_table=findings.every_table,
+            )
+        try:
+            if self._settings.skip_snapshot:
+                parts.memory.forget()
+                self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
+                parts.memory.remember(self._report.confirmed_lsn)
+            else:
+                self._snapshot(connection, parts, publications)
+        except BaseException:
+            # The publication was made for this slot, which does not exist: nothing is left behind.
+            self._drop_quietly(made)
+            raise
+        return publications
+
+    def _snapshot(self, connection: Connection, parts: Parts, publications: tuple[str, ...]) -> None:
+        self._report.state = "snapshot"
+        temporary = slot.create_temporary(connect_raw(self._settings.postgres))
+        self._slot_in_use = temporary.name
+        importer: Connection | None = None
+        try:
+            parts.memory.remember(temporary.consistent_point, snapshot_unfinished=True)
+            importer = open_snapshot(self._settings.postgres, temporary.snapshot)
+            published = publication.published_tables(importer, publications)
+            tables = load_tables(importer, selected_tables(importer, self._settings), published)
+            copying = Copying(parts, temporary.consistent_point)
+            self._phase = copying
+            copying.run(importer, tables)
+            # Remembered first, with the very LSN that the copy gives the permanent slot.
+            parts.memory.remember(temporary.consistent_point)
+            slot.make_permanent(connection, temporary.name, self._settings.slot)
+            self._report.confirmed_lsn = temporary.consistent_point
+        except psycopg2.Error as error:
+            reason = " ".join(str(error).split())
+            raise ConnectionFailed(f"the snapshot was cut off: {reason}", "start again") from error
+        finally:
+            self._phase = None
+            self._slot_in_use = self._settings.slot
+            if importer is not None:
+                importer.close()
+            temporary.close()
+
+    def _drop_quietly(self, publications: tuple[str, ...]) -> None:
+        try:
+            connection = connect(self._settings.postgres)
+            publication.drop(connection, publications)
+            connection.close()
+        except (BwtuiError, psycopg2.Error):
+            _log.warning("could not drop publication %s", ", ".join(publications))
+
+    # -- the stream ----------------------------------------------------------------------------------------
+
+    def _stream(self, parts: Parts, publications: tuple[str, ...], target: int | None) -> None:
+        """Stream, and stream again after whatever passes by itself."""
+        self._report.state = "streaming"
+        acks = Acknowledgements(self._report.confirmed_lsn)
+        careful_until = 0
+        while True:
+            try:
+                stream = self._open_stream(publications, acks.confirmed)
+                streaming = Streaming(parts, stream, acks, target)
+                streaming.careful_until = careful_until
+                self._phase = streaming
+                self._report.detail = ""
+                streaming.run()
+                return
+            except Redrive as redrive:
+                careful_until = self._recover(parts, acks, redrive)
+                acks = Acknowledgements(acks.confirmed)
+            except ConnectionFailed as error:
+                self._report.error("outage", error)
+                self._report.detail = f"waiting for PostgreSQL: {error.message}"
+                self._wait(_RECONNECT_SECONDS)
+            finally:
+                if self._phase is not None:
+                    self._phase.abandon()
+                self._phase = None
+
+    def _open_stream(self, publications: tuple[str, ...], start_lsn: int) -> ReplicationStream:
+        name = self._settings.slot
+        with connect(self._settings.postgres) as session:
+            wait_for_release(session, name)
+        session.close()
+        connection = connect_raw(self._settings.postgres)
+        try:
+            return ReplicationStream(connection, name, publications, start_lsn)
+        except BaseException:
+            connection.finish()
+            raise
+
+    def _recover(self, parts: Parts, acks: Acknowledgements, redrive: Redrive) -> int:
+        """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""
+        failure = redrive.failure
+        self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
+        self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {failure.reason}"
+        while not parts.sink.flush(0.2):
+            self._check_stop()
+        parts.sink.take_failures()
+        acks.advance()
+        if failure.is_outage:
+            parts.sink.discard()
+            self._wait(_RECONNECT_SECONDS)
+        return self._report.received_lsn + 1
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._sink.poll(0.1)
+            self._check_stop()
+
+    def _check_stop(self) -> None:
+        if self._stop.is_set():
+            raise StopRequested
+
+    def _on_tick(self, connection: Connection) -> None:
+        """Once a second, in the sampler's thread: tell of tables that the publication leaves out."""
+        self._lag.forget_before(self._report.confirmed_lsn)
+        now = time.monotonic()
+        if self._report.state != "streaming" or now - self._looked_for_tables < _LOOK_FOR_TABLES_SECONDS:
+            return
+        self._looked_for_tables = now
+        for name in left_out(connection, self._settings):
+            hint = f"add it: ALTER PUBLICATION {self._settings.publication_name} ADD TABLE {name}"
+            self._report.error("note", RefusedError(f"table {name} is not in the publication", hint), name)
+
+
+def describe_session(connection: Connection) -> str:
+    """Return where an open session leads: ``host:port/dbname``."""
+    info = connection.info
+    return f"{info.host or 'local'}:{info.port}/{info.dbname}"

@@ -1,0 +1,45 @@
+"""What the phases of a relay share, and the signals by which one phase hands over to the engine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Router
+from bwtui.relay.samples import Samples
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure, Sink
+
+
+class StopRequested(Exception):
+    """Somebody asked the relay to stop; raised where it waits."""
+
+
+class Redrive(Exception):
+    """Messages were not delivered: read again from the last confirmed LSN, one row at a time.
+
+    A failed delivery takes its neighbours with it, and later rows of a key may already be in Kafka. Sending
+    the failed message again would put it behind them; reading all of it again keeps every key's order.
+    """
+
+    def __init__(self, failures: list[DeliveryFailure]) -> None:
+        super().__init__(failures[0].reason)
+        #: A message's own failure outweighs an outage that took its neighbours.
+        self.failure = min(failures, key=lambda failure: failure.is_outage)
+
+
+@dataclass(slots=True)
+class Parts:
+    """The relay's parts, made once a run."""
+
+    settings: RelaySettings
+    report: Report
+    sink: Sink
+    router: Router
+    policy: RowPolicy
+    samples: Samples
+    memory: SlotMemory
+    stop_requested: Callable[[], bool]
+    #: Identifies this run in the headers of its messages.
+    session: bytes

@@ -1,0 +1,98 @@
+"""What has happened so far: counters, errors and notes, written by the relay and read by other threads.
+
+The relay's main thread alone writes counters. Other threads read them without a lock: an int is replaced
+whole, and a picture that is one batch old does no harm.
+"""
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from bwtui.errors import BwtuiError
+from bwtui.relay.status import ErrorEntry, SchemaEntry, State
+
+_ERRORS_KEPT = 200
+
+
+@dataclass(slots=True)
+class TableCounters:
+    """Mutable twin of `TableStatus`, for one table; it outlives changes of the table's schema."""
+
+    topic: str = ""
+    snapshot_rows: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    truncates: int = 0
+    messages: int = 0
+    bytes: int = 0
+    errors: int = 0
+    dead_letters: int = 0
+    key_schema_id: int | None = None
+    value_schema_id: int | None = None
+    snapshot_state: str = "none"
+    snapshot_estimate: int | None = None
+    key_columns: tuple[str, ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Rows read, in the snapshot and in the stream."""
+        return self.snapshot_rows + self.inserts + self.updates + self.deletes
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+class Report:
+    """The story of one run."""
+
+    def __init__(self) -> None:
+        self.state: State = "starting"
+        self.detail = ""
+        self.started = time.time()
+        self.tables: dict[str, TableCounters] = {}
+        self.schemas: dict[tuple[str, int], SchemaEntry] = {}
+        self.transactions = 0
+        self.rows_read = 0
+        self.messages = 0
+        self.durable = 0
+        self.confirmed_lsn = 0
+        self.received_lsn = 0
+        self.server_lsn = 0
+        #: Commit time (Unix seconds) of the newest transaction that was read.
+        self.commit_time = 0.0
+        self.in_flight = 0
+        self.in_flight_bytes = 0
+        self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
+        self._lock = threading.Lock()
+
+    def table(self, name: str) -> TableCounters:
+        """Return the counters of table ``schema.table``."""
+        counters = self.tables.get(name)
+        if counters is None:
+            # A new dict, so that a reader in another thread never sees one that changes size.
+            counters = TableCounters()
+            self.tables = {**self.tables, name: counters}
+        return counters
+
+    def error(self, kind: str, error: BwtuiError, table: str | None = None) -> None:
+        """Add an error to what the UI shows; the same one again only counts."""
+        entry = ErrorEntry(time.time(), kind, table, error.message, error.hint)
+        with self._lock:
+            if self._errors and _same(self._errors[-1], entry):
+                last = self._errors.pop()
+                entry = ErrorEntry(entry.time, kind, table, error.message, error.hint, last.count + 1)
+            self._errors.append(entry)
+
+    def errors(self) -> tuple[ErrorEntry, ...]:
+        """Return the newest errors, oldest first."""
+        with self._lock:
+            return tuple(self._errors)
+
+
+def _same(a: ErrorEntry, b: ErrorEntry) -> bool:
+    return (a.kind, a.table, a.message) == (b.kind, b.table, b.message)

@@ -1,0 +1,234 @@
+"""From a relation to its route: topic, registered schemas, and the generated encoder.
+
+A route is built once for every RELATION that differs from the last one of its table. Building asks the
+catalog, Kafka and the registry; each of them may be down for a while, and is then waited for.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import NoReturn, TypeVar
+
+from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
+from bwtui.encode.names import subject_names, topic_name
+from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.pgoutput.messages import Field, Relation
+from bwtui.pgoutput.tuples import splitter
+from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.status import SchemaEntry
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import Message, Sink, TopicLimits
+from bwtui.source.catalog import TableFilter, key_columns, load_types
+from bwtui.source.connection import Connection, connect
+from bwtui.types.registry import TypeInfo
+
+#: Oids below this are PostgreSQL's own types, the same in every database (transam.h, FirstNormalObjectId).
+_FIRST_USER_OID = 16_384
+_WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
+
+T = TypeVar("T")
+
+
+class Route:
+    """Where the rows of one table go, as long as its schema stays the same.
+
+    ``refusal`` is set when the table as a whole can't be relayed; every row of it then fails with it.
+    """
+
+    __slots__ = (
+        "both",
+        "column_names",
+        "counters",
+        "key",
+        "key_columns",
+        "max_message_bytes",
+        "messages",
+        "refusal",
+        "relation",
+        "split",
+        "topic",
+    )
+    key: Callable[[Sequence[Field]], bytes | None]
+    both: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
+
+    def __init__(
+        self,
+        relation: Relation,
+        topic: str,
+        keys: tuple[str, ...],
+        counters: TableCounters,
+        bound: BoundEncoder | None,
+        limits: TopicLimits | None,
+        refusal: BwtuiError | None = None,
+    ) -> None:
+        self.relation = relation
+        self.topic = topic
+        self.key_columns = keys
+        self.counters = counters
+        self.refusal = refusal
+        self.max_message_bytes = limits.max_message_bytes if limits else 0
+        #: Messages of the batch that is being filled.
+        self.messages: list[Message] = []
+        self.column_names = [column.name for column in relation.columns]
+        self.split = splitter(len(relation.columns))
+        if bound is not None:
+            self.key, self.both = bound.key, bound.both
+        else:
+            self.key = self.both = self._refused
+
+    def _refused(self, fields: Sequence[Field]) -> NoReturn:
+        assert self.refusal is not None
+        raise self.refusal
+
+
+class Router:
+    """Builds routes, and waits for services that are down."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        sink: Sink,
+        registry: SchemaRegistry,
+        report: Report,
+        pulse: Callable[[float], None],
+    ) -> None:
+        """``pulse(seconds)`` waits that long, keeps the stream alive meanwhile, and raises to stop the relay."""
+        self._settings = settings
+        self._sink = sink
+        self._registry = registry
+        self._report = report
+        self._pulse = pulse
+        self._filter = TableFilter(settings)
+        self._topics: dict[str, str] = {}
+        self._routes: dict[str, Route] = {}
+        self._catalog: Connection | None = None
+
+    def route(self, relation: Relation) -> Route | None:
+        """Return the route of ``relation``, or None when its table is filtered out.
+
+        Never raises for what is wrong with the table itself: that stands in `Route.refusal`.
+        """
+        if not self._filter(relation.namespace, relation.name):
+            return None
+        counters = self._report.table(relation.qualified_name)
+        try:
+            return self._build(relation, counters)
+        except ConnectionFailed:
+            raise
+        except BwtuiError as error:
+            return Route(relation, counters.topic, (), counters, None, None, error)
+
+    def close(self) -> None:
+        """Close the connection to the catalog."""
+        if self._catalog is not None:
+            self._catalog.close()
+            self._catalog = None
+
+    def patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Run ``action`` until it does not raise ConnectionFailed, telling what is waited for."""
+        pause = _WAIT_FIRST
+        before = self._report.detail
+        while True:
+            try:
+                result = action()
+            except ConnectionFailed as error:
+                self._report.detail = f"waiting for {what}: {error.message}"
+                self._report.error("outage", error)
+            else:
+                self._report.detail = before
+                return result
+            until = time.monotonic() + pause
+            while (left := until - time.monotonic()) > 0:
+                self._pulse(min(left, 0.5))
+            pause = min(pause * 2, _WAIT_LAST)
+
+    def _build(self, relation: Relation, counters: TableCounters) -> Route:
+        settings = self._settings
+        name = relation.qualified_name
+        topic = topic_name(settings.topic_prefix, relation.namespace, relation.name)
+        counters.topic = topic
+        owner = self._topics.setdefault(topic, name)
+        if owner != name:
+            raise RefusedError(f"tables {owner} and {name} would share topic {topic}", "rename one of them")
+        keys = self.patiently("PostgreSQL", lambda: self._keys(relation))
+        if not keys and not settings.allow_unkeyed:
+            raise unkeyed_refusal(name)
+        types = self.patiently("PostgreSQL", lambda: self._types(relation))
+        encoder = build_encoder(relation, keys, topic, types)
+        limits = self.patiently("Kafka", lambda: self._sink.ensure_topic(topic, keyed=bool(keys)))
+        if limits.compacted and not keys:
+            raise RefusedError(
+                f"topic {topic} is compacted, but {name} has no key",
+                f"set cleanup.policy=delete on topic {topic}, or give the table a primary key",
+            )
+        counters.key_columns = keys
+        bound = self._register(encoder, name, counters)
+        _describe(counters, encoder, relation, keys)
+        route = Route(relation, topic, keys, counters, bound, limits)
+        self._routes[topic] = route
+        return route
+
+    def known(self, topic: str) -> Route:
+        """Return the newest route into ``topic``. Raises KeyError."""
+        return self._routes[topic]
+
+    def _register(self, encoder: TableEncoder, table: str, counters: TableCounters) -> BoundEncoder:
+        key_subject, value_subject = subject_names(encoder.topic)
+        key = None
+        if encoder.key_schema is not None:
+            key = self._registered(table, encoder.topic, "key", key_subject, encoder.key_schema)
+        value = self._registered(table, encoder.topic, "value", value_subject, encoder.value_schema)
+        counters.key_schema_id = key.id if key else None
+        counters.value_schema_id = value.id
+        return encoder.bind(key.id if key else None, value.id)
+
+    def _registered(self, table: str, topic: str, part: str, subject: str, schema: str) -> RegisteredSchema:
+        found = self.patiently("the schema registry", lambda: self._registry.register(subject, schema))
+        entry = SchemaEntry(subject, found.id, found.version, table, topic, part, schema, time.time())
+        self._report.schemas = {**self._report.schemas, (subject, found.id): entry}
+        return found
+
+    def _keys(self, relation: Relation) -> tuple[str, ...]:
+        if relation.replica_identity == "f":
+            # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
+            return self._ask(lambda connection: key_columns(connection, relation.oid))
+        return tuple(column.name for column in relation.columns if column.is_key)
+
+    def _types(self, relation: Relation) -> dict[int, TypeInfo]:
+        oids = [c.type_oid for c in relation.columns if c.type_oid >= _FIRST_USER_OID]
+        return self._ask(lambda connection: load_types(connection, oids)) if oids else {}
+
+    def _ask(self, question: Callable[[Connection], T]) -> T:
+        """Ask the catalog over a connection that is kept, and made again after a failure."""
+        try:
+            if self._catalog is None:
+                self._catalog = connect(self._settings.postgres)
+            return question(self._catalog)
+        except ConnectionFailed:
+            raise
+        except Exception as error:
+            self.close()
+            reason = " ".join(str(error).split())
+            raise ConnectionFailed(f"PostgreSQL's catalog can't be read: {reason}") from error
+
+
+def unkeyed_refusal(table: str) -> RefusedError:
+    """Return the refusal of a table without a key."""
+    return RefusedError(
+        f"table {table} has no primary key and no replica identity index",
+        f"give it a primary key, leave it out with --exclude-table '{table}', or allow it with -u/--allow-unkeyed",
+    )
+
+
+def _describe(
+    counters: TableCounters, encoder: TableEncoder, relation: Relation, keys: tuple[str, ...]
+) -> None:
+    counters.notes = []
+    if not keys:
+        counters.note("unkeyed: messages have a null key, and keep no order")
+        if relation.replica_identity != "f":
+            counters.note(
+                "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"
+            )
+    if encoder.text_columns:
+        counters.note(f"sent as text: {', '.join(encoder.text_columns)}")

@@ -1,0 +1,121 @@
+"""A bounded sample of changes, for people to look at; taken raw on the hot path, decoded only when asked for."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bwtui.lsn import format_lsn
+from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
+from bwtui.relay.status import ChangeSample, FieldChange
+
+KEPT = 500
+_PER_SECOND = 50
+_TEXT_LIMIT = 4_096
+_NOT_SENT = "(unchanged TOAST value, not sent)"
+
+
+class _Raw(NamedTuple):
+    sequence: int
+    time: float
+    commit_time: float
+    lsn: int
+    xid: int
+    operation: str
+    relation: Relation
+    topic: str
+    key_columns: tuple[str, ...]
+    before: Sequence[Field] | None
+    after: Sequence[Field] | None
+
+
+class Samples:
+    """Keeps the newest `KEPT` sampled changes, at most about 50 new ones a second."""
+
+    def __init__(self) -> None:
+        self._kept: deque[_Raw] = deque(maxlen=KEPT)
+        self._sequence = 0
+        self._refilled = 0.0
+        #: How many more changes may be sampled now; the hot path tests it and calls `take` only above 0.
+        self.budget = 0
+
+    def refill(self) -> None:
+        """Give the budget for the time since the last call; called once a batch, never once a row."""
+        now = time.monotonic()
+        if now - self._refilled >= 1 / _PER_SECOND:
+            self.budget = min(_PER_SECOND, int((now - self._refilled) * _PER_SECOND))
+            self._refilled = now
+
+    def take(
+        self,
+        operation: str,
+        relation: Relation,
+        topic: str,
+        key_columns: tuple[str, ...],
+        before: Sequence[Field] | None,
+        after: Sequence[Field] | None,
+        commit: tuple[int, int, float],
+    ) -> None:
+        """Keep one change; ``commit`` is the LSN, the transaction's id and the commit time in Unix seconds."""
+        self.budget -= 1
+        self._sequence += 1
+        lsn, xid, commit_time = commit
+        before, after = _cut(before), _cut(after)
+        row = (operation, relation, topic, key_columns, before, after)
+        self._kept.append(_Raw(self._sequence, time.time(), commit_time, lsn, xid, *row))
+
+    def after(self, sequence: int) -> list[ChangeSample]:
+        """Return the kept changes behind ``sequence``, oldest first, decoded field by field."""
+        return [_decode(raw) for raw in tuple(self._kept) if raw.sequence > sequence]
+
+
+def _cut(fields: Sequence[Field] | None) -> Sequence[Field] | None:
+    """Cut long values, so that the sample's memory is bounded whatever the rows hold."""
+    if fields is None:
+        return None
+    return [f[:_TEXT_LIMIT] if isinstance(f, bytes) and len(f) > _TEXT_LIMIT else f for f in fields]
+
+
+def _decode(raw: _Raw) -> ChangeSample:
+    names = [column.name for column in raw.relation.columns]
+    row = raw.after if raw.after is not None else raw.before
+    values = dict(zip(names, row, strict=True)) if row is not None else {}
+    key = ", ".join(f"{name}={_text(values.get(name))}" for name in raw.key_columns)
+    return ChangeSample(
+        sequence=raw.sequence,
+        time=raw.time,
+        commit_time=raw.commit_time,
+        lsn=format_lsn(raw.lsn),
+        xid=raw.xid,
+        operation=raw.operation,
+        table=raw.relation.qualified_name,
+        topic=raw.topic,
+        key=key,
+        fields=tuple(_changes(raw, names)),
+    )
+
+
+def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
+    before, after = raw.before, raw.after
+    found = []
+    for index, name in enumerate(names):
+        old = None if before is None else before[index]
+        new = None if after is None else after[index]
+        if after is None:
+            mark = "gone"
+        elif isinstance(new, UnchangedToast):
+            mark = "unchanged TOAST"
+        elif raw.operation != "update":
+            mark = "new"
+        elif before is None:
+            mark = "unknown before"
+        else:
+            mark = "same" if old == new else "changed"
+        found.append(FieldChange(name, _text(old), _text(new), mark))
+    return found
+
+
+def _text(value: Field) -> str | None:
+    if value is None:
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else _NOT_SENT

@@ -1,0 +1,226 @@
+"""What must hold before a relay starts; nothing is made or changed here.
+
+Each precondition is one function that raises BwtuiError with the statement that mends it. `inspect` runs
+them in order and returns what it found; ``bwtui doctor`` runs the same ones and shows each result.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bwtui.errors import RefusedError, SlotLost
+from bwtui.settings import RelaySettings
+from bwtui.source import publication
+from bwtui.source.catalog import TableFilter, TableInfo, list_tables
+from bwtui.source.connection import Connection, query
+from bwtui.source.publication import PublishedTable
+from bwtui.source.slot import PLUGIN, SlotState, slot_state
+
+MINIMUM_VERSION = 140_000
+#: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
+_RELEASE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What the server looks like to this relay."""
+
+    server_version: str
+    system_identifier: str
+    database: str
+    slot: SlotState | None
+    #: Publications that exist already; empty when they are still to be made.
+    publications: tuple[str, ...]
+    published: tuple[PublishedTable, ...]
+    #: Tables that the relay is to carry.
+    tables: tuple[TableInfo, ...]
+    #: Whether no table is filtered out, so that later tables belong to the relay too.
+    every_table: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One precondition: ``run`` returns what it found in a few words, or raises BwtuiError."""
+
+    name: str
+    run: Callable[[], str]
+
+
+def inspect(connection: Connection, settings: RelaySettings) -> Findings:
+    """Return the findings, or raise the first precondition's error."""
+    for check in server_checks(connection, settings):
+        check.run()
+    slot = wait_for_release(connection, settings.slot)
+    version, identifier, database = _identity(connection)
+    publications = publication.existing(connection, settings.publication_name)
+    published = tuple(publication.published_tables(connection, publications)) if publications else ()
+    if slot is not None and not publications:
+        raise RefusedError(
+            f"slot {settings.slot} exists, but its publication {settings.publication_name} does not",
+            "name the slot's publication with --publication, or drop the slot with 'bwtui slots drop'",
+        )
+    tables = _chosen(connection, settings, published if publications else None)
+    return Findings(
+        version, identifier, database, slot, publications, published, tables, TableFilter(settings).is_open
+    )
+
+
+def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[Check]:
+    """Return the preconditions of the server, the slot and the tables, in the order that helps most."""
+    return (
+        Check("server version", lambda: _check_version(connection)),
+        Check("wal_level", lambda: _check_wal_level(connection)),
+        Check("replication privilege", lambda: _check_role(connection)),
+        Check("slot", lambda: _check_slot(connection, settings)),
+        Check("tables are keyed", lambda: _check_keys(connection, settings)),
+        Check("tables can be read", lambda: _check_readable(connection, settings)),
+        Check("room for a slot", lambda: _check_room(connection, settings)),
+    )
+
+
+def wait_for_release(connection: Connection, name: str) -> SlotState | None:
+    """Return the slot's state once no session holds it. Raises RefusedError when one goes on to."""
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while True:
+        slot = slot_state(connection, name)
+        if slot is None or not slot.active:
+            return slot
+        if time.monotonic() > deadline:
+            raise RefusedError(
+                f"slot {name} is already active, for the server's process {slot.active_pid}",
+                "stop the other consumer, or name another slot with -s/--slot",
+            )
+        query(connection, "select pg_catalog.pg_sleep(0.1)")
+
+
+def _identity(connection: Connection) -> tuple[str, str, str]:
+    sql = """select current_setting('server_version'), system_identifier::text, current_database()
+               from pg_catalog.pg_control_system()"""
+    version, identifier, database = query(connection, sql)[0]
+    return str(version), str(identifier), str(database)
+
+
+def _check_version(connection: Connection) -> str:
+    if connection.server_version < MINIMUM_VERSION:
+        raise RefusedError(
+            f"PostgreSQL {connection.server_version // 10_000} is too old",
+            "bwtui needs PostgreSQL 14 or later",
+        )
+    return str(query(connection, "select current_setting('server_version')")[0][0])
+
+
+def _check_wal_level(connection: Connection) -> str:
+    level = str(query(connection, "select current_setting('wal_level')")[0][0])
+    if level != "logical":
+        raise RefusedError(
+            f"the server's wal_level is {level}, not logical",
+            "run: ALTER SYSTEM SET wal_level = logical, and restart the server",
+        )
+    return level
+
+
+def _check_role(connection: Connection) -> str:
+    sql = "select rolname, rolsuper or rolreplication from pg_catalog.pg_roles where rolname = current_user"
+    role, allowed = query(connection, sql)[0]
+    if not allowed:
+        raise RefusedError(
+            f"role {role} may not replicate", f"let a superuser run: ALTER ROLE {role} REPLICATION"
+        )
+    return str(role)
+
+
+def _check_slot(connection: Connection, settings: RelaySettings) -> str:
+    slot = slot_state(connection, settings.slot)
+    if slot is None:
+        return "will be made"
+    another = "name another slot with -s/--slot"
+    if slot.plugin != PLUGIN:
+        raise RefusedError(
+            f"slot {slot.name} belongs to another plugin, {slot.plugin or 'physical replication'}", another
+        )
+    here = query(connection, "select current_database()")[0][0]
+    if slot.database != here:
+        raise RefusedError(f"slot {slot.name} belongs to database {slot.database}, not {here}", another)
+    if slot.wal_status == "lost":
+        raise SlotLost(
+            f"slot {slot.name} lost the WAL that it needs",
+            f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
+        )
+    return "will be resumed"
+
+
+def _check_keys(connection: Connection, settings: RelaySettings) -> str:
+    tables = selected_tables(connection, settings)
+    unkeyed = [table.qualified_name for table in tables if not table.has_key]
+    if unkeyed and not settings.allow_unkeyed:
+        names = ", ".join(unkeyed)
+        plural = "tables have" if len(unkeyed) > 1 else "table has"
+        pattern = "|".join(unkeyed)
+        raise RefusedError(
+            f"{len(unkeyed)} {plural} no primary key and no replica identity index: {names}",
+            f"add a primary key, leave out with --exclude-table '{pattern}', or allow with -u/--allow-unkeyed",
+        )
+    return f"{len(tables) - len(unkeyed)} of {len(tables)}"
+
+
+def _check_readable(connection: Connection, settings: RelaySettings) -> str:
+    if settings.skip_snapshot or slot_state(connection, settings.slot) is not None:
+        return "not needed: no snapshot will be taken"
+    tables = selected_tables(connection, settings)
+    hidden = [table.qualified_name for table in tables if not table.readable]
+    if hidden:
+        role = query(connection, "select current_user")[0][0]
+        raise RefusedError(
+            f"role {role} may not read {', '.join(hidden)}",
+            f"let the owner run: GRANT SELECT ON {', '.join(hidden)} TO {role}",
+        )
+    return f"{len(tables)} tables"
+
+
+def _check_room(connection: Connection, settings: RelaySettings) -> str:
+    if slot_state(connection, settings.slot) is not None:
+        return "not needed: the slot exists"
+    sql = """select current_setting('max_replication_slots')::int,
+                    (select count(*)::int from pg_catalog.pg_replication_slots)"""
+    limit, used = query(connection, sql)[0]
+    needed = 1 if settings.skip_snapshot else 2
+    if limit - used < needed:
+        raise RefusedError(
+            f"{used} of {limit} replication slots are in use, and the relay needs {needed}",
+            "drop one that is not needed ('bwtui slots list'), or raise max_replication_slots and restart",
+        )
+    return f"{limit - used} of {limit} are free"
+
+
+def selected_tables(connection: Connection, settings: RelaySettings) -> tuple[TableInfo, ...]:
+    """Return the tables that the relay is to carry. Raises RefusedError when there is none."""
+    names = publication.existing(connection, settings.publication_name)
+    return _chosen(connection, settings, publication.published_tables(connection, names) if names else None)
+
+
+def left_out(connection: Connection, settings: RelaySettings) -> list[str]:
+    """Return the selected tables that the existing publication does not carry, as ``schema.table``."""
+    chosen = TableFilter(settings)
+    names = publication.existing(connection, settings.publication_name)
+    published = publication.published_tables(connection, names)
+    carried = {(table.namespace, table.name) for table in published}
+    return [
+        table.qualified_name
+        for table in list_tables(connection)
+        if chosen(table.namespace, table.name) and (table.namespace, table.name) not in carried
+    ]
+
+
+def _chosen(
+    connection: Connection, settings: RelaySettings, published: Sequence[PublishedTable] | None
+) -> tuple[TableInfo, ...]:
+    chosen = TableFilter(settings)
+    tables = [table for table in list_tables(connection) if chosen(table.namespace, table.name)]
+    if published is not None:
+        names = {(table.namespace, table.name) for table in published}
+        tables = [table for table in tables if (table.namespace, table.name) in names]
+    if not tables and not chosen.is_open:
+        raise RefusedError(
+            "no table matches --table and --exclude-table", "they are matched whole against schema.table"
+        )
+    return tuple(tables)

@@ -1,0 +1,68 @@
+"""The snapshot: sessions that import the exported snapshot, and rows in COPY's text format.
+
+COPY writes each value with the type's output function, as pgoutput does, so that a row of the snapshot and
+the same row of the stream are encoded to the same bytes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from bwtui.pgoutput.messages import Relation
+from bwtui.source.catalog import TableInfo, load_relation
+from bwtui.source.connection import Connection, connect, execute, quote_identifier, quote_literal
+from bwtui.source.publication import PublishedTable
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTable:
+    """One table to copy: its relation as pgoutput would describe it, and the publication's row filter."""
+
+    relation: Relation
+    row_filter: str | None
+    partitioned: bool
+    #: pg_class.reltuples, or None when the table was never analysed.
+    estimate: int | None
+
+
+class _RowWriter:
+    """The file that COPY writes to: psycopg2 gives it one row a call."""
+
+    def __init__(self, on_row: Callable[[bytes], None]) -> None:
+        self.write = on_row
+
+
+def open_snapshot(dsn: str, snapshot: str) -> Connection:
+    """Open a session that sees exactly the exported ``snapshot``. Raises ConnectionFailed or psycopg2.Error.
+
+    Row security is switched off: where it would hide rows, COPY fails instead of leaving them out.
+    """
+    connection = connect(dsn)
+    execute(connection, "set row_security = off")
+    execute(connection, "begin isolation level repeatable read read only")
+    execute(connection, f"set transaction snapshot {quote_literal(snapshot)}")
+    return connection
+
+
+def load_tables(
+    connection: Connection, tables: Sequence[TableInfo], published: Sequence[PublishedTable]
+) -> list[SnapshotTable]:
+    """Return what to copy of ``tables``: the published columns and rows."""
+    by_name = {(table.namespace, table.name): table for table in published}
+    found = []
+    for table in tables:
+        entry = by_name[table.namespace, table.name]
+        relation = load_relation(connection, table, entry.columns)
+        found.append(SnapshotTable(relation, entry.row_filter, table.partitioned, table.estimate))
+    return found
+
+
+def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[bytes], None]) -> None:
+    """Give ``on_row`` every row of ``table``, as a line of COPY's text format. Raises psycopg2.Error."""
+    relation = table.relation
+    columns = ", ".join(quote_identifier(column.name) for column in relation.columns)
+    name = f"{quote_identifier(relation.namespace)}.{quote_identifier(relation.name)}"
+    # ONLY, as pgoutput does: rows of an inheriting table come with that table itself.
+    source = name if table.partitioned else f"only {name}"
+    where = f" where {table.row_filter}" if table.row_filter else ""
+    with connection.cursor() as cursor:
+        cursor.copy_expert(f"copy (select {columns} from {source}{where}) to stdout", _RowWriter(on_row))
