@@ -6,8 +6,9 @@ Nothing heavy is imported here, so ``bwtui --help`` stays fast; each command imp
 import contextlib
 import importlib
 import os
+import select
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -60,6 +61,18 @@ class LazyGroup(click.Group):
             raise UsageError(f"no such command {name!r}", hint)
         return super().resolve_command(ctx, args)
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Parse the arguments; --help and --version write their text here."""
+        with _plain_ends():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        with _plain_ends():
+            return super().invoke(ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
         with formatter.section("Commands"):
@@ -75,19 +88,32 @@ class LazyGroup(click.Group):
         sys.exit(code)
 
 
+@contextlib.contextmanager
+def _plain_ends() -> Iterator[None]:
+    """End a command on Ctrl-C and on a closed pipe as we do, before click does it in its own way."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted("interrupted") from error
+    except BrokenPipeError as error:
+        if not _stdout_is_closed():
+            raise crash(error) from error
+        # Whoever read our output has seen enough.
+        raise click.exceptions.Exit(0) from error
+
+
+def _stdout_is_closed() -> bool:
+    poll = select.poll()
+    poll.register(1, select.POLLOUT)
+    return any(events & select.POLLERR for _, events in poll.poll(0))
+
+
 def guarded(command: Callable[[], Any]) -> int:
     """Run ``command`` and return the exit code; whatever it raises is told as one line and a hint."""
     try:
         result = command()
     except click.exceptions.Exit as ended:
         return ended.exit_code
-    except SystemExit as ended:
-        # Click itself ends the process when shell completion is done, and on a closed pipe, with 1.
-        closed = isinstance(ended.__context__, BrokenPipeError)
-        return 0 if closed or not isinstance(ended.code, int) else ended.code
-    except BrokenPipeError:
-        # Whoever read our output has seen enough.
-        return 0
     except (KeyboardInterrupt, click.Abort):
         return tell(Interrupted("interrupted"))
     except click.ClickException as error:
