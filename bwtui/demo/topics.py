@@ -5,6 +5,7 @@ them. The offsets of every partition are pinned before the first record is read,
 accounted for: a client that skips a hole in a log does not say so.
 """
 
+import logging
 import struct
 import time
 import uuid
@@ -19,6 +20,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext, Se
 
 from bwtui.errors import Indeterminate
 
+_log = logging.getLogger(__name__)
+# librdkafka's own messages are no news for the reader of a verdict; errors arrive as events.
+_log.addHandler(logging.NullHandler())
 _TIMEOUT = 10.0
 #: No record for this long while some are due: the comparison can't be decided.
 _PATIENCE = 30.0
@@ -92,17 +96,17 @@ class TopicReader:
                 "auto.offset.reset": "error",
                 "check.crcs": True,
             },
-            # What the client logs goes to its error events, which are raised below.
-            logger=None,
+            logger=_log,
         )
-        client = SchemaRegistryClient({"url": registry})
+        self._registry = SchemaRegistryClient({"url": registry})
         # The default strategy may ask the registry for associations, which not every registry has.
         conf = {"subject.name.strategy.type": "TOPIC"}
-        self._deserialize = AvroDeserializer(client, conf=conf)
+        self._deserialize = AvroDeserializer(self._registry, conf=conf)
 
     def close(self) -> None:
-        """Leave the broker."""
+        """Leave the broker and the registry."""
         self._consumer.close()
+        self._registry.close()
 
     def topics(self, prefix: str) -> set[str]:
         """Return the names of all topics that start with ``prefix`` and a dot."""

@@ -1,0 +1,120 @@
+"""``bwtui demo``: everything at once, with nothing to install."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.errors import Indeterminate, UsageError
+
+if TYPE_CHECKING:
+    from bwtui.demo.run import Demo, Options
+    from bwtui.demo.verdict import Comparison
+    from bwtui.sandbox.progress import Progress
+
+_SECONDS = 20.0
+
+_EPILOG = """\b
+Examples:
+  bwtui demo                              with the screens; q leaves, and compares
+  bwtui demo --headless --seconds 20      ends 0 only if every topic equals its table
+  bwtui demo --headless --json            the verdict as one JSON object
+  bwtui demo --rate 1000 --keep           more to do, and the services stay up
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--headless", is_flag=True, help="No screens: a line a second, and the verdict at the end.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    help=f"With --headless: how long the shop is written to.  [default: {_SECONDS:.0f}]",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    default=300.0,
+    show_default=True,
+    help="Transactions a second.",
+)
+@click.option("--seed", type=int, default=1, show_default=True, help="The same seed, the same rows.")
+@click.option("--keep", is_flag=True, help="Leave PostgreSQL, Kafka and the schema registry running.")
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
+def demo(headless: bool, seconds: float | None, rate: float, seed: int, keep: bool, as_json: bool) -> int:
+    """Show everything: real services, a sample shop, the relay, its screens, and a comparison.
+
+    PostgreSQL, Kafka and a schema registry are started on this machine, in a folder of the demo's own. A shop
+    is written to at a steady rate while the relay copies its tables and follows its changes. At the end the
+    writes stop, the relay catches up, and an independent consumer reads every topic back: exit code 0 if the
+    latest value of each key equals its row, 1 if not, 3 if that could not be decided.
+    """
+    _check_modes(headless, seconds)
+    from bwtui.demo.run import Options
+    from bwtui.sandbox.progress import Terminal, for_stderr
+
+    progress = for_stderr()
+    options = Options(rate=rate, seed=seed, keep=keep)
+    show = _headless(seconds or _SECONDS, progress) if headless else _with_screens
+    with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
+        try:
+            result = _play(options, show, progress)
+        except Indeterminate as undecided:
+            if as_json:
+                click.echo(json.dumps({"verdict": "indeterminate", "sentence": undecided.message}))
+            raise
+    return _report(*result, as_json)
+
+
+def _check_modes(headless: bool, seconds: float | None) -> None:
+    if headless:
+        return
+    if seconds is not None:
+        raise UsageError("--seconds goes with --headless", "with the screens, the demo runs until you leave")
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("there is no terminal for the screens", "add --headless")
+
+
+def _headless(seconds: float, progress: "Progress") -> "Callable[[Demo], None]":
+    from bwtui.demo.headless import run_for
+
+    return lambda demo: run_for(demo, seconds, progress.note)
+
+
+def _with_screens(demo: "Demo") -> None:
+    from bwtui.demo.screens import DemoSource
+    from bwtui.tui.app import run_source
+    from bwtui.tui.state import Session
+
+    run_source(DemoSource(demo), Session(owned=True))
+
+
+def _play(
+    options: "Options", show: "Callable[[Demo], None]", progress: "Progress"
+) -> "tuple[Comparison, dict[str, Any]]":
+    from bwtui.demo.run import running
+
+    with running(options, progress) as demo:
+        show(demo)
+        demo.check()
+        settled = demo.settle()
+        demo.stop_relay()
+        comparison = demo.compare()
+        if options.keep:
+            progress.note(f"the services stay up: BWTUI_SANDBOX_HOME={options.folder} bwtui sandbox down")
+    return comparison, settled.to_json()
+
+
+def _report(comparison: "Comparison", details: dict[str, Any], as_json: bool) -> int:
+    from rich.console import Console
+
+    if as_json:
+        click.echo(json.dumps({**comparison.to_json(), **details}))
+    else:
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(comparison.grid())
+        console.print(comparison.sentence)
+    error = comparison.error()
+    return error.exit_code if error else 0

@@ -1,0 +1,97 @@
+"""Takes away what an earlier demo left in Kafka, in the schema registry, and in the relay's memory."""
+
+import logging
+import shutil
+import time
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.relay.control import request, state_folder
+from bwtui.relay.lock import is_held
+
+_log = logging.getLogger(__name__)
+# librdkafka's own messages are no news for whoever watches the demo; errors arrive as exceptions.
+_log.addHandler(logging.NullHandler())
+_TIMEOUT = 30.0
+_POLL = 0.05
+#: More than one, so that a key that strays into another partition is seen.
+_PARTITIONS = 3
+
+
+def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
+    """Delete every topic that starts with ``prefix`` and a dot, and create ``topics`` anew."""
+    admin = AdminClient({"bootstrap.servers": broker}, logger=_log)
+    try:
+        old = [name for name in admin.list_topics(timeout=_TIMEOUT).topics if name.startswith(f"{prefix}.")]
+        for future in admin.delete_topics(old, operation_timeout=_TIMEOUT).values() if old else ():
+            future.result()
+        _create(admin, topics)
+    except KafkaException as error:
+        raise ConnectionFailed(
+            f"the demo could not make its topics: {error.args[0].str()}", "look at 'bwtui sandbox status'"
+        ) from error
+
+
+def _create(admin: AdminClient, topics: list[str]) -> None:
+    """Create topics; one of the same name that is still being deleted is waited for."""
+    deadline = time.monotonic() + _TIMEOUT
+    missing = list(topics)
+    while missing:
+        futures = admin.create_topics([NewTopic(name, _PARTITIONS, 1) for name in missing])
+        for name, future in futures.items():
+            try:
+                future.result()
+                missing.remove(name)
+            except KafkaException as error:
+                being_deleted = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+                if not being_deleted or time.monotonic() > deadline:
+                    raise
+        if missing:
+            time.sleep(_POLL)
+
+
+def reset_subjects(registry: str, prefix: str) -> None:
+    """Delete the subjects of the prefix's topics, so that a table may have changed since the last demo.
+
+    A registry that does not let anyone delete keeps them: the shop's schemas are then the same ones again.
+    """
+    with SchemaRegistryClient({"url": registry}) as client:
+        for subject in client.get_subjects():
+            if subject.startswith(f"{prefix}."):
+                try:
+                    client.delete_subject(subject)
+                    client.delete_subject(subject, permanent=True)
+                except SchemaRegistryError as error:
+                    if error.http_status_code not in (403, 404, 405):
+                        raise
+
+
+def reset_relay(name: str) -> None:
+    """Stop a relay that a killed demo left behind, and forget what it remembers of its slot.
+
+    The demo drops that slot, and a relay rightly refuses to start when its slot has vanished.
+    """
+    deadline = time.monotonic() + _TIMEOUT
+    asked = False
+    while is_held(name):
+        if time.monotonic() > deadline:
+            raise RefusedError(
+                f"the relay {name} of an earlier demo does not stop", f"end it with 'bwtui stop {name}'"
+            )
+        if not asked:
+            asked = _ask_to_stop(name)
+        time.sleep(_POLL)
+    shutil.rmtree(state_folder(name), ignore_errors=True)
+
+
+def _ask_to_stop(name: str) -> bool:
+    try:
+        request(name, {"request": "stop"})
+    except BwtuiError:
+        # It is about to listen, or about to end.
+        return False
+    return True

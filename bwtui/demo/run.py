@@ -1,0 +1,244 @@
+"""The demo as a whole: what it starts, in which order it ends, and what it says of the result."""
+
+import contextlib
+import fcntl
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from bwtui.demo import reset, shop
+from bwtui.demo.compare import compare
+from bwtui.demo.interrupts import Interrupts
+from bwtui.demo.process import WorkloadProcess
+from bwtui.demo.topics import TopicReader
+from bwtui.demo.verdict import Comparison
+from bwtui.errors import BwtuiError, Indeterminate, RefusedError
+from bwtui.lsn import format_lsn, parse_lsn
+from bwtui.relay import launch
+from bwtui.relay.control import request
+from bwtui.relay.status import Status
+from bwtui.sandbox.layout import sandbox_folder
+from bwtui.sandbox.progress import Progress
+from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.settings import RelaySettings
+
+NAME = "demo"
+SLOT = "bwtui_demo"
+PREFIX = "shop"
+#: Bound of the wait for the relay's confirmation of the last write.
+CATCH_UP_SECONDS = 60.0
+_STOP_SECONDS = 30.0
+_POLL = 0.1
+
+
+def demo_folder() -> Path:
+    """Return the folder of the demo's own sandbox, beside the user's sandbox."""
+    return sandbox_folder().with_name("demo-sandbox")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the demo is told to do."""
+
+    rate: float = 300.0
+    seed: int = 1
+    #: Leave the sandbox running, with everything in it.
+    keep: bool = False
+    folder: Path = field(default_factory=demo_folder)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The state after the last write: what was written, and that the relay has confirmed it."""
+
+    workload: dict[str, Any]
+    end_lsn: int
+    seconds: float
+    status: Status
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what belongs beside the comparison's JSON object."""
+        status = self.status
+        relay = {
+            "confirmed_lsn": format_lsn(status.confirmed_lsn),
+            "transactions": status.transactions,
+            "snapshot_rows": sum(table.snapshot_rows for table in status.tables.values()),
+            "messages": sum(table.messages for table in status.tables.values()),
+            "errors": sum(entry.count for entry in status.errors),
+            "cpu_seconds": status.cpu_seconds,
+            "resident_bytes": status.resident_bytes,
+        }
+        end = {"end_lsn": format_lsn(self.end_lsn), "caught_up_seconds": round(self.seconds, 3)}
+        return {"workload": self.workload, "relay": relay, **end}
+
+
+class Demo:
+    """The running demo; `close` ends all of it, in order, whatever happened."""
+
+    def __init__(self, options: Options, progress: Progress, interrupts: Interrupts) -> None:
+        self.options = options
+        self.settled: Settled | None = None
+        self._progress = progress
+        self._interrupts = interrupts
+        self._lock: IO[str] | None = None
+        self._sandbox: Sandbox | None = None
+        self._services: Services | None = None
+        self._dsn = ""
+        self._workload: WorkloadProcess | None = None
+        self._engine: launch.EngineProcess | None = None
+
+    def start(self) -> None:
+        """Start everything, from the sandbox to the relay. Raises BwtuiError."""
+        self._lock_folder()
+        note = self._progress.note
+        self._sandbox = Sandbox(self.options.folder)
+        # An attached sandbox ends with this process, however that ends.
+        services = self._services = self._sandbox.up(self._progress, attached=not self.options.keep)
+        note("making a fresh shop: database, topics and schema subjects")
+        reset.reset_relay(NAME)
+        self._dsn = shop.recreate_database(services.postgres, slots=[SLOT])
+        topics = [table.topic(PREFIX) for table in shop.TABLES]
+        reset.reset_topics(services.broker, PREFIX, topics)
+        reset.reset_subjects(services.schema_registry, PREFIX)
+        with contextlib.closing(shop.connect(self._dsn)) as connection:
+            rows = shop.create(connection, self.options.seed)
+        note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
+        # The writes begin before the relay does, so that its snapshot is taken while the shop is open.
+        with self._interrupts.shielded():
+            self._workload = WorkloadProcess(self._dsn, self.options.rate, self.options.seed)
+        note(f"{self.options.rate:g} transactions a second; starting the relay")
+        with self._interrupts.shielded():
+            self._engine = launch.start(self._relay_settings(services))
+        self._engine.wait_ready()
+
+    def _relay_settings(self, services: Services) -> RelaySettings:
+        return RelaySettings(
+            name=NAME,
+            slot=SLOT,
+            publication=SLOT,
+            topic_prefix=PREFIX,
+            postgres=self._dsn,
+            broker=services.broker,
+            schema_registry=services.schema_registry,
+            allow_unkeyed=True,
+        )
+
+    def check(self) -> None:
+        """Raise the error on which the workload or the relay ended, if one did."""
+        assert self._workload is not None and self._engine is not None
+        error = self._engine.error()
+        if error is not None:
+            raise error
+        if self._engine.process.poll() is not None and self.settled is None:
+            raise Indeterminate("the relay was stopped by someone else, so the topics lack what came after")
+        self._workload.check()
+
+    def status(self) -> Status:
+        """Return the relay's status. Raises the relay's own error when it ended on one."""
+        try:
+            return Status.from_json(request(NAME, {"request": "status"}))
+        except BwtuiError:
+            self.check()
+            raise
+
+    @property
+    def writes(self) -> dict[str, Any]:
+        """The workload's newest counts."""
+        return self._workload.latest if self._workload else {}
+
+    def settle(self, *, quiet: bool = False) -> Settled:
+        """Stop the writes, and wait until the relay has confirmed the last of them; once is enough.
+
+        ``quiet`` because a note in the middle of the screens would deface them.
+        Raises Indeterminate when it does not in time: the topics then lack something for a good reason.
+        """
+        if self.settled is None:
+            assert self._workload is not None
+            if not quiet:
+                self._progress.note("stopping the writes, and waiting for the relay to confirm the last one")
+            counts = self._workload.stop()
+            with contextlib.closing(shop.connect(self._dsn)) as connection, connection.cursor() as cursor:
+                cursor.execute("select pg_current_wal_lsn()::text")
+                end = parse_lsn(cursor.fetchall()[0][0])
+            start = time.monotonic()
+            status = self._wait_until_confirmed(end)
+            self.settled = Settled(counts, end, time.monotonic() - start, status)
+        return self.settled
+
+    def _wait_until_confirmed(self, end: int) -> Status:
+        deadline = time.monotonic() + CATCH_UP_SECONDS
+        while True:
+            status = self.status()
+            if status.confirmed_lsn >= end:
+                return status
+            if time.monotonic() > deadline:
+                raise Indeterminate(
+                    f"the relay confirmed {format_lsn(status.confirmed_lsn)} and not {format_lsn(end)}"
+                    f" within {CATCH_UP_SECONDS:.0f} s after the last write",
+                    status.detail or None,
+                )
+            time.sleep(_POLL)
+
+    def stop_relay(self) -> None:
+        """Stop the relay cleanly. Raises the error on which it ended instead."""
+        assert self._engine is not None
+        self._engine.stop(_STOP_SECONDS)
+        error = self._engine.error()
+        if error is not None:
+            raise error
+
+    def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Comparison:
+        """Read the topics back with an independent consumer and compare them with the tables."""
+        assert self._services is not None
+        self._progress.note("reading the topics back with an independent consumer")
+        with (
+            contextlib.closing(shop.connect(self._dsn)) as connection,
+            contextlib.closing(TopicReader(self._services.broker, self._services.schema_registry)) as reader,
+        ):
+            return compare(connection, reader, shop.TABLES, PREFIX, progress)
+
+    def close(self) -> None:
+        """End workload, relay and sandbox, in this order; each of them even if another does not end well."""
+        with contextlib.ExitStack() as stack:
+            if self._lock is not None:
+                stack.callback(self._lock.close)
+            if self._sandbox is not None and not self.options.keep:
+                stack.callback(self._sandbox.down)
+            if self._engine is not None:
+                stack.callback(self._engine.stop, _STOP_SECONDS)
+            if self._workload is not None:
+                stack.callback(self._workload.kill)
+
+    def _lock_folder(self) -> None:
+        self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = (self.options.folder / "demo.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RefusedError(
+                "another demo is running in this user's sandbox",
+                "end it first, or give this one another folder with BWTUI_SANDBOX_HOME and BWTUI_STATE_HOME",
+            ) from None
+
+
+class Show(Protocol):
+    """What happens between the start and the end: the headless clock, or the screens."""
+
+    def __call__(self, demo: Demo) -> None:
+        """Return when the demo shall end; the writes go on until then."""
+
+
+@contextlib.contextmanager
+def running(options: Options, progress: Progress) -> Iterator[Demo]:
+    """Start the demo; at the end of the block, or on any signal, everything it started is ended."""
+    with Interrupts() as interrupts:
+        demo = Demo(options, progress, interrupts)
+        try:
+            demo.start()
+            yield demo
+        finally:
+            interrupts.hold()
+            progress.note("stopping everything")
+            demo.close()
