@@ -46,10 +46,7 @@ class Batch:
         messages = route.messages
         if not messages:
             self._routes.append(route)
-        message: Message = {"key": key, "value": value, "timestamp": timestamp}
-        if headers is not None:
-            message["headers"] = headers
-        messages.append(message)
+        messages.append(Message(key, value, timestamp, headers))
         self.bytes += size
 
     def is_full(self) -> bool:
@@ -69,7 +66,7 @@ class Batch:
             self._sink.send(route.topic, messages, span)
             counters = route.counters
             counters.messages += len(messages)
-            counters.bytes += sum(len(m["value"] or b"") + len(m["key"] or b"") for m in messages)
+            counters.bytes += sum(len(m.value or b"") + len(m.key or b"") for m in messages)
             self._report.messages += len(messages)
         if span.pending or span.failed or span.lsn is not None:
             span.size = self.bytes

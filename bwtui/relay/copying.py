@@ -174,8 +174,9 @@ class Copying:
     def _drop(self, failure: DeliveryFailure) -> None:
         """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""
         route = self._parts.router.known(failure.topic)
-        message = failure.message or {}
-        encoded = [base64.b64encode(data or b"") for data in (message.get("key"), message.get("value"))]
+        message = failure.message
+        assert message is not None
+        encoded = [base64.b64encode(data or b"") for data in (message.key, message.value)]
         identity = Identity(self._lsn, 0, 0)
         columns = ["base64 of the message's key", "base64 of the message's value"]
         row = DroppedRow(

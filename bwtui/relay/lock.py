@@ -15,6 +15,7 @@ from bwtui.relay.control import LOCK_NAME, state_folder
 
 #: `is_held` takes the lock for an instant, so one refusal proves nothing yet.
 _PATIENCE = 0.5
+_POLL = 0.05
 
 
 class RelayLock:
@@ -64,6 +65,16 @@ def is_held(name: str) -> bool:
         return not _try_lock(descriptor, fcntl.LOCK_SH)
     finally:
         os.close(descriptor)
+
+
+def wait_until_free(name: str, timeout: float) -> bool:
+    """Wait until no process is the relay called ``name``; return False when ``timeout`` seconds have passed."""
+    deadline = time.monotonic() + timeout
+    while is_held(name):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
 def private_folder(path: Path) -> Path:

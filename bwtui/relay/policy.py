@@ -14,7 +14,7 @@ from bwtui.relay.ack import Span
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Sink
+from bwtui.sink.base import Message, Sink
 from bwtui.sink.dead_letter import DeadLetters, DroppedRow
 
 
@@ -56,6 +56,6 @@ class RowPolicy:
             value = json.dumps(letter).encode()
             self._sink.send(
                 topic,
-                [{"key": row.table.encode(), "value": value, "timestamp": int(time.time() * 1000)}],
+                [Message(row.table.encode(), value, int(time.time() * 1000))],
                 span,
             )

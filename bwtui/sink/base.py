@@ -1,18 +1,18 @@
 """What the relay needs of a sink, and how a failed delivery is told apart from a service that is down."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol
 
 from bwtui.relay.ack import Span
 
 
-class Message(TypedDict, total=False):
+class Message(NamedTuple):
     """One message: framed key and value bytes (None is null), and the commit time in Unix milliseconds."""
 
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
