@@ -36,7 +36,14 @@ COMMAND_LINE = "command line"
 DEFAULT = "default"
 _PROFILE_KEY = "profile"
 #: Variables that steer bwtui without being an option of a relay.
-OTHER_VARIABLES = ("BWTUI_PROFILE", "BWTUI_STATE_HOME", "BWTUI_DEBUG")
+OTHER_VARIABLES = (
+    "BWTUI_PROFILE",
+    "BWTUI_STATE_HOME",
+    "BWTUI_DEBUG",
+    "BWTUI_CACHE_HOME",
+    "BWTUI_SANDBOX_HOME",
+    "BWTUI_IVY_SETTINGS",
+)
 
 
 @dataclass(frozen=True, slots=True)

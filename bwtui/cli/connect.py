@@ -10,7 +10,7 @@ import click
 
 from bwtui.cli import relay_options
 from bwtui.crash import crash
-from bwtui.errors import BwtuiError, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 from bwtui.settings import RelaySettings
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from bwtui.relay.process import Listener
     from bwtui.relay.status import Status
 
-#: How long we wait for an engine that was asked to stop, when the screens are closed already (seconds).
-_STOP_TIMEOUT = 60.0
+#: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
+_STOP_TIMEOUT = 10.0
 
 _EPILOG = """\b
 Examples:
@@ -156,40 +156,47 @@ def _run_with_screens(settings: RelaySettings) -> None:
         click.echo(f"bwtui: relay {engine.name} has done its work and ended", err=True)
         return
     show(engine.name, owned=True)
-    error = _after_screens(engine)
-    if error is not None:
-        raise error
 
 
 def show(name: str, owned: bool) -> None:
-    """Open the screens on a running relay; the relay goes on whatever becomes of them."""
+    """Open the screens on a running relay; the relay goes on whatever becomes of them.
+
+    Raises the error on which the relay ended while they were open.
+    """
+    from bwtui.relay import outcome
     from bwtui.tui.app import run
 
+    crashed: BwtuiError | None = None
     try:
-        run(name, owned=owned)
+        if run(name, owned=owned) != 0:
+            crashed = BwtuiError("the screens ended on an error")
     except BwtuiError:
         raise
     except Exception as error:
         if os.environ.get("BWTUI_DEBUG"):
             raise
-        raise BwtuiError(
-            f"the screens ended on an error: {crash(error).message}",
-            f"the relay goes on: 'bwtui attach {name}' or 'bwtui stop {name}'",
-        ) from error
+        crashed = BwtuiError(f"the screens ended on an error: {crash(error).message}")
+    if _runs_on(name):
+        if crashed is not None:
+            crashed.hint = f"the relay goes on: 'bwtui attach {name}' or 'bwtui stop {name}'"
+            raise crashed
+        return
+    ended = outcome.read(name)
+    error_of_relay = ended.error() if ended else None
+    if error_of_relay or crashed:
+        raise error_of_relay or crashed or AssertionError
 
 
-def _after_screens(engine: "EngineProcess") -> BwtuiError | None:
+def _runs_on(name: str) -> bool:
+    """Return whether the relay runs; one that has closed its socket already is waited for."""
     from bwtui.relay.control import request
+    from bwtui.relay.lock import wait_until_free
 
-    if engine.process.poll() is None:
-        try:
-            request(engine.name, {"request": "status"})
-        except BwtuiError:
-            # Its socket is gone, so it is about to end: let its exit code become ours.
-            engine.process.wait(_STOP_TIMEOUT)
-        else:
-            click.echo(f"bwtui: relay {engine.name} goes on; 'bwtui attach {engine.name}' shows it", err=True)
-    return engine.error()
+    try:
+        request(name, {"request": "status"})
+    except ConnectionFailed:
+        return not wait_until_free(name, _STOP_TIMEOUT)
+    return True
 
 
 def _start(settings: RelaySettings) -> tuple["EngineProcess", "Status | None"]:

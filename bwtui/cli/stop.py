@@ -1,13 +1,10 @@
 """``bwtui stop``: asks a relay to stop, and waits until it is gone."""
 
-import time
-
 import click
 
 from bwtui.cli.relay_name import name_argument, only_relay, status_of
 from bwtui.errors import BwtuiError
 
-_POLL = 0.05
 _EPILOG = """\b
 Examples:
   bwtui stop                the only relay that runs
@@ -32,25 +29,15 @@ def stop(name: str | None, timeout: float) -> None:
     so the next start goes on from there.
     """
     from bwtui.relay.control import request
+    from bwtui.relay.lock import wait_until_free
 
     name = only_relay(name)
     status = status_of(name)
     request(name, {"request": "stop"})
-    if not _gone(name, timeout):
+    if not wait_until_free(name, timeout):
         raise BwtuiError(
             f"relay {name} has not stopped within {timeout:g} seconds",
             f"it may wait for Kafka or PostgreSQL; 'kill -9 {status.pid}' ends it, and what was not "
             "confirmed comes again",
         )
     click.echo(f"relay {name} has stopped")
-
-
-def _gone(name: str, timeout: float) -> bool:
-    from bwtui.relay.lock import is_held
-
-    deadline = time.monotonic() + timeout
-    while is_held(name):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(_POLL)
-    return True

@@ -68,7 +68,7 @@ def is_held(name: str) -> bool:
 
 
 def wait_until_free(name: str, timeout: float) -> bool:
-    """Wait until no process is the relay called ``name``; return False when ``timeout`` seconds have passed."""
+    """Wait until no process is the relay called ``name``; return False after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while is_held(name):
         if time.monotonic() > deadline:

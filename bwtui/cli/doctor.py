@@ -1,0 +1,156 @@
+"""``bwtui doctor``: every precondition of a relay, each with what mends it; nothing is made or changed."""
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli.connect import relay_settings
+from bwtui.cli.relay_options import relay_options
+from bwtui.crash import crash
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.settings import RelaySettings
+
+if TYPE_CHECKING:
+    from bwtui.source.connection import Connection
+
+_EPILOG = """\b
+Examples:
+  bwtui doctor -d "dbname=shop"
+  bwtui doctor -d service=shop -b kafka:9092 -r http://registry:8081 --json
+  bwtui doctor -d service=shop --table 'public\\..*' -u
+
+\b
+It takes the options of connect, because the preconditions depend on them. The
+exit code is that of the first precondition that does not hold.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of one precondition."""
+
+    name: str
+    found: str = ""
+    error: BwtuiError | None = None
+    skipped: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as an object of ``doctor --json``."""
+        outcome = "failed" if self.error else "skipped" if self.skipped else "ok"
+        return {
+            "name": self.name,
+            "result": outcome,
+            "message": self.error.message if self.error else self.found,
+            "hint": self.error.hint if self.error else None,
+            "exit_code": self.error.exit_code if self.error else 0,
+        }
+
+
+@click.command(epilog=_EPILOG)
+@relay_options
+@click.option("--json", "as_json", is_flag=True, help="One object with all results.")
+def doctor(as_json: bool, **given: Any) -> None:
+    """Check every precondition of a relay, and say how to mend what does not hold."""
+    from bwtui.relay.outcome import error_with_code
+
+    settings = relay_settings(given)
+    results = []
+    for result in _results(settings):
+        results.append(result)
+        if not as_json:
+            click.echo(_line(result))
+    failed = [result.error for result in results if result.error]
+    if as_json:
+        checks = [result.to_json() for result in results]
+        click.echo(json.dumps({"ok": not failed, "checks": checks}))
+    if failed:
+        told = f"{len(failed)} of {len(results)} preconditions do not hold"
+        raise error_with_code(failed[0].exit_code, told, None)
+    if not as_json:
+        click.echo("all preconditions hold; start with 'bwtui connect'")
+
+
+def _line(result: Result) -> str:
+    if result.skipped:
+        return f"  -   {result.name}: {result.found}"
+    if result.error is None:
+        return f"  ok  {result.name}: {result.found}"
+    hint = f"\n        {result.error.hint}" if result.error.hint else ""
+    return f"FAIL  {result.name}: {result.error.message}{hint}"
+
+
+def _results(settings: RelaySettings) -> Iterable[Result]:
+    yield from _postgres(settings)
+    yield _run("Kafka", lambda: _check_kafka(settings))
+    yield _run("schema registry", lambda: _check_registry(settings))
+
+
+def _postgres(settings: RelaySettings) -> Iterable[Result]:
+    from bwtui.source.connection import connect
+    from bwtui.source.preflight import server_checks
+
+    opened: list[Connection] = []
+
+    def open_connection() -> str:
+        opened.append(connect(settings.postgres))
+        info = opened[0].info
+        return f"{info.user} at {info.host or 'local'}:{info.port}/{info.dbname}"
+
+    first = _run("PostgreSQL", open_connection)
+    yield first
+    if first.error is not None:
+        yield Result("the server's preconditions", "not checked without a connection", skipped=True)
+        return
+    connection = opened[0]
+    try:
+        for check in server_checks(connection, settings):
+            yield _run(check.name, check.run)
+        yield _run("slot is free", lambda: _check_free(connection, settings))
+    finally:
+        connection.close()
+
+
+def _run(name: str, check: Callable[[], str]) -> Result:
+    import psycopg2
+
+    try:
+        return Result(name, check())
+    except BwtuiError as error:
+        return Result(name, error=error)
+    except psycopg2.Error as error:
+        primary = error.diag.message_primary or "the connection was lost"
+        return Result(name, error=RefusedError(f"PostgreSQL: {primary}", error.diag.message_hint))
+    except Exception as error:
+        # One check that breaks must not hide the others.
+        return Result(name, error=crash(error))
+
+
+def _check_free(connection: "Connection", settings: RelaySettings) -> str:
+    from bwtui.source.slot import slot_state
+
+    slot = slot_state(connection, settings.slot)
+    if slot is None or not slot.active:
+        return "nobody reads it"
+    raise RefusedError(
+        f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
+        "stop the other consumer ('bwtui stop', if it is a relay of ours), or name another with -s/--slot",
+    )
+
+
+def _check_kafka(settings: RelaySettings) -> str:
+    from bwtui.sink.config import DEFAULT_MAX_MESSAGE_BYTES, client_config
+    from bwtui.sink.topics import TopicAdmin
+
+    found = TopicAdmin(client_config(settings), DEFAULT_MAX_MESSAGE_BYTES).check()
+    return f"{found['brokers']} brokers, cluster {found['cluster_id']}"
+
+
+def _check_registry(settings: RelaySettings) -> str:
+    from bwtui.encode.registry import SchemaRegistry
+
+    registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+    registry.check()
+    return registry.url_without_user
