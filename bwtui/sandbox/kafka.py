@@ -32,6 +32,9 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "4",
     "group.initial.rebalance.delay.ms": "0",
+    # A broker that was killed may come back only when the controller has given it up: by default after 9 s.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
     "auto.create.topics.enable": "true",
     "num.partitions": "3",
 }

@@ -12,6 +12,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -137,11 +138,11 @@ class Sandbox:
         pid = self._supervisor()
         if pid is not None:
             _signal(pid, signal.SIGTERM)
-            if not self._gone(DOWN_SECONDS):
+            if not self._gone(pid, DOWN_SECONDS):
                 # Its services go with it: the kernel tells them.
                 _signal(pid, signal.SIGKILL)
-                self._gone(DOWN_SECONDS)
-        self._reap()
+                self._gone(pid, DOWN_SECONDS)
+        self._let_go()
         if wipe:
             self._layout.wipe()
 
@@ -191,13 +192,13 @@ class Sandbox:
                 cwd="/",
                 start_new_session=True,
             )
+        # It outlives this object when it is detached, yet must not stay a zombie once it ended.
+        threading.Thread(target=self._tether.wait, daemon=True).start()
 
     def _detach(self) -> None:
         if self._tether and self._tether.stdin:
             self._tether.stdin.write(DETACH)
             self._tether.stdin.close()
-            # It is not ours to wait for any more; without this Python warns about a forgotten child.
-            self._tether.returncode = 0
             self._tether = None
 
     def _abandon(self) -> None:
@@ -214,10 +215,9 @@ class Sandbox:
             with contextlib.suppress(ValueError):
                 signal.signal(signal.SIGINT, previous)
 
-    def _reap(self) -> None:
-        if self._tether:
-            if self._tether.stdin:
-                self._tether.stdin.close()
+    def _let_go(self) -> None:
+        if self._tether and self._tether.stdin:
+            self._tether.stdin.close()
             self._tether.wait(DOWN_SECONDS)
             self._tether = None
 
@@ -294,9 +294,10 @@ class Sandbox:
             pass
         return None
 
-    def _gone(self, seconds: float) -> bool:
+    def _gone(self, pid: int, seconds: float) -> bool:
         deadline = time.monotonic() + seconds
-        while self._supervisor() is not None:
+        # The lock says that it ended its services; it is an instant later that the process itself is gone.
+        while self._supervisor() == pid or _exists(pid):
             if time.monotonic() > deadline:
                 return False
             time.sleep(POLL_SECONDS)
@@ -337,3 +338,11 @@ def _death(service: ServiceStatus) -> BwtuiError:
 def _signal(pid: int, number: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

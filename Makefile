@@ -1,0 +1,68 @@
+# Everything is set up by the target that is asked for; only Python 3.11+, make and a package registry
+# are needed. Settings: ARGS="…" for the program that a target runs, PYTHON=… for the interpreter.
+
+SHELL := /bin/sh
+PYTHON ?=
+ARGS ?=
+
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
+CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 python
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check format bench venv lock clean
+
+help: ## Show this help.
+	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@printf '\nOptions go into ARGS: make demo ARGS="--headless --seconds 20"\n'
+
+demo: .venv/installed ## Start real services and show the relay live; q ends it.
+	@$(BIN)/bwtui demo $(ARGS)
+
+test: .venv/installed-dev ## Run all tests, on real services that are started for them.
+	@$(BIN)/python -m pytest -o asyncio_default_fixture_loop_scope=function $(ARGS)
+
+check: .venv/installed-dev ## Check style, types and import contracts.
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/installed-dev ## Format the sources, and mend what ruff can mend.
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: .venv/installed ## Measure rows per second and memory of the relay.
+	@$(BIN)/python benchmarks/relay.py $(ARGS)
+
+venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
+
+lock: .venv/installed-dev ## Pin all versions anew: constraints.txt and the sandbox's files.
+	$(BIN)/python -m venv --clear .venv/fresh
+	.venv/fresh/bin/python -m pip install --disable-pip-version-check -e '.[dev]'
+	.venv/fresh/bin/python -m pip freeze --exclude-editable | sed "1i\\# Versions that are known to work together; written by make lock." > constraints.txt
+	rm -rf .venv/fresh
+	$(BIN)/python -m bwtui.sandbox.relock
+
+clean: ## Remove .venv and what the tools left; the user's cache folder stays.
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+
+.venv/installed: .venv/bin/python constraints.txt pyproject.toml
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+.venv/installed-dev: .venv/bin/python constraints.txt pyproject.toml
+	@$(PIP_INSTALL) -e '.[dev]'
+	@touch $@ .venv/installed
+
+.venv/bin/python:
+	@for python in $(CANDIDATES); do \
+	  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "making .venv with $$("$$python" --version)"; \
+	    exec "$$python" -m venv --clear .venv; \
+	  fi; \
+	done; \
+	echo "bwtui needs Python 3.11 or newer with its venv module, and none was found; name one with make PYTHON=/path/to/python3" >&2; \
+	exit 2

@@ -1,0 +1,3 @@
+"""Fixture plugins for every test."""
+
+pytest_plugins = ["tests.fix_sandbox"]

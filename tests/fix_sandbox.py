@@ -1,0 +1,70 @@
+"""Fixtures: one sandbox for the whole test run, and a fresh database for each test that asks for one."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+
+from bwtui.sandbox.progress import Plain
+from bwtui.sandbox.supervisor import Sandbox, Services
+
+DROP_SECONDS = 20.0
+
+
+@pytest.fixture(scope="session")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """The sandbox of this run, for tests that stop and start its services; they must leave all running.
+
+    It ends with the test run, also when that is killed.
+    """
+    sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"))
+    sandbox.up(Plain(), attached=True)
+    yield sandbox
+    sandbox.down(wipe=True)
+
+
+@pytest.fixture(scope="session")
+def services(sandbox: Sandbox) -> Services:
+    """Where the run's PostgreSQL, Kafka and schema registry answer."""
+    return sandbox.services()
+
+
+@pytest.fixture
+def database(services: Services, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The connection URI of a fresh, empty database; it is dropped with its slots after the test."""
+    name = f"test_{Path(request.node.path).stem}_{time.monotonic_ns():x}"[-60:]
+    with closing(_connect(services.postgres)) as connection, connection.cursor() as cursor:
+        cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    yield urlsplit(services.postgres)._replace(path=f"/{name}").geturl()
+    with closing(_connect(services.postgres)) as connection:
+        _drop(connection, name)
+
+
+def _connect(conninfo: str) -> "psycopg2.extensions.connection":
+    connection = psycopg2.connect(conninfo)
+    connection.autocommit = True
+    return connection
+
+
+def _drop(connection: "psycopg2.extensions.connection", name: str) -> None:
+    # A logical slot keeps its database from being dropped, and a walsender its slot.
+    slots = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s"
+    deadline = time.monotonic() + DROP_SECONDS
+    with connection.cursor() as cursor:
+        while True:
+            cursor.execute(
+                "select pg_terminate_backend(pid) from pg_stat_activity where datname = %s", [name]
+            )
+            try:
+                cursor.execute(slots, [name])
+                cursor.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+            except (psycopg2.errors.ObjectInUse, psycopg2.errors.UndefinedObject):
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return
