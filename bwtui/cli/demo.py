@@ -65,7 +65,7 @@ def demo(headless: bool, seconds: float | None, rate: float, seed: int, keep: bo
             if as_json:
                 click.echo(json.dumps({"verdict": "indeterminate", "sentence": undecided.message}))
             raise
-    return _report(*result, as_json)
+    return report(*result, as_json)
 
 
 def _check_modes(headless: bool, seconds: float | None) -> None:
@@ -107,7 +107,8 @@ def _play(
     return comparison, settled.to_json()
 
 
-def _report(comparison: "Comparison", details: dict[str, Any], as_json: bool) -> int:
+def report(comparison: "Comparison", details: dict[str, Any], as_json: bool) -> int:
+    """Print the verdict on stdout, and return the exit code that goes with it."""
     from rich.console import Console
 
     if as_json:

@@ -56,11 +56,15 @@ class TopicContents:
     holes: int = 0
     #: Records that can't be decoded, or that have a key, or no key, where the table says otherwise.
     unreadable: int = 0
-    #: Records of a key in another partition, or with other key bytes, than before; compaction keeps both.
-    split_keys: int = 0
     latest: dict[tuple[Any, ...], Mapping[str, Any]] = field(default_factory=dict)
     rows: list[Mapping[str, Any]] = field(default_factory=list)
     _homes: dict[tuple[Any, ...], tuple[int | None, bytes | None]] = field(default_factory=dict)
+    _split: set[tuple[Any, ...]] = field(default_factory=set)
+
+    @property
+    def split_keys(self) -> int:
+        """Keys in two partitions, or with two different byte strings: a compaction keeps both."""
+        return len(self._split)
 
     def add(self, key: Any, value: Any, partition: int | None, key_bytes: bytes | None) -> None:
         """Take one decoded record; records of a partition come in the order of their offsets."""
@@ -75,7 +79,7 @@ class TopicContents:
             return
         identity = tuple(key[name] for name in self.key)
         if self._homes.setdefault(identity, (partition, key_bytes)) != (partition, key_bytes):
-            self.split_keys += 1
+            self._split.add(identity)
         if value is None:
             self.latest.pop(identity, None)
         else:
@@ -85,7 +89,8 @@ class TopicContents:
 class TopicReader:
     """Reads whole topics, once, from the first offset to the last one that existed at the start."""
 
-    def __init__(self, broker: str, registry: str) -> None:
+    def __init__(self, broker: str, registry: str, timeout: float = _TIMEOUT) -> None:
+        self._timeout = timeout
         self._consumer = Consumer(
             {
                 "bootstrap.servers": broker,
@@ -110,7 +115,7 @@ class TopicReader:
 
     def topics(self, prefix: str) -> set[str]:
         """Return the names of all topics that start with ``prefix`` and a dot."""
-        found = _decided(lambda: self._consumer.list_topics(timeout=_TIMEOUT), "list the topics")
+        found = _decided(lambda: self._consumer.list_topics(timeout=self._timeout), "list the topics")
         return {name for name in found.topics if name.startswith(f"{prefix}.")}
 
     def read(self, contents: Iterable[TopicContents], progress: Callable[[int, int], None]) -> None:
@@ -141,9 +146,9 @@ class TopicReader:
         def look() -> dict[Place, tuple[int, int]]:
             pinned = {}
             for topic in by_topic:
-                for partition in self._consumer.list_topics(topic, _TIMEOUT).topics[topic].partitions:
+                for partition in self._consumer.list_topics(topic, self._timeout).topics[topic].partitions:
                     place = TopicPartition(topic, partition)
-                    pinned[topic, partition] = self._consumer.get_watermark_offsets(place, _TIMEOUT)
+                    pinned[topic, partition] = self._consumer.get_watermark_offsets(place, self._timeout)
             return pinned
 
         return _decided(look, "pin the offsets")

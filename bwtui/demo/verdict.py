@@ -72,7 +72,7 @@ class Comparison:
             "extra": "rows that only the topics have",
             "different": "rows that differ",
             "unreadable": "records that can't be read",
-            "split_keys": "records of a key in another partition or form than before",
+            "split_keys": "keys in two partitions or forms",
         }
         sums = {name: sum(getattr(table, name) for table in self.tables) for name in names}
         reasons = [f"{sums[name]:,} {text}" for name, text in names.items() if sums[name]]
@@ -127,7 +127,7 @@ def _remark(table: TableVerdict) -> str:
 def _extras(table: TableVerdict) -> dict[str, int]:
     return {
         "unreadable": table.unreadable,
-        "in a second place": table.split_keys,
+        "keys in two places": table.split_keys,
         "holes in the log": table.holes,
     }
 
