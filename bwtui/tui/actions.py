@@ -58,7 +58,12 @@ ACTIONS = (
         "errors_only", ("e",), "Errors only", "Show only what has errors; again for all", "View", footer=True
     ),
     Action(
-        "maximise", ("m",), "Maximise", "Give the whole screen to the focused panel; again restores", "View"
+        "maximise",
+        ("m",),
+        "Max",
+        "Give the whole screen to the focused panel; again restores",
+        "View",
+        footer=True,
     ),
     Action("next_panel", ("tab",), "Next panel", "Move the focus to the next panel", "View"),
     Action("previous_panel", ("shift+tab",), "Previous panel", "Move the focus to the panel before", "View"),

@@ -124,8 +124,18 @@ class RelayApp(App[Ending]):
         """Show all keys."""
         self.push_screen(HelpScreen())
 
+    async def action_quit(self) -> None:
+        """Textual's own way out asks as well."""
+        self.ask_to_leave()
+
+    def action_help_quit(self) -> None:
+        """So does Ctrl+C where nothing is selected."""
+        self.ask_to_leave()
+
     def ask_to_leave(self) -> None:
         """Ask how to leave; a second time while stopping, just leave."""
+        if isinstance(self.screen, LeaveScreen):
+            return
         model = self.model
         running = self.session.live and model.link in ("live", "stale") and not self.stopping
         self.push_screen(

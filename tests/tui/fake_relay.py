@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import dataclasses
 import json
-import os
 import time
 from typing import Any
 
@@ -53,7 +52,7 @@ async def main(shop: Shop) -> None:
     path.unlink(missing_ok=True)
     server = Server(shop)
     listener = await asyncio.start_unix_server(server.serve, path)
-    os.chmod(path, 0o600)
+    path.chmod(0o600)
     await server.stopped.wait()
     # The answer to the request to stop goes out first.
     await asyncio.sleep(0.2)

@@ -43,20 +43,36 @@ class ShopTable:
 TABLES = {
     "public.customers": ShopTable(42, 120_000, (0.3, 0.65, 0.05), ("id", "name", "email", "city", "created")),
     "public.products": ShopTable(18, 8_400, (0.1, 0.9, 0), ("id", "sku", "title", "price", "photo")),
-    "public.orders": ShopTable(640, 2_350_000, (0.4, 0.58, 0.02), ("id", "customer_id", "status", "total", "placed")),
+    "public.orders": ShopTable(
+        640, 2_350_000, (0.4, 0.58, 0.02), ("id", "customer_id", "status", "total", "placed")
+    ),
     "public.order_items": ShopTable(
-        1900, 9_800_000, (0.9, 0.08, 0.02), ("order_id", "line", "product_id", "quantity", "price"),
-        key=("order_id", "line"), width=64,
+        1900,
+        9_800_000,
+        (0.9, 0.08, 0.02),
+        ("order_id", "line", "product_id", "quantity", "price"),
+        key=("order_id", "line"),
+        width=64,
     ),
     "public.audit": ShopTable(
-        710, 4_100_000, (1, 0, 0), ("at", "who", "what"), key=(),
-        notes=("unkeyed: messages have no key, and updates and deletes are not captured",), width=180,
+        710,
+        4_100_000,
+        (1, 0, 0),
+        ("at", "who", "what"),
+        key=(),
+        notes=("unkeyed: messages have no key, and updates and deletes are not captured",),
+        width=180,
     ),
     "warehouse.stock": ShopTable(
-        260, 52_000, (0.05, 0.95, 0), ("product_id", "bin", "amount", "dimensions"), key=("product_id", "bin"),
-        notes=("dimensions: type box is sent as text",), width=48,
+        260,
+        52_000,
+        (0.05, 0.95, 0),
+        ("product_id", "bin", "amount", "dimensions"),
+        key=("product_id", "bin"),
+        notes=("dimensions: type box is sent as text",),
+        width=48,
     ),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -196,20 +212,29 @@ class Shop:
             return ()
         return (
             ErrorEntry(
-                now - 40, "warning", "public.audit",
+                now - 40,
+                "warning",
+                "public.audit",
                 "table public.audit has no primary key, so its messages have no key",
                 "add a primary key, or leave the table out with --exclude-table audit",
             ),
             ErrorEntry(
-                now - 3, "too large", "public.products",
+                now - 3,
+                "too large",
+                "public.products",
                 "a message for topic products is larger than the broker takes (1,048,576 bytes)",
-                "raise max.message.bytes of the topic, or exclude the column from the publication", 17,
+                "raise max.message.bytes of the topic, or exclude the column from the publication",
+                17,
             ),
             ErrorEntry(
-                now - 25, "broker", None, "the broker at 127.0.0.1:59092 did not answer for 12 s",
-                "the relay waits and loses nothing; see that the broker runs", 4,
+                now - 25,
+                "broker",
+                None,
+                "the broker at 127.0.0.1:59092 did not answer for 12 s",
+                "the relay waits and loses nothing; see that the broker runs",
+                4,
             ),
-        )  # fmt: skip
+        )
 
     def _change(self, number: int) -> ChangeSample:
         names = list(TABLES)
@@ -264,7 +289,7 @@ def _value(name: str, number: int) -> str | None:
         "price": f"{number * 7 % 9000 / 100:.2f}",
         "total": f"{number * 31 % 90000 / 100:.2f}",
         "what": f"changed order {100_000 + number} [from the shop, page {number % 40}]",
-        "title": "Kettle, 1.7 l, with a very long name that does not fit into any narrow column of any terminal",
+        "title": "Kettle, 1.7 l, with a very long name that does not fit into a narrow column of any terminal",
         "dimensions": f"({number % 9},{number % 7}),(0,0)",
         "at": f"2026-01-15 12:{number // 600 % 60:02}:{number // 10 % 60:02}.{number % 10}+00",
         "placed": f"2026-01-15 12:{number // 600 % 60:02}:{number // 10 % 60:02}+00",

@@ -32,6 +32,8 @@ class RelayScreen(Screen[None]):
     #: The mode this screen belongs to, which is marked among the tabs.
     mode: ClassVar[str] = ""
     wants_changes: ClassVar[bool] = False
+    #: The widgets are there, so that a picture can be painted.
+    ready: bool = False
 
     def compose(self) -> ComposeResult:
         """Make header, body, filter line and footer; a recording's transport bar goes above the footer."""
@@ -74,8 +76,10 @@ class RelayScreen(Screen[None]):
         return cast("RelayApp", self.app)
 
     def on_mount(self) -> None:
-        """Give the focus to the main list."""
+        """Paint what is known, and give the focus to the main list."""
+        self.ready = True
         self.main_grid().focus()
+        self.refresh_picture()
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened while another screen was shown."""
@@ -83,7 +87,7 @@ class RelayScreen(Screen[None]):
 
     def refresh_picture(self) -> None:
         """Paint header and body."""
-        if not self.is_mounted:
+        if not self.ready:
             return
         model = self.relay.model
         self.set_class(model.link in ("gone", "stale"), "-stale")

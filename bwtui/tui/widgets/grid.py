@@ -66,6 +66,7 @@ class Grid(ScrollView, can_focus=True):
         self.empty_text = ""
         self.sort_mark: tuple[str, bool] | None = None
         self._cursor = 0
+        self._tail = False
         self._hover = -1
         self._placed: list[Placed] = []
         self._tones: dict[str, Style] = {}
@@ -98,6 +99,7 @@ class Grid(ScrollView, can_focus=True):
     def set_rows(self, rows: Sequence[Row], *, tail: bool = False) -> None:
         """Show these rows; repaints only what differs. With ``tail`` the cursor goes to the last row."""
         old, key = self.rows, self.cursor_key
+        self._tail = tail
         self.rows = list(rows)
         if len(old) == len(rows) and all(a.key == b.key for a, b in zip(old, rows, strict=True)):
             self._repaint_changes(old)
@@ -106,7 +108,7 @@ class Grid(ScrollView, can_focus=True):
             self.refresh()
         if tail:
             self._cursor = max(len(self.rows) - 1, 0)
-            self.scroll_end(animate=False, immediate=True)
+            self.scroll_end(animate=False, immediate=True, force=True)
         else:
             self._cursor = self._find(key)
         if self.cursor_key != key:
@@ -126,9 +128,9 @@ class Grid(ScrollView, can_focus=True):
         self._cursor = min(max(index, 0), len(self.rows) - 1)
         top, page = self.scroll_offset.y, self._page
         if self._cursor < top:
-            self.scroll_to(y=self._cursor, animate=False, immediate=True)
+            self.scroll_to(y=self._cursor, animate=False, immediate=True, force=True)
         elif self._cursor >= top + page:
-            self.scroll_to(y=self._cursor - page + 1, animate=False, immediate=True)
+            self.scroll_to(y=self._cursor - page + 1, animate=False, immediate=True, force=True)
         if self._cursor != before:
             self._repaint_row(before)
             self._repaint_row(self._cursor)
@@ -217,6 +219,8 @@ class Grid(ScrollView, can_focus=True):
         """Choose the columns that fit."""
         self._placed = place(self.columns, self.size.width)
         self.virtual_size = Size(self.size.width, len(self.rows) + 1)
+        if self._tail:
+            self.scroll_end(animate=False, immediate=True, force=True)
         self.refresh()
 
     def notify_style_update(self) -> None:

@@ -87,8 +87,11 @@ def _tabs(model: Model, screen: str) -> Content:
         if name == "errors" and status is not None and status.errors:
             total = sum(entry.count for entry in status.errors)
             text = f" {number} {title} {figures.count(total)} "
-        style = "bold $background on $primary" if name == screen else "$quiet"
-        parts.append(Content.styled(text, f"{style} @click=screen.show('{name}')"))
+        if name == screen:
+            # No link: Textual would paint it in the colour of links, which can't be read here.
+            parts.append(Content.styled(text, "bold $background on $primary"))
+        else:
+            parts.append(Content.styled(text, f"$quiet @click=screen.show('{name}')"))
     return Content.assemble(*parts)
 
 

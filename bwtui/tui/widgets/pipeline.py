@@ -5,7 +5,7 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.reactive import reactive
 from textual.widget import Widget
-from textual.widgets import Sparkline, Static
+from textual.widgets import Sparkline
 
 from bwtui.lsn import format_lsn
 from bwtui.relay.status import STAGES, StageStatus, Status
@@ -26,6 +26,11 @@ class StageBox(Widget):
         super().__init__(id=f"stage-{name}", classes="box")
         self.border_title = name
 
+    def on_resize(self) -> None:
+        """Shorten the title where it would be cut."""
+        name = str(self.id).removeprefix("stage-")
+        self.border_title = name if self.size.width >= len(name) + 4 else name[:3]
+
     def watch_slow(self, slow: bool) -> None:
         """Mark the box in words and with a heavy border."""
         self.set_class(slow, "-slow")
@@ -43,11 +48,19 @@ class StageBox(Widget):
             lines.append(Content.assemble((bar, tone), (queue, "$quiet")))
         else:
             bar = figures.gauge(share, width) if stage.capacity else "·" * width
-            limit = f" / {figures.count(stage.capacity)}" if stage.capacity else ""
+            limit = f" / {stage.capacity}" if stage.capacity and width >= 19 else ""
             lines.append(Content.styled(bar, tone if stage.capacity else "$line"))
             lines.append(_pair("queue", f"{figures.count(stage.queue)}{limit}", width))
             lines.append(_pair("total", figures.count(stage.total), width))
         return Content("\n").join(lines)
+
+
+class Arrow(Widget):
+    """What connects two boxes; its shaft is there when the room is."""
+
+    def render(self) -> str:
+        """Return the arrow."""
+        return "▶".rjust(self.content_size.width, "─")
 
 
 class Pipeline(Vertical):
@@ -60,12 +73,12 @@ class Pipeline(Vertical):
         yield Line(id="ends")
         with Horizontal(id="flow"):
             yield EndBox("PostgreSQL", id="source")
-            yield Static("─▶", classes="arrow end", markup=False)
+            yield Arrow(classes="end")
             for name in STAGES:
                 if name != STAGES[0]:
-                    yield Static("▶", classes="arrow", markup=False)
+                    yield Arrow()
                 yield StageBox(name)
-            yield Static("─▶", classes="arrow end", markup=False)
+            yield Arrow(classes="end")
             yield EndBox("Kafka", id="sink")
         yield Line(id="position")
         with Horizontal(id="vitals"):
@@ -84,17 +97,29 @@ class Pipeline(Vertical):
             box.stage = status.stages.get(name, StageStatus())
             box.slow = name == slow
         width = self.content_size.width
+        boxed = bool(self.query_one("#source").display)
+        position = _background(status, width) if boxed else _position(status, width)
         self.query_one("#ends", Line).put(_ends(picture, status, width))
         self.query_one("#source", EndBox).put(_source(picture, status))
         self.query_one("#sink", EndBox).put(_sink(status))
-        self.query_one("#position", Line).put(_snapshot(status, width) or _position(status, width))
+        self.query_one("#position", Line).put(_snapshot(status, width) or position)
         self._show_vitals(picture, status)
 
     def _show_vitals(self, picture: Picture, status: Status) -> None:
         delivered = status.stages.get("acknowledge", StageStatus()).per_second
         rate = f"{figures.rate(delivered)}/s".rjust(8)
-        self.query_one("#delivered", Line).put(Content.assemble(("delivered ", "$quiet"), (rate, "bold")))
-        self.query_one("#throughput", Sparkline).data = list(picture.delivered)
+        lines = [Content.assemble(("delivered ", "$quiet"), (rate, "bold"))]
+        if self.query_one("#vitals").size.height > 1:
+            peak = f"{figures.rate(max(picture.delivered, default=0.0))}/s".rjust(8)
+            lines.append(Content.assemble(("peak      ", "$quiet"), peak))
+            lines.append(Content.styled("of the last 2 m", "$quiet"))
+        self.query_one("#delivered", Line).put(Content("\n").join(lines))
+        chart = self.query_one("#throughput", Sparkline)
+        # One point a cell, newest at the right: stretched or bundled points would jump about.
+        # The zero makes the scale begin at zero.
+        room = max(chart.content_size.width - 1, 1)
+        points = picture.delivered[-room:]
+        chart.data = [0.0] * (1 + room - len(points)) + list(points)
         cpu = figures.NONE if picture.cpu is None else f"{picture.cpu * 100:.0f}%"
         memory = figures.size(status.resident_bytes).rjust(7)
         engine = Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
@@ -121,22 +146,29 @@ def _named(name: str, value: str, tone: str = "") -> Content:
 
 def _safe(picture: Picture, status: Status) -> str:
     """Say how much WAL may still pile up before the slot is in danger, and how long that takes."""
+    return f"{_safe_bytes(status)} {_time_left(picture)}".strip()
+
+
+def _safe_bytes(status: Status) -> str:
     if status.safe_wal_bytes is None:
         return "no limit"
+    return figures.size(max(status.safe_wal_bytes, 0))
+
+
+def _time_left(picture: Picture) -> str:
     left = picture.seconds_left()
-    time_left = "" if left is None else f" ≈ {figures.duration(left)}"
-    return f"{figures.size(max(status.safe_wal_bytes, 0))}{time_left}"
+    return "" if left is None else f"≈ {figures.duration(left)}"
 
 
 def _ends(picture: Picture, status: Status, width: int) -> Content:
     wal = judgement.of_wal_status(status.wal_status)
     version = status.server_version.split(" ")[0]
     parts = [
-        Content.assemble(("PostgreSQL ", "bold"), (version, "bold")),
-        _named("slot", status.slot[:20]),
+        Content.assemble((f"PostgreSQL {version}", "bold"), f" ▸ {status.slot[:16]}"),
         _named("wal", f"{wal.mark} {wal.word}", _TONES[wal.tone]),
         _named("kept", figures.size(status.retained_wal_bytes)),
-        _named("safe", _safe(picture, status)),
+        _named("safe", _safe_bytes(status)),
+        Content(_time_left(picture)),
         Content.assemble(("▶ Kafka ", "bold"), status.broker),
     ]
     return _joined(parts, width)
@@ -154,8 +186,18 @@ def _position(status: Status, width: int) -> Content:
         _named("received", format_lsn(status.received_lsn)),
         _named("transactions", figures.count(status.transactions)),
     ]
-    if status.spill_bytes:
-        parts.append(_named("spilled", figures.size(status.spill_bytes)))
+    return _joined(parts, width)
+
+
+def _background(status: Status, width: int) -> Content:
+    """Return what the boxes have no room for."""
+    spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
+    parts = [
+        _named("publication", status.publication),
+        _named("received LSN", format_lsn(status.received_lsn)),
+        _named("restart LSN", format_lsn(status.restart_lsn)),
+        _named("spilled by the server", spilled),
+    ]
     return _joined(parts, width)
 
 

@@ -1,0 +1,108 @@
+"""A clock that stands still, and a relay that is a function of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from textual.pilot import Pilot
+
+from bwtui.errors import ConnectionFailed
+from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.tui.app import RelayApp
+from bwtui.tui.screens.dialogs import Ending
+from bwtui.tui.state import Session
+from tests.tui.shop import NOON, Shop
+
+
+class Clock:
+    """Time that only moves when a test moves it."""
+
+    def __init__(self, now: float = NOON + 60) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class FakeRelay:
+    """A data source over a `Shop`."""
+
+    def __init__(self, shop: Shop, clock: Clock) -> None:
+        self.name = shop.name
+        self.shop = shop
+        self.clock = clock
+        self.gone = False
+        #: Set to let the status stand still, as that of an engine whose loop hangs does.
+        self.frozen_at: float | None = None
+        self.stops = 0
+        self.asked_changes = 0
+
+    async def status(self) -> Status:
+        self._check()
+        return self.shop.status(self.frozen_at if self.frozen_at is not None else self.clock.now)
+
+    async def changes(self, after: int) -> list[ChangeSample]:
+        self._check()
+        self.asked_changes += 1
+        return self.shop.changes(self.clock.now, after)
+
+    async def schemas(self) -> list[SchemaEntry]:
+        self._check()
+        return self.shop.schemas()
+
+    async def stop(self) -> None:
+        self._check()
+        self.stops += 1
+
+    async def close(self) -> None:
+        pass
+
+    def _check(self) -> None:
+        if self.gone:
+            raise ConnectionFailed(
+                f"no relay called {self.name} is running", "start one with 'bwtui connect'"
+            )
+
+
+class Stage:
+    """An app over a fake relay, and the means to let time pass in it."""
+
+    def __init__(self, shop: Shop | None = None, session: Session | None = None) -> None:
+        self.clock = Clock()
+        self.relay = FakeRelay(shop or Shop(), self.clock)
+        self.pilot: Pilot[Ending]
+        self.app = RelayApp(self.relay, session or Session(), self.clock)
+
+    @asynccontextmanager
+    async def run(self, size: tuple[int, int] = (120, 30)) -> AsyncIterator[Pilot[Ending]]:
+        """Run the app in a terminal of this size, with a first picture in it."""
+        async with self.app.run_test(size=size) as pilot:
+            self.pilot = pilot
+            await self.advance(2)
+            yield pilot
+
+    async def press(self, *keys: str) -> None:
+        """Press keys and wait until nothing is under way."""
+        await self.pilot.press(*keys)
+        await self.settle()
+
+    async def show(self, mode: str) -> None:
+        """Go to a screen, and wait until it has its data."""
+        self.app.show_mode(mode)
+        await self.settle()
+        await self.advance(1)
+
+    async def settle(self) -> None:
+        """Wait until nothing is under way and the screen can be read."""
+        await self.app.workers.wait_for_complete()
+        await self.pilot.pause()
+        while self.app.front is not None and not self.app.front.ready:
+            await self.pilot.pause()
+
+    async def advance(self, seconds: float, step: float = 1.0) -> None:
+        """Let time pass, taking a sample at every step."""
+        await self.settle()
+        end = self.clock.now + seconds
+        while self.clock.now < end - 1e-9:
+            self.clock.now = min(self.clock.now + step, end)
+            await self.app.sample()
+        await self.settle()

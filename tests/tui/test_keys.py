@@ -1,0 +1,299 @@
+"""Every key that help names does what help says.
+
+`CHECKS` has one check for every action of the registry; it is run once for every key of that action.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from textual.command import CommandPalette
+
+from bwtui.tui.actions import ACTIONS, Action
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
+from bwtui.tui.screens.table import TableScreen
+from bwtui.tui.widgets.filter_bar import FilterBar
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.listing import Listing
+from tests.tui.doubles import Stage
+from tests.tui.shop import Shop
+
+Press = Callable[[], Awaitable[None]]
+Check = Callable[[Stage, Press], Awaitable[None]]
+CHECKS: dict[str, Check] = {}
+
+
+def check(*names: str) -> Callable[[Check], Check]:
+    """Register the check of an action."""
+
+    def register(function: Check) -> Check:
+        for name in names:
+            CHECKS[name] = function
+        return function
+
+    return register
+
+
+def screen(stage: Stage) -> RelayScreen:
+    """Return the screen that is shown."""
+    assert isinstance(stage.app.screen, RelayScreen)
+    return stage.app.screen
+
+
+def grid(stage: Stage) -> Grid:
+    """Return its main list."""
+    return screen(stage).main_grid()
+
+
+def listing(stage: Stage) -> Listing:
+    """Return its main list where that is one that sorts."""
+    found = grid(stage)
+    assert isinstance(found, Listing)
+    return found
+
+
+CASES = [pytest.param(a, key, id=f"{a.name}-{key}") for a in ACTIONS for key in a.keys]
+
+
+@pytest.mark.parametrize(("action", "key"), CASES)
+async def test_key(action: Action, key: str) -> None:
+    stage = Stage(Shop(trouble=True))
+    async with stage.run():
+
+        async def press() -> None:
+            await stage.press(key)
+
+        await CHECKS[action.name](stage, press)
+
+
+def test_there_is_a_check_for_every_action() -> None:
+    assert {action.name for action in ACTIONS} == set(CHECKS)
+
+
+def test_no_key_has_two_meanings() -> None:
+    keys = [key for action in ACTIONS for key in action.keys]
+    assert len(keys) == len(set(keys))
+
+
+async def test_every_action_is_in_the_palette_and_runs_from_there() -> None:
+    stage = Stage()
+    async with stage.run() as pilot:
+        await pilot.press("ctrl+p", *"registry")
+        while not (
+            isinstance(stage.app.screen, CommandPalette) and stage.app.screen.query("OptionList").first()
+        ):
+            await pilot.pause()
+        await pilot.press("enter")
+        while stage.app.current_mode != "registry":
+            await pilot.pause()
+
+
+@check("show('overview')", "show('changes')", "show('registry')", "show('errors')")
+async def _show(stage: Stage, press: Press) -> None:
+    mode = None
+    for start in ("errors", "overview"):
+        await stage.show(start)
+        await press()
+        mode = mode or stage.app.current_mode
+        assert stage.app.current_mode == mode
+        assert screen(stage).mode == mode
+
+
+@check("drill")
+async def _drill(stage: Stage, press: Press) -> None:
+    await press()
+    assert isinstance(stage.app.screen, TableScreen)
+    assert stage.app.screen.table == "public.audit"
+    assert screen(stage).crumbs() == ("Overview", "public.audit")
+    await stage.show("registry")
+    await press()
+    assert stage.app.focused is stage.app.screen.query_one("#schema")
+
+
+@check("back")
+async def _back(stage: Stage, press: Press) -> None:
+    grid(stage).action_drill()
+    await stage.advance(1)
+    assert isinstance(stage.app.screen, TableScreen)
+    await press()
+    assert not isinstance(stage.app.screen, TableScreen)
+    screen(stage).action_filter()
+    await stage.app.workers.wait_for_complete()
+    stage.app.screen.query_one("Input").value = "orders"  # type: ignore[attr-defined]
+    await press()
+    assert not stage.app.screen.query_one(FilterBar).display
+    assert not listing(stage).filter
+    screen(stage).action_maximise()
+    await press()
+    assert not screen(stage).has_class("-maximised")
+
+
+@check("pause")
+async def _pause(stage: Stage, press: Press) -> None:
+    await press()
+    cell = grid(stage).rows[0].cells
+    await stage.advance(5)
+    assert grid(stage).rows[0].cells == cell
+    text = str(stage.app.screen.query_one("#sentence").render())
+    assert "PAUSED VIEW 5.0 s" in text
+    assert "rows" in text
+    await press()
+    await stage.advance(1)
+    assert grid(stage).rows[0].cells != cell
+
+
+@check("filter")
+async def _filter(stage: Stage, press: Press) -> None:
+    await press()
+    assert stage.app.screen.query_one(FilterBar).display
+    assert stage.app.focused is stage.app.screen.query_one("FilterBar Input")
+
+
+@check("errors_only")
+async def _errors_only(stage: Stage, press: Press) -> None:
+    await press()
+    assert [row.key for row in grid(stage).rows] == ["public.products"]
+    await press()
+    assert len(grid(stage).rows) == 6
+    await stage.show("errors")
+    await press()
+    assert len(grid(stage).rows) == 2, "warnings are hidden"
+    await stage.show("registry")
+    await press()
+    assert [row.key for row in grid(stage).rows] == ["products-key 3", "products-value 4"]
+    await stage.show("changes")
+    await press()
+    assert {row.cells[2].text for row in grid(stage).rows} == {"public.products"}
+    await press()
+    assert len({row.cells[2].text for row in grid(stage).rows}) > 1
+
+
+@check("maximise")
+async def _maximise(stage: Stage, press: Press) -> None:
+    await press()
+    assert not stage.app.screen.query_one("Pipeline").display
+    assert grid(stage).outer_size.height == 27
+    await press()
+    assert stage.app.screen.query_one("Pipeline").display
+    stage.app.push_screen(TableScreen("public.orders"))
+    await stage.advance(1)
+    await press()
+    assert not stage.app.screen.query_one("#facts").display
+    assert grid(stage).outer_size.height > 20
+
+
+@check("next_panel", "previous_panel")
+async def _panels(stage: Stage, press: Press) -> None:
+    await stage.show("errors")
+    first = stage.app.focused
+    await press()
+    assert stage.app.focused is stage.app.screen.query_one("#error")
+    await press()
+    assert stage.app.focused is first
+
+
+@check("theme")
+async def _theme(stage: Stage, press: Press) -> None:
+    assert stage.app.current_theme.dark
+    await press()
+    assert not stage.app.current_theme.dark
+    await press()
+    assert stage.app.current_theme.dark
+
+
+@check("sort")
+async def _sort(stage: Stage, press: Press) -> None:
+    await press()
+    assert listing(stage).sort_column == "rate"
+    rates = [listing(stage).items[row.key].values[2] for row in listing(stage).rows]
+    assert rates == sorted(rates, reverse=True)
+    seen = {"rate"}
+    while listing(stage).sort_column != "table":
+        await press()
+        seen.add(listing(stage).sort_column)
+    assert {"errors", "table"} <= seen
+
+
+@check("reverse")
+async def _reverse(stage: Stage, press: Press) -> None:
+    names = [row.key for row in grid(stage).rows]
+    await press()
+    assert [row.key for row in grid(stage).rows] == names[::-1]
+
+
+@check("copy")
+async def _copy(stage: Stage, press: Press) -> None:
+    await press()
+    assert "public.audit" in stage.app.clipboard
+    await stage.show("changes")
+    await press()
+    assert " → " in stage.app.clipboard
+    assert "lsn=16/" in stage.app.clipboard
+    await stage.show("errors")
+    await press()
+    assert "hint: " in stage.app.clipboard
+    await stage.show("registry")
+    await press()
+    assert '"record"' in stage.app.clipboard
+
+
+@check("up", "down")
+async def _step(stage: Stage, press: Press) -> None:
+    grid(stage).move_to(3)
+    await press()
+    assert grid(stage).cursor_row in (2, 4)
+    before = grid(stage).cursor_row
+    await press()
+    assert abs(grid(stage).cursor_row - 3) == 2
+    assert grid(stage).cursor_row != before
+
+
+@check("page_up", "page_down")
+async def _page(stage: Stage, press: Press) -> None:
+    stage.relay.shop.extra = 60
+    await stage.advance(3)
+    grid(stage).move_to(33)
+    await press()
+    page = grid(stage).size.height - 1
+    assert abs(grid(stage).cursor_row - 33) == page
+
+
+@check("first")
+async def _first(stage: Stage, press: Press) -> None:
+    grid(stage).move_to(4)
+    await press()
+    assert grid(stage).cursor_row == 0
+
+
+@check("last")
+async def _last(stage: Stage, press: Press) -> None:
+    await press()
+    assert grid(stage).cursor_row == 5
+    await stage.show("changes")
+    grid(stage).action_up()
+    await stage.advance(1)
+    assert "new" in str(grid(stage).border_subtitle)
+    await press()
+    assert grid(stage).border_subtitle == "following"
+
+
+@check("help")
+async def _help(stage: Stage, press: Press) -> None:
+    await press()
+    assert isinstance(stage.app.screen, HelpScreen)
+    text = str(stage.app.screen.query_one("Static").render())
+    assert all(action.help in text and action.key_text in text for action in ACTIONS)
+    await press()
+    assert not isinstance(stage.app.screen, HelpScreen)
+
+
+@check("palette")
+async def _palette(stage: Stage, press: Press) -> None:
+    await press()
+    assert isinstance(stage.app.screen, CommandPalette)
+
+
+@check("leave")
+async def _leave(stage: Stage, press: Press) -> None:
+    await press()
+    assert isinstance(stage.app.screen, LeaveScreen)

@@ -1,0 +1,124 @@
+"""The model: histories, pause, staleness, and an engine that comes and goes."""
+
+import pytest
+
+from bwtui.tui.state import POINTS, Model
+from tests.tui.doubles import Clock, FakeRelay
+from tests.tui.shop import NOON, Shop
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def relay(clock: Clock) -> FakeRelay:
+    return FakeRelay(Shop(), clock)
+
+
+@pytest.fixture
+def model(relay: FakeRelay, clock: Clock) -> Model:
+    return Model(relay, clock)
+
+
+async def pass_time(model: Model, clock: Clock, seconds: float, step: float = 1.0) -> None:
+    for _ in range(round(seconds / step)):
+        clock.now += step
+        await model.sample_status()
+
+
+async def test_a_history_has_one_point_a_second_whatever_the_rate_of_sampling(
+    model: Model, clock: Clock
+) -> None:
+    await pass_time(model, clock, 30, step=0.25)
+    assert len(model.live.delivered) in (30, 31)
+
+
+async def test_histories_are_bounded(model: Model, clock: Clock) -> None:
+    await pass_time(model, clock, POINTS + 50)
+    assert len(model.live.delivered) == POINTS
+    assert all(len(points) == POINTS for points in model.live.rates.values())
+
+
+async def test_cpu_and_growth_of_the_wal_are_averages(model: Model, clock: Clock) -> None:
+    await pass_time(model, clock, 1)
+    assert model.live.cpu is None
+    await pass_time(model, clock, 20)
+    assert model.live.cpu == pytest.approx(0.37)
+    assert model.live.wal_rate == pytest.approx(410_000, rel=1e-3)
+    assert model.live.seconds_left() == pytest.approx(10 * 1024**3 / 410_000, rel=1e-3)
+
+
+async def test_a_pause_freezes_the_picture_and_nothing_else(model: Model, clock: Clock) -> None:
+    await pass_time(model, clock, 5)
+    model.toggle_pause()
+    frozen = model.picture
+    await pass_time(model, clock, 5)
+    assert model.picture is frozen
+    assert model.live.rows > frozen.rows
+    assert len(model.live.delivered) > len(frozen.delivered)
+    model.toggle_pause()
+    assert model.picture is model.live
+
+
+async def test_the_link(model: Model, relay: FakeRelay, clock: Clock) -> None:
+    assert model.link == "connecting"
+    await model.sample_status()
+    assert model.link == "live"
+    relay.frozen_at = clock.now
+    await pass_time(model, clock, 5)
+    assert (model.link, model.age) == ("stale", 5)
+    relay.frozen_at = None
+    relay.gone = True
+    await pass_time(model, clock, 1)
+    assert model.link == "gone"
+    assert model.live.status is not None, "the last figures stay"
+    relay.gone = False
+    await pass_time(model, clock, 1)
+    assert model.link == "live"
+
+
+async def test_changes_are_fetched_once_each(model: Model, clock: Clock) -> None:
+    await model.sample_status()
+    await model.sample_changes()
+    clock.now += 1
+    await model.sample_changes()
+    sequences = [change.sequence for change in model.live.changes]
+    assert sequences == sorted(set(sequences))
+    assert sequences[-1] == int((clock.now - NOON) * 10)
+
+
+async def test_schemas_are_asked_for_only_when_an_id_is_new(
+    model: Model, relay: FakeRelay, clock: Clock
+) -> None:
+    await model.sample_status()
+    await model.sample_schemas()
+    known = model.live.schemas
+    await model.sample_schemas()
+    assert model.live.schemas is known
+    relay.shop.extra = 1
+    await model.sample_status()
+    await model.sample_schemas()
+    assert len(model.live.schemas) == len(known) + 2
+
+
+async def test_another_engine_of_the_same_name_starts_from_nothing(
+    model: Model, relay: FakeRelay, clock: Clock
+) -> None:
+    await pass_time(model, clock, 10)
+    await model.sample_changes()
+    relay.shop = Shop(start=clock.now)
+    await pass_time(model, clock, 2)
+    await model.sample_changes()
+    assert len(model.live.delivered) == 2
+    assert max(change.sequence for change in model.live.changes) <= 20
+
+
+async def test_half_an_answer_is_not_the_end_of_the_ui(model: Model, relay: FakeRelay) -> None:
+    async def torn() -> None:
+        raise ValueError("Unterminated string")
+
+    relay.status = torn  # type: ignore[method-assign, assignment]
+    await model.sample_status()
+    assert model.failure is not None
