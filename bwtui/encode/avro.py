@@ -76,7 +76,11 @@ class TableEncoder:
 
 
 def build_encoder(
-    relation: Relation, key_columns: tuple[str, ...], topic: str, catalog: Mapping[int, TypeInfo]
+    relation: Relation,
+    key_columns: tuple[str, ...],
+    topic: str,
+    catalog: Mapping[int, TypeInfo],
+    check_utf8: bool = False,
 ) -> TableEncoder:
     """Return the encoder of ``relation``; ``key_columns`` are its key's columns, empty when it has none.
 
@@ -84,7 +88,12 @@ def build_encoder(
     in the relation.
     """
     plans = tuple(
-        FieldPlan(i, column.name, avro_name(column.name), codec_for(column.type_oid, column.typmod, catalog))
+        FieldPlan(
+            i,
+            column.name,
+            avro_name(column.name),
+            codec_for(column.type_oid, column.typmod, catalog, check_utf8),
+        )
         for i, column in enumerate(relation.columns)
     )
     for name in key_columns:
@@ -156,5 +165,14 @@ def _escape_map(escaped: dict[str, bytes]) -> bytes:
     """Return ["null", map of string], which is null when nothing was escaped."""
     if not escaped:
         return NULL
-    items = b"".join(prefixed(name.encode()) + prefixed(text) for name, text in escaped.items())
+    items = b"".join(prefixed(name.encode()) + prefixed(_utf8(text)) for name, text in escaped.items())
     return VALUE + long(len(escaped)) + items + b"\x00"
+
+
+def _utf8(text: bytes) -> bytes:
+    r"""Return the text; where it is not UTF-8 (SQL_ASCII), ``\x`` and its bytes in hexadecimal."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return b"\\x" + text.hex().encode()
+    return text

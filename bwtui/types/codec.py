@@ -5,7 +5,7 @@ A codec turns PostgreSQL's text form of a value into the Avro binary of the type
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 # An Avro schema as JSON would hold it.
@@ -46,4 +46,5 @@ class Codec:
     encode: Encode
     inline: Inline | None = None
     escapes: bool = False
-    as_text: bool = field(default=False)
+    as_text: bool = False
+    copies_text: bool = False

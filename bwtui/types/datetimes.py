@@ -78,10 +78,10 @@ class _Dates(dict[bytes | None, bytes]):
 
 
 # ``:MM:SS`` to twice the microseconds, complete: anything else is a KeyError.
-_CLOCK = {b":%02d:%02d" % (m, s): (m * 60 + s) * 2_000_000 for m in range(60) for s in range(60)}
+CLOCK = {b":%02d:%02d" % (m, s): (m * 60 + s) * 2_000_000 for m in range(60) for s in range(60)}
 
 # Twice what the last digit is worth, by the length of the text without zone: 21 with one digit, 26 with six.
-_UNIT = (*(0,) * 21, 200_000, 20_000, 2000, 200, 20, 2)
+UNIT = (*(0,) * 21, 200_000, 20_000, 2000, 200, 20, 2)
 
 # All sums are doubled, for that is what zigzag makes of them. The groups of 14 bits serve 1970-01-26 to
 # 3111; the few other moments are written by a loop.
@@ -110,8 +110,8 @@ _NAMES = {
     "V": V,
     "NULL": NULL,
     "HOURS": _Hours(),
-    "CLOCK": _CLOCK,
-    "UNIT": _UNIT,
+    "CLOCK": CLOCK,
+    "UNIT": UNIT,
     "union_long": union_long,
     "DATES": _Dates({None: NULL}),
 }

@@ -3,7 +3,7 @@
 Small numbers come ready made from a table; larger ones are joined from groups of 14 bits.
 """
 
-from bwtui.types.codec import Codec, Inline
+from bwtui.types.codec import Codec, Inline, Unholdable
 from bwtui.types.varint import NULL, C, D, U, V, long, union_long
 
 # Text of -1,000 to 9,999 (and None for NULL) to the whole union: most numbers in most tables are small.
@@ -48,3 +48,14 @@ INT8 = _codec("long", "bigint", _INT8)
 OID = _codec("long", "oid", _INT8)
 XID = _codec("long", "xid", _INT8)
 CID = _codec("long", "cid", _INT8)
+
+
+def encode_xid8(text: bytes) -> bytes:
+    """Encode an unsigned number of 64 bits; the upper half, which no server reaches, takes the escape."""
+    number = int(text)
+    if number >= 1 << 63:
+        raise Unholdable
+    return long(number)
+
+
+XID8 = Codec("long", "xid8", encode_xid8, escapes=True)

@@ -25,10 +25,13 @@ _INT_DIGITS = 4000
 # Head of a decimal of so many bytes: branch, length.
 _HEADS = tuple(U[n + n] for n in range(1024))
 
-_BODY = """\
+# Sets h{i} from n.
+DECIMAL_BODY = """\
     z{i} = n if n >= 0 else ~n
     n{i} = (z{i}.bit_length() >> 3) + 1
     h{i} = HEADS[n{i}] + n.to_bytes(n{i}, "big", signed=True)"""
+
+DECIMAL_NAMES = {"NULL": NULL, "HEADS": _HEADS}
 
 _SCALED = """\
 if {f} is None: h{i} = NULL
@@ -81,9 +84,9 @@ def decimal_codec(pg_type: str, precision: int, scale: int) -> Codec:
     def encode(text: bytes) -> bytes:
         return prefixed(to_bytes(unscaled(text, scale)))
 
-    code = (_SCALED % (scale + 1) if scale else _WHOLE) + _BODY
+    code = (_SCALED % (scale + 1) if scale else _WHOLE) + DECIMAL_BODY
     avro = {"type": "bytes", "logicalType": "decimal", "precision": precision, "scale": scale}
-    inline = Inline(code, ("h{i}",), {"NULL": NULL, "HEADS": _HEADS})
+    inline = Inline(code, ("h{i}",), DECIMAL_NAMES)
     return Codec(avro, pg_type, encode, inline, escapes=True)
 
 

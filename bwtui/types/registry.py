@@ -5,15 +5,22 @@ reads ``TypeInfo`` from pg_type; a type that is in neither travels as its text.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from bwtui.types import binary, boolean, datetimes, floats, integers
+from bwtui.types import binary, boolean, datetimes, floats, integers, strings
+from bwtui.types.arrays import array_codec
 from bwtui.types.codec import Codec
+from bwtui.types.hstore import HSTORE
+from bwtui.types.money import MONEY
 from bwtui.types.numeric import numeric_codec
-from bwtui.types.strings import UUID, text_codec
+from bwtui.types.strings import TEXT_TYPES, checked_codec, text_codec
+from bwtui.types.times import TIME
 
 # A domain over a domain over … ends long before this; a catalog that was read badly might not.
 _MAX_DEPTH = 64
+
+# Extension types whose text is their best form; of others we can't know.
+_TEXT_EXTENSIONS = frozenset(("citext", "ltree", "lquery", "ltxtquery"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,51 +47,105 @@ class TypeInfo:
         return self.name if self.namespace in ("pg_catalog", "public") else f"{self.namespace}.{self.name}"
 
 
-def _length_codec(name: str) -> Callable[[int], Codec]:
-    # The typmod of char(n) and varchar(n) is n + 4.
-    return lambda typmod: text_codec(f"{name}({typmod - 4})" if typmod >= 4 else name)
+Make = Callable[[int], Codec]
 
 
-def _fixed(codec: Codec) -> Callable[[int], Codec]:
+def _fixed(codec: Codec) -> Make:
     return lambda typmod: codec
 
 
-_BUILT_IN: dict[int, Callable[[int], Codec]] = {
+def _text(form: str, offset: int = 0) -> Make:
+    """Return what makes a text codec; ``{}`` in ``form`` is the typmod, less ``offset``, in parentheses."""
+    return lambda typmod: text_codec(form.format(f"({typmod - offset})" if typmod >= offset else ""))
+
+
+def _with_precision(codec: Codec) -> Make:
+    """Return what makes ``codec`` named after its precision: ``timestamp(3) with time zone``."""
+    head, _, tail = codec.pg_type.partition(" ")
+    return lambda typmod: codec if typmod < 0 else replace(codec, pg_type=f"{head}({typmod}) {tail}")
+
+
+_BUILT_IN: dict[int, Make] = {
+    **{oid: _fixed(text_codec(name)) for oid, name in TEXT_TYPES.items()},
     16: _fixed(boolean.BOOL),
     17: _fixed(binary.BYTEA),
-    18: _fixed(text_codec('"char"')),
-    19: _fixed(text_codec("name")),
+    18: _fixed(strings.CHAR),
     20: _fixed(integers.INT8),
     21: _fixed(integers.INT2),
     23: _fixed(integers.INT4),
-    25: _fixed(text_codec("text")),
     26: _fixed(integers.OID),
     28: _fixed(integers.XID),
     29: _fixed(integers.CID),
-    114: _fixed(text_codec("json")),
     700: _fixed(floats.FLOAT4),
     701: _fixed(floats.FLOAT8),
-    1042: _length_codec("character"),
-    1043: _length_codec("character varying"),
+    790: _fixed(MONEY),
+    # Without a length, "character" would mean character(1).
+    1042: lambda typmod: text_codec("bpchar" if typmod < 4 else f"character({typmod - 4})"),
+    1043: _text("character varying{}", 4),
     1082: _fixed(datetimes.DATE),
-    1114: _fixed(datetimes.TIMESTAMP),
-    1184: _fixed(datetimes.TIMESTAMPTZ),
+    1083: _with_precision(TIME),
+    1114: _with_precision(datetimes.TIMESTAMP),
+    1184: _with_precision(datetimes.TIMESTAMPTZ),
+    # The typmod of an interval says which fields it keeps; the value shows it.
+    1186: _fixed(text_codec("interval")),
+    1266: _text("time{} with time zone"),
+    1560: _text("bit{}"),
+    1562: _text("bit varying{}"),
     1700: numeric_codec,
-    2950: _fixed(UUID),
-    3802: _fixed(text_codec("jsonb")),
+    2950: _fixed(strings.UUID),
+    5069: _fixed(integers.XID8),
 }
 
+# The built-in array types: their oids and their elements'.
+_ARRAYS = {
+    143: 142, 199: 114, 271: 5069, 629: 628, 651: 650, 719: 718, 775: 774, 791: 790, 1000: 16, 1001: 17,
+    1002: 18, 1003: 19, 1005: 21, 1006: 22, 1007: 23, 1008: 24, 1009: 25, 1010: 27, 1011: 28, 1012: 29,
+    1013: 30, 1014: 1042, 1015: 1043, 1016: 20, 1017: 600, 1018: 601, 1019: 602, 1020: 603, 1021: 700,
+    1022: 701, 1027: 604, 1028: 26, 1034: 1033, 1040: 829, 1041: 869, 1115: 1114, 1182: 1082,
+    1183: 1083, 1185: 1184, 1187: 1186, 1231: 1700, 1270: 1266, 1561: 1560, 1563: 1562, 2201: 1790,
+    2207: 2202, 2208: 2203, 2209: 2204, 2210: 2205, 2211: 2206, 2949: 2970, 2951: 2950, 3221: 3220,
+    3643: 3614, 3645: 3615, 3735: 3734, 3770: 3769, 3807: 3802, 3905: 3904, 3907: 3906, 3909: 3908,
+    3911: 3910, 3913: 3912, 3927: 3926, 4073: 4072, 4090: 4089, 4097: 4096, 4192: 4191, 5039: 5038,
+    6150: 4451, 6151: 4532, 6152: 4533, 6153: 4534, 6155: 4535, 6157: 4536,
+}  # fmt: skip
 
-def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo]) -> Codec:
-    """Return the codec of a column of this type; ``as_text`` is set where only the text form is known."""
-    for _ in range(_MAX_DEPTH):
-        make = _BUILT_IN.get(oid)
-        if make is not None:
-            return make(typmod)
-        info = catalog.get(oid)
-        if info is None or info.kind != "d":
-            break
-        oid, typmod = info.base_oid, info.base_typmod
-    if info is None:
-        return text_codec(f"oid {oid}", as_text=True)
-    return text_codec(info.qualified_name, as_text=info.kind != "e")
+# box is the only built-in type with another delimiter (typdelim).
+_BOX = 603
+
+
+def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], check_utf8: bool = False) -> Codec:
+    """Return the codec of a column of this type; ``as_text`` is set where only the text form is known.
+
+    ``check_utf8`` is for databases in SQL_ASCII, which hold any bytes.
+    """
+    return _find(oid, typmod, catalog, check_utf8, _MAX_DEPTH)
+
+
+def _find(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], check: bool, depth: int) -> Codec:
+    make = _BUILT_IN.get(oid)
+    if make is not None:
+        return _checked(make(typmod), check)
+    if oid in _ARRAYS:
+        element = _ARRAYS[oid]
+        return array_codec(_find(element, typmod, catalog, check, depth), ";" if element == _BOX else ",")
+    info = catalog.get(oid)
+    if info is None or depth == 0:
+        return _checked(text_codec(f"oid {oid}", as_text=True), check)
+    if info.kind == "d":
+        return _find(info.base_oid, info.base_typmod, catalog, check, depth - 1)
+    if info.element_oid:
+        return array_codec(_find(info.element_oid, typmod, catalog, check, depth - 1), info.delimiter)
+    return _checked(_extension(info), check)
+
+
+def _extension(info: TypeInfo) -> Codec:
+    """Return the codec of a type that is neither built in nor made of others that we encode."""
+    if info.kind == "b" and info.name == "hstore":
+        return HSTORE
+    # Enums, composites and ranges have a text form that says all; of other base types we can't know.
+    known = info.kind in "ecrm" or info.name in _TEXT_EXTENSIONS
+    return text_codec(info.qualified_name, as_text=not known)
+
+
+def _checked(codec: Codec, check: bool) -> Codec:
+    return checked_codec(codec) if check and codec.copies_text else codec

@@ -1,10 +1,14 @@
-"""text, varchar, char(n), name, json, jsonb, uuid, enums, and every type that travels as its text → string.
+"""text, varchar, char(n), name, json, jsonb, xml, enums, and every type that travels as its text → string.
 
 The bytes are UTF-8 already, because the session's client_encoding is: they are copied as they are. json and
-jsonb stay text, for no Avro type keeps a number beyond double's precision.
+jsonb stay text, for no Avro type keeps a number beyond double's precision. Of a database in SQL_ASCII,
+PostgreSQL sends whatever bytes it holds; there ``checked_codec`` lets those that are not UTF-8 take the
+escape.
 """
 
-from bwtui.types.codec import Codec, Inline, Schema
+from dataclasses import replace
+
+from bwtui.types.codec import Codec, Inline, Schema, Unholdable
 from bwtui.types.varint import NULL, U, prefixed, varint
 
 _CODE = """\
@@ -13,14 +17,101 @@ else:
     n = len({f})
     h{i} = U[n + n] if n < 8192 else large(n)"""
 
-INLINE_TEXT = Inline(
-    _CODE, ("h{i}", "{f}"), {"NULL": NULL, "U": U, "large": lambda size: b"\x02" + varint(size + size)}
-)
+# Raises UnicodeDecodeError, a ValueError, for bytes that are not UTF-8.
+_CHECK = "\n    {f}.isascii() or {f}.decode()"
+
+
+def _large(size: int) -> bytes:
+    return b"\x02" + varint(size + size)
+
+
+_NAMES = {"NULL": NULL, "U": U, "large": _large}
+_INLINE = Inline(_CODE, ("h{i}", "{f}"), _NAMES)
+_INLINE_CHECKED = Inline(_CODE + _CHECK, ("h{i}", "{f}"), _NAMES)
 
 
 def text_codec(pg_type: str, avro: Schema = "string", as_text: bool = False) -> Codec:
     """Return the codec that copies PostgreSQL's text."""
-    return Codec(avro, pg_type, prefixed, INLINE_TEXT, as_text=as_text)
+    return Codec(avro, pg_type, prefixed, _INLINE, as_text=as_text, copies_text=True)
 
 
+def checked_codec(codec: Codec) -> Codec:
+    """Return ``codec`` for a database whose text may be no UTF-8: such text takes the escape."""
+
+    def encode(text: bytes) -> bytes:
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            raise Unholdable from None
+        return codec.encode(text)
+
+    inline = _INLINE_CHECKED if codec.inline else None
+    return replace(codec, encode=encode, inline=inline, escapes=True)
+
+
+def encode_char(text: bytes) -> bytes:
+    r"""Encode the byte of a "char"; above 127 as ``\351``, which PostgreSQL 16 and later write."""
+    return prefixed(text if text.isascii() else b"".join(b"\\%03o" % byte for byte in text))
+
+
+CHAR = Codec("string", '"char"', encode_char)
 UUID = text_codec("uuid", {"type": "string", "logicalType": "uuid"})
+
+# Types whose text is their best form, by oid: no Avro type holds them, and their text is unambiguous.
+TEXT_TYPES = {
+    # The catalog's own.
+    19: "name",
+    22: "int2vector",
+    24: "regproc",
+    27: "tid",
+    30: "oidvector",
+    1033: "aclitem",
+    1790: "refcursor",
+    2202: "regprocedure",
+    2203: "regoper",
+    2204: "regoperator",
+    2205: "regclass",
+    2206: "regtype",
+    2970: "txid_snapshot",
+    3220: "pg_lsn",
+    3734: "regconfig",
+    3769: "regdictionary",
+    4089: "regnamespace",
+    4096: "regrole",
+    4191: "regcollation",
+    5038: "pg_snapshot",
+    # Text and documents.
+    25: "text",
+    114: "json",
+    142: "xml",
+    3614: "tsvector",
+    3615: "tsquery",
+    3802: "jsonb",
+    4072: "jsonpath",
+    # Geometry: its floats are the shortest exact ones.
+    600: "point",
+    601: "lseg",
+    602: "path",
+    603: "box",
+    604: "polygon",
+    628: "line",
+    718: "circle",
+    # Network addresses.
+    650: "cidr",
+    774: "macaddr8",
+    829: "macaddr",
+    869: "inet",
+    # Ranges and multiranges, with their brackets.
+    3904: "int4range",
+    3906: "numrange",
+    3908: "tsrange",
+    3910: "tstzrange",
+    3912: "daterange",
+    3926: "int8range",
+    4451: "int4multirange",
+    4532: "nummultirange",
+    4533: "tsmultirange",
+    4534: "tstzmultirange",
+    4535: "datemultirange",
+    4536: "int8multirange",
+}

@@ -1,0 +1,34 @@
+"""hstore → map of ["null", string], in hstore's own order (PostgreSQL documentation, "hstore").
+
+A type of that name that is another one takes the escape whenever its text does not read as hstore's.
+"""
+
+import re
+
+from bwtui.types.codec import Codec, Unholdable
+from bwtui.types.varint import NULL, VALUE, long, prefixed
+
+_PAIR = re.compile(rb'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |\Z)', re.DOTALL)
+_QUOTED = re.compile(rb"\\(.)", re.DOTALL)
+_END = b"\x00"
+
+
+def encode_hstore(text: bytes) -> bytes:
+    """Encode ``"a"=>"1", "b"=>NULL``."""
+    out = []
+    position = count = 0
+    while position < len(text):
+        match = _PAIR.match(text, position)
+        if match is None:
+            raise Unholdable
+        key, value = match.groups()
+        out.append(prefixed(_QUOTED.sub(rb"\1", key)))
+        out += (NULL,) if value is None else (VALUE, prefixed(_QUOTED.sub(rb"\1", value)))
+        position = match.end()
+        count += 1
+    return b"".join((long(count), *out, _END)) if count else _END
+
+
+HSTORE = Codec(
+    {"type": "map", "values": ["null", "string"]}, "hstore", encode_hstore, escapes=True, copies_text=True
+)

@@ -1,0 +1,36 @@
+"""money → bytes with logicalType decimal(19, 2).
+
+money is a 64-bit count of the locale's smallest unit, and its text follows lc_monetary. Under the session's
+C it is always ``-$1,234.56``, whatever the database's own locale is: the count in hundredths. (Where the
+locale's currency has no hundredths, as yen, the number is a hundredth of what that locale shows, and
+casting it back under C gives the same money.)
+"""
+
+from bwtui.types.codec import Codec, Inline
+from bwtui.types.numeric import DECIMAL_BODY, DECIMAL_NAMES, to_bytes
+from bwtui.types.varint import prefixed
+
+_CODE = (
+    """\
+if {f} is None: h{i} = NULL
+else:
+    if {f}[-3] != 46: raise ValueError
+    n = int({f}.translate(None, b"$,."))
+"""
+    + DECIMAL_BODY
+)
+
+
+def encode_money(text: bytes) -> bytes:
+    """Encode ``-$1,234.56``."""
+    if text[-3:-2] != b".":
+        raise ValueError("not an amount of money under lc_monetary C")
+    return prefixed(to_bytes(int(text.translate(None, b"$,."))))
+
+
+MONEY = Codec(
+    {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2},
+    "money",
+    encode_money,
+    Inline(_CODE, ("h{i}",), DECIMAL_NAMES),
+)
