@@ -14,9 +14,10 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.relay.ack import Acknowledgements, Span
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
+from bwtui.relay.leftovers import Leftovers
 from bwtui.relay.parts import Parts, StopRequested
 from bwtui.relay.routing import Route
-from bwtui.sink.base import DeliveryFailure
+from bwtui.sink.base import DeliveryFailure, Marks
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_rows
@@ -46,12 +47,17 @@ class Copying:
             counters = self._parts.report.table(table.relation.qualified_name)
             counters.snapshot_state = "pending"
             counters.snapshot_estimate = table.estimate
-        for table in tables:
-            self._copy(connection, table)
+        routes = self._prepare(tables)
+        before = self._parts.memory.unfinished_marks()
+        begun = self._mark([route for route in routes if route is not None], before)
+        for table, route in zip(tables, routes, strict=True):
+            if route is not None:
+                self._copy(connection, table, route)
         self._parts.report.detail = "waiting until Kafka has acknowledged the snapshot"
         self._batch.flush()
         while not self._acks.is_idle:
             self.pulse(0.05)
+        self._remove_leftovers(before, begun)
 
     def pulse(self, seconds: float) -> None:
         """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
@@ -70,14 +76,44 @@ class Copying:
     def abandon(self) -> None:
         """Nothing of a snapshot is open here: its sessions belong to the engine."""
 
-    def _copy(self, connection: Connection, table: SnapshotTable) -> None:
+    def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
+        """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
+        router, settings = self._parts.router, self._parts.settings
+        routes = [router.route(table.relation) for table in tables]
+        for route in routes:
+            if route is not None and route.refusal is not None and settings.on_error == "exit":
+                raise route.refusal
+        return routes
+
+    def _mark(self, routes: Sequence[Route], before: dict[str, Marks]) -> dict[str, Marks]:
+        """Remember where the topics end before anything is sent; see `bwtui.relay.leftovers`."""
+        parts = self._parts
+        begun: dict[str, Marks] = {}
+        for route in routes:
+            if route.refusal is None:
+                topic = route.topic
+                begun[topic] = parts.router.patiently("Kafka", lambda topic=topic: parts.sink.marks(topic))  # type: ignore[misc]
+                if topic not in before and any(begun[topic].values()):
+                    route.counters.note("the topic held messages before this snapshot, which stay in it")
+        parts.memory.remember_snapshot(self._lsn, begun | before)
+        return begun
+
+    def _remove_leftovers(self, before: dict[str, Marks], begun: dict[str, Marks]) -> None:
+        """Take out of the topics what an earlier attempt sent and this one did not."""
+        parts = self._parts
+        leftovers = Leftovers(parts.sink, parts.report, self.pulse)
+        for topic in sorted(set(before) & set(begun)):
+            route = parts.router.known(topic)
+            if route.key_columns:
+                leftovers.remove(
+                    route.relation.qualified_name, topic, before[topic], begun[topic], self._timestamp
+                )
+            elif before[topic] != begun[topic]:
+                route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
+
+    def _copy(self, connection: Connection, table: SnapshotTable, route: Route) -> None:
         report = self._parts.report
         name = table.relation.qualified_name
-        route = self._parts.router.route(table.relation)
-        if route is None:
-            return
-        if route.refusal is not None and self._parts.settings.on_error == "exit":
-            raise route.refusal
         self._route = route
         self._ordinal = 0
         route.counters.snapshot_state = "running"

@@ -223,7 +223,6 @@ class Engine:
         self._slot_in_use = temporary.name
         importer: Connection | None = None
         try:
-            parts.memory.remember(temporary.consistent_point, snapshot_unfinished=True)
             importer = open_snapshot(self._settings.postgres, temporary.snapshot)
             published = publication.published_tables(importer, publications)
             tables = load_tables(importer, selected_tables(importer, self._settings), published)

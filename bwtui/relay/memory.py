@@ -7,11 +7,12 @@ the slot or the slot was dropped and made again. Both leave a gap that no later 
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bwtui.errors import BwtuiError, SlotLost
 from bwtui.lsn import format_lsn
+from bwtui.sink.base import Marks
 from bwtui.source.slot import SlotState
 
 
@@ -25,6 +26,8 @@ class Remembered:
     confirmed_lsn: int
     #: A snapshot for this slot began and has not finished: topics may hold rows of it.
     snapshot_unfinished: bool = False
+    #: Where each topic's partitions ended before the first unfinished snapshot sent anything.
+    marks: dict[str, Marks] = field(default_factory=dict)
 
 
 class SlotMemory:
@@ -39,9 +42,19 @@ class SlotMemory:
         self._identity = (system_identifier, database, slot)
         self.last = self._load()
 
-    def remember(self, confirmed_lsn: int, *, snapshot_unfinished: bool = False) -> None:
+    def remember(self, confirmed_lsn: int) -> None:
         """Write down, durably, that ``confirmed_lsn`` is about to be confirmed."""
-        last = Remembered(*self._identity, confirmed_lsn, snapshot_unfinished)
+        self._write(Remembered(*self._identity, confirmed_lsn))
+
+    def remember_snapshot(self, consistent_point: int, marks: dict[str, Marks]) -> None:
+        """Write down that a snapshot begins at ``consistent_point``, with its topics ending at ``marks``."""
+        self._write(Remembered(*self._identity, consistent_point, True, marks))
+
+    def unfinished_marks(self) -> dict[str, Marks]:
+        """Return the marks of the snapshot that did not finish; empty when there is none."""
+        return self.last.marks if self.last is not None and self.last.snapshot_unfinished else {}
+
+    def _write(self, last: Remembered) -> None:
         if last == self.last:
             return
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,9 +102,11 @@ class SlotMemory:
         try:
             data = json.loads(self.path.read_text())
             found = Remembered(**data)
+            marks = {t: {int(p): o for p, o in ends.items()} for t, ends in found.marks.items()}
+            found = replace(found, marks=marks)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, AttributeError) as error:
             raise BwtuiError(
                 f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
             ) from error

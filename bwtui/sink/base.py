@@ -1,9 +1,14 @@
 """What the relay needs of a sink, and how a failed delivery is told apart from a service that is down."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from bwtui.relay.ack import Span
+
+
+#: Offsets by partition.
+Marks = dict[int, int]
 
 
 class Message(NamedTuple):
@@ -65,6 +70,17 @@ class Sink(Protocol):
 
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """Make sure that ``topic`` exists. Raises ConnectionFailed, which is worth another try, or RefusedError."""
+
+    def marks(self, topic: str) -> Marks:
+        """Return where each partition of ``topic`` ends now. Raises ConnectionFailed."""
+
+    def keys(
+        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
+    ) -> Iterator[tuple[bytes, bool]]:
+        """Yield (key, is a tombstone) of every keyed record in ``[start, end)``. Raises ConnectionFailed.
+
+        ``on_wait`` is called between reads, and may raise to end it.
+        """
 
     def check(self) -> dict[str, Any]:
         """Ask the service for its identity. Raises ConnectionFailed."""

@@ -5,6 +5,7 @@ a message refused for a full queue while the next one is taken would change the 
 """
 
 import logging
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -12,8 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.relay.ack import Span
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, TopicLimits
+from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits
 from bwtui.sink.config import client_config, producer_config
+from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
 _log = logging.getLogger("bwtui.kafka")
@@ -48,10 +50,12 @@ class KafkaSink:
         self._config = producer_config(settings)
         self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
+        self._reader: TopicReader | None = None
+        self._client_config = client_config(settings)
         self._producer = self._new_producer()
         self.max_message_bytes = int(self._config["message.max.bytes"])
         try:
-            self._admin = TopicAdmin(client_config(settings), self.max_message_bytes)
+            self._admin = TopicAdmin(self._client_config, self.max_message_bytes)
         except KafkaException as error:
             raise _bad_setting(error) from error
 
@@ -64,7 +68,7 @@ class KafkaSink:
             key, value, timestamp, headers = message
             try:
                 # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
-                produce(topic, value, key, -1, report, None, timestamp, headers)
+                produce(topic, value, key, -1, report, None, timestamp, headers)  # type: ignore[arg-type]
             except KafkaException as error:
                 self._failed(topic, error.args[0], message, span)
             except BufferError:
@@ -104,6 +108,16 @@ class KafkaSink:
         limits = self._admin.ensure(topic, keyed=keyed)
         return TopicLimits(min(limits.max_message_bytes, self.max_message_bytes), limits.compacted)
 
+    def marks(self, topic: str) -> Marks:
+        """See `Sink.marks`."""
+        return self._reading().marks(topic)
+
+    def keys(
+        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
+    ) -> Iterator[tuple[bytes, bool]]:
+        """See `Sink.keys`."""
+        return self._reading().keys(topic, start, end, on_wait)
+
     def check(self) -> dict[str, Any]:
         """See `Sink.check`."""
         return self._admin.check()
@@ -111,6 +125,13 @@ class KafkaSink:
     def close(self) -> None:
         """See `Sink.close`."""
         self._producer.purge()
+        if self._reader is not None:
+            self._reader.close()
+
+    def _reading(self) -> TopicReader:
+        if self._reader is None:
+            self._reader = TopicReader(self._client_config)
+        return self._reader
 
     def _new_producer(self) -> Producer:
         try:

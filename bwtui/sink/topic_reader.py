@@ -1,0 +1,94 @@
+"""Reads keys back from topics: where each partition ends now, and which keys lie between two such marks."""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as ConsumerMessage
+
+from bwtui.errors import ConnectionFailed
+from bwtui.sink.base import Marks
+
+_log = logging.getLogger("bwtui.kafka")
+_REQUEST_SECONDS = 10.0
+_BATCH = 10_000
+
+
+class TopicReader:
+    """A consumer without a group: it commits nothing, and nobody sees it."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._consumer = Consumer(
+            {
+                **config,
+                "group.id": "bwtui-unused",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+            },
+            logger=_log,
+        )
+
+    def marks(self, topic: str) -> Marks:
+        """Return the end offset of each partition of ``topic``. Raises ConnectionFailed."""
+        try:
+            found = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
+            if found.error is not None:
+                raise ConnectionFailed(f"topic {topic} can't be read: {found.error.str()}")
+            return {number: self._watermarks(topic, number)[1] for number in found.partitions}
+        except KafkaException as error:
+            raise ConnectionFailed(f"topic {topic} can't be read: {error.args[0].str()}") from error
+
+    def keys(
+        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
+    ) -> Iterator[tuple[bytes, bool]]:
+        """Yield (key, is a tombstone) of every record in ``[start, end)``, in order within a partition.
+
+        Records without a key are left out. ``on_wait`` is called between reads, and may raise to end it.
+        Raises ConnectionFailed.
+        """
+        open_ends = self._assign(topic, start, end)
+        try:
+            while open_ends:
+                on_wait()
+                for message in self._consumer.consume(_BATCH, timeout=0.5):
+                    key = self._take(message, topic, open_ends)
+                    if key is not None:
+                        yield key, message.value() is None
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._consumer.close()
+
+    @staticmethod
+    def _take(message: ConsumerMessage, topic: str, open_ends: dict[int, int]) -> bytes | None:
+        """Return the key of a message before its partition's end, and close partitions that are read."""
+        number, offset, error = message.partition(), message.offset(), message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise ConnectionFailed(f"topic {topic} can't be read: {error.str()}")
+        if number is None or offset is None or number not in open_ends:
+            return None
+        last = open_ends[number]
+        if error is not None or offset >= last - 1:
+            del open_ends[number]
+        return message.key() if error is None and offset < last else None
+
+    def _assign(self, topic: str, start: Marks, end: Marks) -> dict[int, int]:
+        assigned, open_ends = [], {}
+        for number, last in end.items():
+            low, _ = self._watermarks(topic, number)
+            first = max(low, start.get(number, 0))
+            if first < last:
+                open_ends[number] = last
+                assigned.append(TopicPartition(topic, number, first))
+        self._consumer.assign(assigned)
+        return open_ends
+
+    def _watermarks(self, topic: str, number: int) -> tuple[int, int]:
+        low, high = self._consumer.get_watermark_offsets(
+            TopicPartition(topic, number), timeout=_REQUEST_SECONDS
+        )
+        return int(low), int(high)
