@@ -10,9 +10,10 @@ MASK = "***"
 _SECRET_KEYWORDS = r"(?:password|passwd|sslpassword|oauth_client_secret|scram_client_key|scram_server_key)"
 # Keyword form of libpq: password = 'quoted \' value' or password=plain\ value.
 _KEYWORD = re.compile(rf"(?i)\b({_SECRET_KEYWORDS}\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\&]|\\.)+)")
-# user:password@ inside a URI. The second form catches an unescaped / or ? inside the password.
+# user:password@ inside a URI. The second form catches an unescaped / or ? inside the password; it spares a
+# port with another URI behind it, as in a list of registries.
 _USERINFO = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^:/?#@\s]*:)([^/?#\s,]*)(@)")
-_USERINFO_ODD = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^:/?#@\s]*:)(?!\d+(?:[/?#,\s]|$))(\S*)(@)")
+_USERINFO_ODD = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^:/?#@\s]*:)(?!\d{1,5},[a-z]+://)(\S*)(@)")
 _SECRET_PROPERTY = re.compile(
     r"(?i)(?:password|passwd|secret|credential|jaas|user\.info|api\.key|private\.key|key\.pem"
     r"|oauthbearer\.config|oauthbearer\.extensions|(?:^|[._-])token$)"
@@ -33,7 +34,7 @@ def mask_connection(text: str) -> str:
 
 
 def _mask_odd(match: re.Match[str]) -> str:
-    if match[2].startswith(MASK):
+    if match[2] == MASK or match[2].startswith(MASK + "@"):
         return match[0]
     return match[1] + MASK + match[3]
 

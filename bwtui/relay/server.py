@@ -111,6 +111,14 @@ class ControlServer:
 
     def start(self) -> None:
         """Bind the socket and begin to serve. Raises RefusedError."""
+        try:
+            self._listen()
+        except RefusedError:
+            self.close()
+            raise
+        self._thread.start()
+
+    def _listen(self) -> None:
         private_folder(self.path.parent)
         self._listener = socket.socket(socket.AF_UNIX)
         try:
@@ -119,7 +127,6 @@ class ControlServer:
             self.path.chmod(0o600)
             self._listener.listen(_MAX_CLIENTS)
         except OSError as error:
-            self._listener.close()
             raise RefusedError(
                 f"can't listen on {self.path}: {error.strerror}",
                 "set BWTUI_STATE_HOME to a folder that you may write to",
@@ -128,7 +135,6 @@ class ControlServer:
         self._wake.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
-        self._thread.start()
 
     def close(self) -> None:
         """Stop serving, close every connection and remove the socket."""

@@ -1,0 +1,72 @@
+"""A double of the engine, which does what its mode says without PostgreSQL and Kafka."""
+
+import os
+import threading
+import time
+
+from bwtui.errors import ConnectionFailed, SlotLost
+from bwtui.relay.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
+from bwtui.settings import RelaySettings
+
+#: An error with a secret in it, as a careless library would write it.
+SECRET = "hunter2"
+
+
+class DoubleEngine:
+    """Implements what relay/process.py and relay/server.py ask of the engine."""
+
+    def __init__(self, settings: RelaySettings, mode: str = "stream") -> None:
+        if mode == "refuse":
+            raise ConnectionFailed("can't connect to PostgreSQL: no route", "check the network")
+        self.settings = settings
+        self.mode = mode
+        self.state: State = "starting"
+        self.stopped = threading.Event()
+        self.tables = {"public.orders": TableStatus(topic="orders", inserts=3)}
+
+    def run(self) -> None:
+        """Run as the mode says."""
+        if self.mode == "starting":
+            self.stopped.wait()
+            return
+        self.state = "streaming"
+        if self.mode == "caught up":
+            return
+        if self.mode == "lost":
+            raise SlotLost("slot lost is gone", "drop it")
+        if self.mode == "crash":
+            raise ValueError(f"row value {SECRET}")
+        self.stopped.wait()
+        while self.mode == "stuck":
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """Ask for a clean stop."""
+        self.stopped.set()
+
+    def status(self) -> Status:
+        """Return a small status."""
+        settings = self.settings
+        return Status(
+            state=self.state,
+            name=settings.relay_name,
+            slot=settings.slot,
+            pid=os.getpid(),
+            time=time.time(),
+            confirmed_lsn=0x1_0000_0001,
+            tables=self.tables,
+        )
+
+    def changes(self, after: int) -> list[ChangeSample]:
+        """Return the changes up to sequence 1000."""
+        return [change(sequence) for sequence in range(after + 1, 1001)]
+
+    def schemas(self) -> list[SchemaEntry]:
+        """Return one schema."""
+        return [SchemaEntry("orders-value", 7, 1, "public.orders", "orders", "value", "{}", 1.0)]
+
+
+def change(sequence: int) -> ChangeSample:
+    """Return one sampled change."""
+    fields = (FieldChange("id", None, "1"),)
+    return ChangeSample(sequence, 1.0, 1.0, "0/1", 700, "insert", "public.orders", "orders", "1", fields)

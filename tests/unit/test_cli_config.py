@@ -1,0 +1,85 @@
+"""``bwtui config``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_cli_main import alone, invoke
+
+__all__ = ["alone"]
+
+FILE = """
+postgres = "host=db password=hunter2"
+schema-registry = "http://me:hunter2@registry:8081"
+[kafka]
+sasl.password = "hunter2"
+[registry]
+"basic.auth.user.info" = "me:hunter2"
+[profile.prod]
+slot = "prod"
+"""
+
+
+@pytest.fixture(autouse=True)
+def file(alone: None, tmp_path: Path) -> Path:
+    """A bwtui.toml full of secrets, which others may read."""
+    path = tmp_path / "bwtui.toml"
+    path.write_text(FILE)
+    path.chmod(0o644)
+    return path
+
+
+def test_show_tells_value_and_origin_and_no_secret() -> None:
+    for extra in ([], ["--json"]):
+        code, out, err = invoke("config", "show", *extra)
+        assert (code, err) == (0, "")
+        assert "hunter2" not in out
+    shown = json.loads(out)
+    assert shown["postgres"] == {"value": "host=db password=***", "origin": "./bwtui.toml"}
+    assert shown["kafka.sasl.password"]["value"] == "***"
+    assert shown["registry.basic.auth.user.info"]["value"] == "me:***"
+    assert shown["slot"] == {"value": "bottledwater", "origin": "default"}
+
+
+def test_show_with_a_profile() -> None:
+    _, out, _ = invoke("config", "show", "--profile", "prod", "--json")
+    assert json.loads(out)["slot"] == {"value": "prod", "origin": "./bwtui.toml [profile.prod]"}
+
+
+def test_validate_warns_of_secrets_that_others_may_read(file: Path) -> None:
+    code, out, err = invoke("config", "validate")
+    assert code == 0
+    assert "bwtui.toml: fine" in out
+    assert "bwtui: warning: bwtui.toml holds secrets" in err
+    file.chmod(0o600)
+    assert invoke("config", "validate")[2] == ""
+
+
+def test_validate_warns_of_variables_that_nothing_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.unlink()
+    monkeypatch.setenv("BWTUI_BROKR", "x")
+    code, _, err = invoke("config", "validate")
+    assert code == 0
+    assert err == "bwtui: warning: nothing reads the variable BWTUI_BROKR; did you mean BWTUI_BROKER?\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[kafka]\n"batch.szie" = 1', "librdkafka has no property batch.szie"),
+        ('[profile.x.kafka]\nacks = "1"', "./other.toml [profile.x]: acks=1 is refused"),
+        ("broker = 1", "broker: expected a string"),
+    ],
+)
+def test_validate_refuses_a_wrong_file(text: str, message: str) -> None:
+    Path("other.toml").write_text(text)
+    code, out, err = invoke("config", "validate", "other.toml")
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_validate_of_a_missing_file() -> None:
+    code, _, err = invoke("config", "validate", "missing.toml")
+    assert code == 2
+    assert err == "bwtui: error: can't read missing.toml: No such file or directory\n"

@@ -1,0 +1,102 @@
+"""The lock of a relay, and the outcome that it leaves."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import RefusedError, SlotLost
+from bwtui.relay import outcome
+from bwtui.relay.lock import RelayLock, is_held, wait_until_free
+from bwtui.relay.log import log_path, open_log, trim
+from bwtui.relay.outcome import Outcome
+from bwtui.relay.status import Status
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of this test's own."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_second_relay_of_the_same_name_is_refused() -> None:
+    first = RelayLock.acquire("one")
+    assert is_held("one")
+    with pytest.raises(RefusedError, match="a relay called one is already running"):
+        RelayLock.acquire("one")
+    other = RelayLock.acquire("two")
+    other.release()
+    first.release()
+    assert not is_held("one")
+    RelayLock.acquire("one").release()
+
+
+def test_no_lock_is_held_where_there_is_none() -> None:
+    assert not is_held("none")
+    assert wait_until_free("none", 0)
+
+
+def test_the_lock_goes_with_the_process_even_after_kill_9() -> None:
+    lock = RelayLock.acquire("one")
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        pass_fds=(lock.descriptor,),
+    )
+    lock.release()
+    assert is_held("one"), "the child has inherited it"
+    assert not wait_until_free("one", 0)
+    child.kill()
+    child.communicate()
+    assert wait_until_free("one", 10)
+
+
+def test_the_folder_is_private(state_home: Path) -> None:
+    (state_home / "one").mkdir(mode=0o755)
+    RelayLock.acquire("one").release()
+    assert (state_home / "one").stat().st_mode & 0o777 == 0o700
+
+
+def test_an_outcome_comes_back_as_the_same_error() -> None:
+    RelayLock.acquire("one").release()
+    assert outcome.read("one") is None
+    status = Status("failed", "one", "slot", confirmed_lsn=77)
+    outcome.write("one", Outcome(5, 1.5, "slot is lost", "drop it", status))
+    found = outcome.read("one")
+    assert found is not None
+    error = found.error()
+    assert isinstance(error, SlotLost)
+    assert (error.message, error.hint, error.exit_code) == ("slot is lost", "drop it", 5)
+    assert found.status == status
+    outcome.clear("one")
+    assert outcome.read("one") is None
+
+
+def test_an_outcome_that_was_cut_short_says_nothing(state_home: Path) -> None:
+    RelayLock.acquire("one").release()
+    (state_home / "one" / "outcome.json").write_text('{"exit_code": 0, "sta')
+    assert outcome.read("one") is None
+
+
+def test_a_long_log_is_put_aside_and_trimmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    RelayLock.acquire("one").release()
+    path = log_path("one")
+    path.write_bytes(b"x" * (1024 * 1024 + 1))
+    with os.fdopen(open_log("one"), "ab", buffering=0) as log:
+        assert path.stat().st_size == 0
+        assert path.stat().st_mode & 0o777 == 0o600
+        monkeypatch.setattr("bwtui.relay.log._LIMIT", 100)
+        monkeypatch.setattr("bwtui.relay.log._TAIL", 10)
+        log.write(b"a" * 100)
+        trim("one", log.fileno())
+        assert path.stat().st_size == 100, "not above the limit yet"
+        log.write(b"0123456789")
+        trim("one", log.fileno())
+        log.write(b"next")
+    assert path.read_bytes() == b"next"
+    aside = path.with_suffix(".log.1")
+    assert aside.read_bytes() == b"0123456789"
+    assert aside.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,230 @@
+"""The control socket: the protocol, and clients that behave badly."""
+
+import json
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.relay import control, server
+from bwtui.relay.control import ControlClient, request, socket_path
+from bwtui.relay.server import ControlServer
+from bwtui.settings import RelaySettings
+from tests.unit.relay_double import SECRET, DoubleEngine
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder of this test's own."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def engine() -> DoubleEngine:
+    """An engine called "one"."""
+    return DoubleEngine(RelaySettings(name="one"))
+
+
+@pytest.fixture
+def running(engine: DoubleEngine) -> Iterator[ControlServer]:
+    """The engine's control server."""
+    with ControlServer("one", engine) as running:
+        yield running
+
+
+def connected() -> socket.socket:
+    """Return a raw connection to the server."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(10)
+    connection.connect(str(socket_path("one")))
+    return connection
+
+
+def ask(connection: socket.socket, line: bytes) -> dict[str, object]:
+    """Send a line and return the answer's object."""
+    connection.sendall(line + b"\n")
+    with connection.makefile("rb") as lines:
+        answer = json.loads(lines.readline())
+    assert isinstance(answer, dict)
+    return answer
+
+
+@pytest.mark.usefixtures("running")
+async def test_the_client_reads_all_that_the_engine_says(engine: DoubleEngine) -> None:
+    client = ControlClient("one")
+    status = await client.status()
+    assert (status.name, status.confirmed_lsn, status.tables) == ("one", 0x1_0000_0001, engine.tables)
+    changes = await client.changes(900)
+    assert [change.sequence for change in changes] == list(range(901, 1001))
+    assert len(await client.changes(0)) == server.MAX_CHANGES
+    assert (await client.schemas())[0].id == 7
+    await client.stop()
+    assert engine.stopped.is_set()
+    await client.close()
+
+
+@pytest.mark.usefixtures("running")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"nonsense",
+        b"\xff\xfe",
+        b"[]",
+        b"3",
+        b"{}",
+        b'{"request": "dance"}',
+        b'{"request": ["status"]}',
+        b'{"request": "changes", "after": "x"}',
+        b"[" * 60_000,
+    ],
+)
+def test_a_bad_request_gets_an_error_and_the_connection_goes_on(line: bytes) -> None:
+    with connected() as connection:
+        answer = ask(connection, line)
+        assert answer["ok"] is False
+        assert isinstance(answer["error"], str)
+        assert ask(connection, b'{"request": "status"}')["ok"] is True
+
+
+@pytest.mark.usefixtures("running")
+def test_an_engine_that_fails_to_answer_tells_no_value(
+    engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(engine, "schemas", fail)
+    with connected() as connection:
+        answer = ask(connection, b'{"request": "schemas"}')
+    assert answer == {"ok": False, "error": "the engine failed to answer (RuntimeError)"}
+
+
+@pytest.mark.usefixtures("running")
+def test_requests_may_come_in_pieces_and_in_bunches() -> None:
+    with connected() as connection:
+        for piece in (b'{"requ', b'est": "status"', b"}\n" + b'{"request": "schemas"}\n' * 3):
+            connection.sendall(piece)
+        with connection.makefile("rb") as lines:
+            answers = [json.loads(lines.readline()) for _ in range(4)]
+    assert [type(answer["data"]).__name__ for answer in answers] == ["dict", "list", "list", "list"]
+
+
+@pytest.mark.usefixtures("running")
+def test_an_endless_line_is_cut_off() -> None:
+    with connected() as connection, pytest.raises(OSError):
+        while True:
+            connection.sendall(b"x" * 65536)
+
+
+@pytest.mark.usefixtures("running")
+def test_a_client_that_stops_reading_is_dropped_and_others_are_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_PATIENCE", 0.2)
+    with connected() as deaf:
+        deaf.sendall(b'{"request": "changes", "after": 0}\n' * 1000)
+        deadline = time.monotonic() + 10
+        while not is_dropped(deaf):
+            assert time.monotonic() < deadline
+            assert request("one", {"request": "status"})["name"] == "one"
+
+
+def is_dropped(connection: socket.socket) -> bool:
+    """Return whether the other end has closed, without reading anything."""
+    try:
+        connection.send(b"\n")
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.usefixtures("running")
+def test_many_clients_at_once() -> None:
+    connections = [connected() for _ in range(30)]
+    for connection in connections:
+        assert ask(connection, b'{"request": "status"}')["ok"] is True
+    for connection in connections:
+        connection.close()
+    assert request("one", {"request": "status"})["name"] == "one"
+
+
+def test_nobody_else_may_connect(running: ControlServer) -> None:
+    assert stat.S_IMODE(running.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(running.path.parent.stat().st_mode) == 0o700
+
+
+def test_the_socket_is_gone_after_the_end(engine: DoubleEngine) -> None:
+    with ControlServer("one", engine) as running:
+        connection = connected()
+        assert ask(connection, b'{"request": "status"}')["ok"] is True
+    assert not running.path.exists()
+    assert connection.recv(1) == b""
+    connection.close()
+    with pytest.raises(ConnectionFailed, match="no relay called one is running"):
+        request("one", {"request": "status"})
+
+
+def test_a_stale_socket_is_replaced(engine: DoubleEngine, state_home: Path) -> None:
+    folder = state_home / "one"
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "engine.sock"))
+    with pytest.raises(ConnectionFailed):
+        request("one", {"request": "status"})
+    with ControlServer("one", engine):
+        assert request("one", {"request": "status"})["name"] == "one"
+
+
+def test_a_long_path_moves_the_socket_and_client_and_server_agree(
+    engine: DoubleEngine, state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(state_home / ("x" * 120)))
+    path = socket_path("one")
+    assert len(os.fsencode(path)) < 104
+    with ControlServer("one", engine):
+        assert path.exists()
+        assert request("one", {"request": "status"})["name"] == "one"
+    assert not path.exists()
+
+
+def test_a_socket_folder_of_somebody_else_is_refused(
+    state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(state_home / ("x" * 120)))
+    user = os.getuid()
+    Path(f"/tmp/bwtui-{user}").mkdir(mode=0o700, exist_ok=True)
+    real = Path.lstat
+
+    def owned_by_another(path: Path) -> os.stat_result:
+        found = list(real(path))
+        found[stat.ST_UID] = user + 1
+        return os.stat_result(found)
+
+    monkeypatch.setattr(Path, "lstat", owned_by_another)
+    with pytest.raises(RefusedError, match="belongs to somebody else"):
+        socket_path("one")
+
+
+def test_a_folder_that_can_not_be_used_is_one_sentence(
+    engine: DoubleEngine, state_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (state_home / "file").touch()
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(state_home / "file"))
+    with pytest.raises(RefusedError, match="can't use the folder"), ControlServer("one", engine):
+        pass
+
+
+@pytest.mark.usefixtures("running")
+def test_running_relays_are_listed(state_home: Path) -> None:
+    for name in ("one", "dead"):
+        (state_home / name).mkdir(exist_ok=True)
+        (state_home / name / control.LOCK_NAME).touch()
+    assert control.known_relays() == ["dead", "one"]
+    assert [status.name for status in control.running_relays()] == ["one"]
