@@ -1,0 +1,349 @@
+"""Rows a second, CPU and memory of the whole relay, beside what PostgreSQL itself can send.
+
+Run ``make bench``, or ``python benchmarks/relay.py`` in the checkout. It starts a sandbox of its own, writes
+a backlog of one 7-column table in transactions of 100 rows, and has everybody read the very same WAL:
+
+* pg_recvlogical to /dev/null, where it is installed (the sandbox's PostgreSQL comes without client programs);
+* a loop over libpq that reads and discards, which is always there;
+* ``bwtui connect --headless --json -x --until-caught-up``, from a slot that was made before the backlog;
+* with --with-ui the same with the screens open in a pseudo-terminal;
+* and then a snapshot of the table.
+
+Each reader runs alone, but PostgreSQL, Kafka and the registry share the machine with it.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+from psycopg import pq
+from psycopg.conninfo import make_conninfo
+from rich.console import Console
+from rich.table import Table
+
+from bwtui.errors import BwtuiError
+from bwtui.relay.control import request
+from bwtui.relay.status import Status
+from bwtui.sandbox.progress import Plain
+from bwtui.sandbox.supervisor import Sandbox, Services
+
+ROWS_A_TRANSACTION = 100
+BWTUI = (sys.executable, "-c", "from bwtui.cli.main import main; main()")
+_SCHEMA = """
+create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
+create procedure fill(total int) language plpgsql as $$
+begin
+    for batch in 0 .. total / 100 - 1 loop
+        insert into bench
+        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
+               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
+               repeat(md5(id::text), 3) || 'note'
+        from generate_series(batch * 100 + 1, batch * 100 + 100) id;
+        commit;
+    end loop;
+end $$;
+create publication bench for all tables;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one reader needed for the backlog."""
+
+    what: str
+    rows: int
+    #: From the start of the process, or of the stream, to its end.
+    seconds: float
+    #: Between the first and the last report while rows were moving, or None.
+    steady_rows_per_second: float | None = None
+    cpu_us_per_row: float | None = None
+    max_resident_mb: float | None = None
+
+    @property
+    def rows_per_second(self) -> float:
+        """Rows by the whole time."""
+        return self.rows / self.seconds
+
+
+def main() -> int:
+    """Run all parts, print the table, and one JSON line at the end."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the backlog (default 1,000,000)")
+    parser.add_argument("--with-ui", action="store_true", help="also with the screens in a pseudo-terminal")
+    parser.add_argument("--postgres", type=int, default=18, help="major version (default 18)")
+    arguments = parser.parse_args()
+    rows = max(arguments.rows // ROWS_A_TRANSACTION, 1) * ROWS_A_TRANSACTION
+    try:
+        with _sandbox(arguments.postgres) as services:
+            figures = list(_measure(services, rows, arguments.with_ui))
+    except BwtuiError as error:
+        print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    _print(figures, rows)
+    return 0
+
+
+@contextlib.contextmanager
+def _sandbox(major: int) -> Iterator[Services]:
+    """A sandbox and state folder that are gone afterwards, also after Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
+        os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
+        sandbox = Sandbox(Path(folder) / "sandbox", major)
+        try:
+            yield sandbox.up(Plain(), attached=True)
+        finally:
+            sandbox.down(wipe=True)
+
+
+def _measure(services: Services, rows: int, with_ui: bool) -> Iterator[Figures]:
+    dsn = _database(services.postgres)
+    streamed = ["bench_headless", *(["bench_ui"] if with_ui else [])]
+    with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(_SCHEMA)
+        # The relay makes its own slots, on the still empty table, and is caught up at once.
+        for slot in streamed:
+            _run_relay(services, dsn, slot, ["-x"])
+        for slot in ("bench_recv", "bench_raw"):
+            cursor.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [slot])
+        _say(f"writing {rows:,} rows in transactions of {ROWS_A_TRANSACTION}")
+        cursor.execute("set synchronous_commit = off")
+        cursor.execute("call fill(%s)", [rows])
+        cursor.execute("checkpoint")
+        cursor.execute("select pg_current_wal_flush_lsn()::text")
+        end = str(cursor.fetchall()[0][0])
+    program = shutil.which("pg_recvlogical")
+    if program:
+        yield _pg_recvlogical(program, dsn, end, rows)
+    yield _raw_loop(dsn, rows)
+    yield _stream(services, dsn, "bench_headless", rows)
+    if with_ui:
+        yield _stream_with_ui(services, dsn, "bench_ui", rows)
+    yield _snapshot(services, dsn, rows)
+
+
+def _database(superuser: str) -> str:
+    with contextlib.closing(psycopg2.connect(superuser)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute("create database bench")
+    return make_conninfo(superuser, dbname="bench")
+
+
+def _pg_recvlogical(program: str, dsn: str, end: str, rows: int) -> Figures:
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    _say(f"pg_recvlogical ({version.strip()})")
+    options = ["-o", "proto_version=1", "-o", "publication_names=bench"]
+    start = time.monotonic()
+    subprocess.run(
+        [
+            program,
+            "-d",
+            dsn,
+            "-S",
+            "bench_recv",
+            "--start",
+            "--no-loop",
+            "-f",
+            "/dev/null",
+            "-E",
+            end,
+            *options,
+        ],
+        check=True,
+    )
+    number = re.search(r"\d+[.\d]*", version)
+    return Figures(
+        f"pg_recvlogical {number[0] if number else ''} > /dev/null", rows, time.monotonic() - start
+    )
+
+
+def _raw_loop(dsn: str, rows: int) -> Figures:
+    """Read and discard in this process, until the last transaction's COMMIT."""
+    _say("a loop over libpq that reads and discards")
+    connection = pq.PGconn.connect(make_conninfo(dsn, replication="database").encode())
+    assert connection.status == pq.ConnStatus.OK, connection.get_error_message()
+    begin, cpu = time.monotonic(), time.process_time()
+    started = connection.exec_(
+        b"START_REPLICATION SLOT bench_raw LOGICAL 0/0 (proto_version '1', publication_names 'bench')"
+    )
+    assert started.status == pq.ExecStatus.COPY_BOTH, started.error_message
+    commits, expected, read = 0, rows // ROWS_A_TRANSACTION, connection.get_copy_data
+    while commits < expected:
+        _, data = read(0)
+        # A COMMIT ("C") in an XLogData frame ("w"), whose header has 25 bytes.
+        commits += data[0] == 0x77 and data[25] == 0x43
+    seconds, used = time.monotonic() - begin, time.process_time() - cpu
+    connection.finish()
+    return Figures("libpq loop, reads and discards", rows, seconds, cpu_us_per_row=used / rows * 1e6)
+
+
+def _stream(services: Services, dsn: str, slot: str, rows: int) -> Figures:
+    _say("bwtui connect --headless --json -x --until-caught-up")
+    return _run_relay(services, dsn, slot, ["-x"], "bwtui: stream", rows)
+
+
+def _snapshot(services: Services, dsn: str, rows: int) -> Figures:
+    _say("bwtui connect --headless --json --until-caught-up, with a snapshot")
+    return _run_relay(services, dsn, "bench_snapshot", [], "bwtui: snapshot", rows)
+
+
+def _command(slot: str, *extra: str) -> list[str]:
+    """Return a relay's command; each slot gets topics of its own, so that no reader warms another's."""
+    options = ["-s", slot, "-p", slot, "--publication", "bench", "--until-caught-up"]
+    return [*BWTUI, "connect", *options, *extra]
+
+
+def _environment(services: Services, dsn: str) -> dict[str, str]:
+    ends = {"POSTGRES": dsn, "BROKER": services.broker, "SCHEMA_REGISTRY": services.schema_registry}
+    return {**os.environ, **{f"BWTUI_{name}": value for name, value in ends.items()}}
+
+
+def _run_relay(
+    services: Services, dsn: str, slot: str, extra: Sequence[str], what: str = "", rows: int = 0
+) -> Figures:
+    """Run a headless relay to its end; what it used is what the kernel says of its process."""
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        _command(slot, "--headless", "--json", *extra),
+        env=_environment(services, dsn),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as lines:
+        seen = [Status.from_json(json.loads(line)) for line in lines]
+    _, code, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(code)
+    seconds = time.monotonic() - begin
+    if process.returncode:
+        raise BwtuiError(f"the relay ended with exit code {process.returncode}", "its error is above")
+    moved = _messages(seen[-1])
+    if moved != rows:
+        raise BwtuiError(f"the relay sent {moved:,} messages and not {rows:,}", "the figures would be wrong")
+    cpu = usage.ru_utime + usage.ru_stime
+    # Linux counts kilobytes, macOS bytes.
+    resident = usage.ru_maxrss / (1e6 if sys.platform == "darwin" else 1024)
+    return Figures(what, rows, seconds, _steady(seen), cpu / rows * 1e6 if rows else None, resident)
+
+
+def _messages(status: Status) -> int:
+    return sum(table.messages for table in status.tables.values())
+
+
+def _steady(seen: Sequence[Status]) -> float | None:
+    """Return the rate between the reports in the middle, where neither the start nor the end counts."""
+    last = _messages(seen[-1])
+    points = [(status.time, _messages(status)) for status in seen if 0 < _messages(status) < last]
+    if len(points) < 2 or points[-1][0] <= points[0][0]:
+        return None
+    return (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _stream_with_ui(services: Services, dsn: str, slot: str, rows: int) -> Figures:
+    """Run a relay under its screens, 200 columns by 60 lines, and look at it through its control socket."""
+    _say("bwtui connect -x --until-caught-up, with the screens in a pseudo-terminal")
+    command = _command(slot, "-x")
+    screen = {"TERM": "xterm-256color", "COLUMNS": "200", "LINES": "60"}
+    environment = {**_environment(services, dsn), **screen}
+    begin = time.monotonic()
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execve(command[0], command, environment)
+    drain = threading.Thread(target=_drain, args=[terminal], daemon=True)
+    drain.start()
+    try:
+        seen = list(_watch(slot, begin + 60))
+        seconds = time.monotonic() - begin
+    finally:
+        os.kill(child, signal.SIGTERM)
+        os.waitpid(child, 0)
+        os.close(terminal)
+    last = seen[-1]
+    moved = _messages(last)
+    return Figures(
+        "bwtui: stream, screens open",
+        moved,
+        seconds,
+        _steady(seen),
+        last.cpu_seconds / max(moved, 1) * 1e6,
+        max(status.resident_bytes for status in seen) / 1024 / 1024,
+    )
+
+
+def _drain(terminal: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 65536):
+            pass
+
+
+def _watch(slot: str, start_before: float) -> Iterator[Status]:
+    """Yield the relay's status every fifth of a second, until the relay is gone."""
+    found = False
+    while True:
+        try:
+            yield Status.from_json(request(slot, {"request": "status"}))
+            found = True
+        except BwtuiError:
+            if found:
+                return
+            if time.monotonic() > start_before:
+                raise
+        time.sleep(0.2)
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _print(figures: Sequence[Figures], rows: int) -> None:
+    table = Table(
+        title=f"{rows:,} rows of 7 columns, {ROWS_A_TRANSACTION} a transaction", title_justify="left"
+    )
+    table.add_column("reader")
+    for name in ("rows/s", "steady rows/s", "CPU µs/row", "max MB"):
+        table.add_column(name, justify="right")
+    for one in figures:
+        table.add_row(
+            one.what,
+            f"{one.rows_per_second:,.0f}",
+            _cell(one.steady_rows_per_second, ",.0f"),
+            _cell(one.cpu_us_per_row, ".1f"),
+            _cell(one.max_resident_mb, ",.0f"),
+        )
+    Console(highlight=False).print(table)
+    print(json.dumps({"rows": rows, "machine": _machine(), "figures": [_as_json(one) for one in figures]}))
+
+
+def _as_json(one: Figures) -> dict[str, Any]:
+    return {**asdict(one), "rows_per_second": round(one.rows_per_second)}
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _machine() -> dict[str, Any]:
+    return {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
