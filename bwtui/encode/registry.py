@@ -77,7 +77,7 @@ class SchemaRegistry:
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:
     reason = " ".join(str(error.error_message).split())
     if error.http_status_code == 409:
-        hint = f"the change breaks the compatibility rule of subject {subject}: relax the rule or undo the change"
+        hint = f"the change breaks the compatibility rule of {subject}: relax the rule or undo the change"
     else:
         hint = f"see what the registry holds under subject {subject}"
     return SchemaRefused(

@@ -16,8 +16,8 @@ from collections import deque
 class Span:
     """Rows that were handed to the sink together.
 
-    ``pending`` counts its messages that are not durable, and ``failed`` those among them that never will be by
-    themselves; ``size`` is in bytes.
+    ``pending`` counts its messages that are not durable, and ``failed`` those among them that will never be
+    so by themselves; ``size`` is in bytes.
     """
 
     __slots__ = ("failed", "lsn", "pending", "sealed", "size")

@@ -12,6 +12,7 @@ import time
 
 import psycopg2
 
+from bwtui.encode.names import topic_name
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.lsn import format_lsn
@@ -162,6 +163,9 @@ class Engine:
         self._sink.check()
         self._registry.check()
         self._findings = findings
+        for table in findings.tables:
+            counters = self._report.table(table.qualified_name)
+            counters.topic = topic_name(self._settings.topic_prefix, table.namespace, table.name)
         return findings
 
     def _target(self, connection: Connection) -> int | None:

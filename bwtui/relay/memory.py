@@ -73,7 +73,7 @@ class SlotMemory:
         self.last = None
 
     def check(self, slot: SlotState | None) -> str | None:
-        """Refuse a gap between the remembered LSN and ``slot``; return a note when the slot is not remembered.
+        """Refuse a gap between the remembered LSN and ``slot``; return a note on an unknown slot.
 
         Raises SlotLost when the slot vanished, was moved forward, or the server is behind what was confirmed.
         """

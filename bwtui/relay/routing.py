@@ -92,7 +92,7 @@ class Router:
         report: Report,
         pulse: Callable[[float], None],
     ) -> None:
-        """``pulse(seconds)`` waits that long, keeps the stream alive meanwhile, and raises to stop the relay."""
+        """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay."""
         self._settings = settings
         self._sink = sink
         self._registry = registry
@@ -216,7 +216,7 @@ def unkeyed_refusal(table: str) -> RefusedError:
     """Return the refusal of a table without a key."""
     return RefusedError(
         f"table {table} has no primary key and no replica identity index",
-        f"give it a primary key, leave it out with --exclude-table '{table}', or allow it with -u/--allow-unkeyed",
+        f"add a primary key, leave it out with --exclude-table '{table}', or allow it with -u/--allow-unkeyed",
     )
 
 

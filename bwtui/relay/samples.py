@@ -1,4 +1,4 @@
-"""A bounded sample of changes, for people to look at; taken raw on the hot path, decoded only when asked for."""
+"""A bounded sample of changes for people: taken raw on the hot path, decoded only when asked for."""
 
 import time
 from collections import deque
@@ -56,7 +56,7 @@ class Samples:
         after: Sequence[Field] | None,
         commit: tuple[int, int, float],
     ) -> None:
-        """Keep one change; ``commit`` is the LSN, the transaction's id and the commit time in Unix seconds."""
+        """Keep one change; ``commit`` is the LSN, the xid and the commit time in Unix seconds."""
         self.budget -= 1
         self._sequence += 1
         lsn, xid, commit_time = commit

@@ -107,7 +107,7 @@ class Streaming:
                 self._stream.wait(0.25)
 
     def pulse(self, seconds: float) -> None:
-        """Wait, keep the server and the spans going, and raise StopRequested or Redrive when it is time to."""
+        """Wait, keep server and spans going, and raise StopRequested or Redrive when it is time to."""
         self._parts.sink.poll(seconds)
         self._settle(idle=False)
         if self._parts.stop_requested():

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Protocol
 
 from bwtui.relay.ack import Span
 
-
 #: Offsets by partition.
 Marks = dict[int, int]
 
@@ -69,7 +68,10 @@ class Sink(Protocol):
         """Messages that were accepted and are neither durable nor failed."""
 
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
-        """Make sure that ``topic`` exists. Raises ConnectionFailed, which is worth another try, or RefusedError."""
+        """Make sure that ``topic`` exists.
+
+        Raises ConnectionFailed, which is worth another try, or RefusedError.
+        """
 
     def marks(self, topic: str) -> Marks:
         """Return where each partition of ``topic`` ends now. Raises ConnectionFailed."""

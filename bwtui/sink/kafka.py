@@ -1,6 +1,6 @@
 """The Kafka sink: an idempotent producer whose delivery reports count down the spans.
 
-The relay bounds what is in flight (`Acknowledgements.bytes_in_flight`), so librdkafka's own queue never fills:
+The relay bounds what is in flight (`Acknowledgements.bytes_in_flight`), so librdkafka's queue never fills:
 a message refused for a full queue while the next one is taken would change the order of a key.
 """
 
