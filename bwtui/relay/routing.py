@@ -216,7 +216,7 @@ def unkeyed_refusal(table: str) -> RefusedError:
     """Return the refusal of a table without a key."""
     return RefusedError(
         f"table {table} has no primary key and no replica identity index",
-        f"add a primary key, leave it out with --exclude-table '{table}', or allow it with -u/--allow-unkeyed",
+        f"add a primary key, leave out with --exclude-table '{table}', or allow with -u",
     )
 
 

@@ -3,10 +3,11 @@
 One JSON object a line, in a file that only its owner may read, since it holds row values::
 
     {"time": "…", "table": "public.orders", "topic": "orders", "operation": "update",
-     "commit_lsn": "0/…", "ordinal": 3, "xid": 741, "error": "…", "reason": "…", "before": {…} | null, "after": {…} | null}
+     "commit_lsn": "0/…", "ordinal": 3, "xid": 741, "error": "…", "reason": "…",
+     "before": {…} | null, "after": {…} | null}
 
 A row is its columns' text forms as PostgreSQL wrote them; null is NULL, a value that PostgreSQL did not send
-(unchanged TOAST) is left out, and bytes that are no UTF-8 stand as lone surrogates (Python's surrogateescape).
+(unchanged TOAST) is left out, and bytes that are no UTF-8 stand as lone surrogates (surrogateescape).
 """
 
 import datetime

@@ -37,7 +37,8 @@ class TableInfo:
 _TABLES_SQL = """
 select c.oid, n.nspname, c.relname, c.relreplident::text,
        case c.relreplident when 'n' then false
-            when 'i' then exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisreplident)
+            when 'i' then exists (select from pg_catalog.pg_index i
+                               where i.indrelid = c.oid and i.indisreplident)
             else exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary) end,
        pg_catalog.has_table_privilege(c.oid, 'select')
          or pg_catalog.has_any_column_privilege(c.oid, 'select'),

@@ -31,7 +31,7 @@ class Lag:
 
 
 class LagSampler:
-    """Looks at the slot once a second; a server that does not answer leaves the last look, which then ages."""
+    """Looks at the slot once a second; while the server does not answer, the last look ages."""
 
     def __init__(self, dsn: str, slot: Callable[[], str], on_tick: Callable[[Connection], None]) -> None:
         """``slot`` names the slot in use now; ``on_tick`` may ask more over the sampler's session."""

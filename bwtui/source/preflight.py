@@ -158,7 +158,7 @@ def _check_keys(connection: Connection, settings: RelaySettings) -> str:
         pattern = "|".join(unkeyed)
         raise RefusedError(
             f"{len(unkeyed)} {plural} no primary key and no replica identity index: {names}",
-            f"add a primary key, leave out with --exclude-table '{pattern}', or allow with -u/--allow-unkeyed",
+            f"add a primary key, leave out with --exclude-table '{pattern}', or allow with -u",
         )
     return f"{len(tables) - len(unkeyed)} of {len(tables)}"
 

@@ -2,8 +2,8 @@
 
 bwtui makes publications only when the named one is missing:
 
-- ``<name>`` FOR ALL TABLES, when no table is filtered out, none is unkeyed and the user is a superuser; tables
-  made later then come from their first row on.
+- ``<name>`` FOR ALL TABLES, when no table is filtered out, none is unkeyed and the user is a superuser;
+  tables made later then come from their first row on.
 - otherwise ``<name>`` FOR TABLE … of the keyed tables, and ``<name>_unkeyed`` of the unkeyed ones, which
   publishes only inserts and truncates: PostgreSQL refuses an application's UPDATE and DELETE on a published
   table without replica identity, and a relay must never break the application that it watches.

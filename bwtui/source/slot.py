@@ -1,7 +1,7 @@
 """Replication slots: what state they are in, and how they are made and dropped.
 
 The permanent slot exists if and only if the snapshot finished. The snapshot runs under a TEMPORARY slot,
-which dies with its session; ``pg_copy_logical_replication_slot`` then makes the permanent one at the same LSN.
+which dies with its session; ``pg_copy_logical_replication_slot`` then makes the permanent one at its LSN.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The replication stream, read raw: CopyBoth frames in, standby status updates out.
 
-Frames are those of PostgreSQL's "Streaming Replication Protocol": ``w`` XLogData (25 bytes before the payload)
-and ``k`` primary keepalive. psycopg2's replication cursor is not used, because it confirms transactions that
+Frames are those of PostgreSQL's "Streaming Replication Protocol": ``w`` XLogData (its payload begins at byte
+25) and ``k`` primary keepalive. psycopg2's replication cursor is not used, because it confirms transactions that
 its caller did not (docs/adr/0001-raw-stream.md).
 """
 
