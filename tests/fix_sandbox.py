@@ -23,7 +23,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     It ends with the test run, also when that is killed.
     """
     sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"))
-    sandbox.up(Plain(), attached=True)
+    sandbox.up(Plain(), attached=True, disposable=True)
     yield sandbox
     sandbox.down(wipe=True)
 

@@ -1,11 +1,12 @@
 """The supervisor's process: starts the services, watches them, ends them, and ends itself with them.
 
-`python -m bwtui.sandbox.daemon FOLDER MAJOR`, started by `Sandbox.up` in a session of its own. It holds
-an exclusive lock for as long as it lives, publishes what it knows in status.json, and takes orders, one
-JSON object a line, from the pipe `control`. Nothing is ever restarted without an order.
+`python -m bwtui.sandbox.daemon FOLDER MAJOR keep|dispose`, started by `Sandbox.up` in a session of its
+own. It holds an exclusive lock for as long as it lives, publishes what it knows in status.json, and takes
+orders, one JSON object a line, from the pipe `control`. Nothing is ever restarted without an order.
 
 Its standard input is a pipe from whoever started it. When that pipe ends before the byte DETACH came
-through, the starter is gone (Ctrl-C, kill -9, a test run that was ended), and everything is stopped.
+through, the starter is gone (Ctrl-C, kill -9, a test run that was ended), and everything is stopped;
+with `dispose` all data is removed then.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from bwtui.sandbox.runner import Runner
 from bwtui.sandbox.service import Service
 
 DETACH = b"d"
+KEEP, DISPOSE = "keep", "dispose"
 
 #: Seconds between two looks at the services: while something changes, and while all is quiet.
 BUSY_SECONDS = 0.03
@@ -48,6 +50,8 @@ class Supervisor:
         self._endpoints = endpoints
         self._runners = {service.name: Runner(service) for service in services}
         self._ending = False
+        #: The starter ended, and had not let go of us.
+        self.forsaken = False
         self._orders = b""
         self._done: deque[str] = deque(maxlen=50)
         self._published: dict[str, Any] | None = None
@@ -99,6 +103,7 @@ class Supervisor:
     def _on_starter(self) -> None:
         self._selector.unregister(sys.stdin.fileno())
         if os.read(sys.stdin.fileno(), 1) != DETACH:
+            self.forsaken = True
             self._end()
 
     def _end(self) -> None:
@@ -175,8 +180,11 @@ def main() -> None:
             "broker": kafka.address(memory),
             "schema_registry": registry.url(memory),
         }
-        Supervisor(layout, major, endpoints, _services(layout, memory, major)).run()
+        supervisor = Supervisor(layout, major, endpoints, _services(layout, memory, major))
+        supervisor.run()
         layout.control.unlink(missing_ok=True)
+        if supervisor.forsaken and sys.argv[3] == DISPOSE:
+            layout.wipe()
 
 
 if __name__ == "__main__":

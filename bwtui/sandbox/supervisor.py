@@ -22,7 +22,7 @@ from typing import Any, Literal
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.sandbox import kafka, postgres, registry
 from bwtui.sandbox.artifacts import ArtifactStore
-from bwtui.sandbox.daemon import DETACH
+from bwtui.sandbox.daemon import DETACH, DISPOSE, KEEP
 from bwtui.sandbox.layout import Layout, sandbox_folder
 from bwtui.sandbox.lockfile import postgres_group
 from bwtui.sandbox.progress import Progress, Silent
@@ -99,10 +99,13 @@ class Sandbox:
         """The folder that holds the sandbox's data, logs and state."""
         return self._layout.folder
 
-    def up(self, progress: Progress | None = None, *, attached: bool = False) -> Services:
+    def up(
+        self, progress: Progress | None = None, *, attached: bool = False, disposable: bool = False
+    ) -> Services:
         """Start what does not run yet, wait until all of it is ready, and say where it answers.
 
-        An attached sandbox ends with our process, however that ends; else it goes on until `down`.
+        An attached sandbox ends with our process, however that ends; else it goes on until `down`. If it
+        is disposable too, its data is removed then.
         Raises ConnectionFailed when files can't be fetched, RefusedError when a fetched file is not the
         locked one or the sandbox runs with another PostgreSQL, BwtuiError when a service does not start.
         When it does not end well, nothing that it started goes on running.
@@ -112,7 +115,7 @@ class Sandbox:
         with self._exclusive():
             running = self.status()
             if running is None:
-                self._start(progress, attached)
+                self._start(progress, attached, disposable)
             else:
                 self._revive(running, progress)
             return self.services()
@@ -161,11 +164,11 @@ class Sandbox:
         """
         self._order("start", name, State.READY)
 
-    def _start(self, progress: Progress, attached: bool) -> None:
+    def _start(self, progress: Progress, attached: bool, disposable: bool) -> None:
         self._prepare(progress)
         progress.note(f"starting PostgreSQL {self._major}, Kafka and the schema registry")
         self._layout.status.unlink(missing_ok=True)
-        self._launch()
+        self._launch(disposable)
         try:
             self._wait_until_ready(progress)
             if not attached:
@@ -181,11 +184,14 @@ class Sandbox:
         registry.programs(store)
         postgres.programs(self._layout, memory, store, self._major)
 
-    def _launch(self) -> None:
+    def _launch(self, disposable: bool) -> None:
         self._layout.lock.touch(mode=0o600)
         with (self._layout.logs / "supervisor.log").open("ab") as log:
             self._tether = subprocess.Popen(
-                [sys.executable, "-m", "bwtui.sandbox.daemon", str(self.folder), str(self._major)],
+                [
+                    *(sys.executable, "-m", "bwtui.sandbox.daemon"),
+                    *(str(self.folder), str(self._major), DISPOSE if disposable else KEEP),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

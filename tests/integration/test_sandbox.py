@@ -187,7 +187,8 @@ def test_an_interrupted_up_leaves_nothing_running(own: Sandbox, how: signal.Sign
 def test_an_attached_sandbox_ends_with_its_starter(own: Sandbox) -> None:
     code = (
         "from bwtui.sandbox.supervisor import Sandbox; from pathlib import Path; import sys; "
-        f"Sandbox(Path({str(own.folder)!r})).up(attached=True); print('up', flush=True); sys.stdin.read()"
+        f"Sandbox(Path({str(own.folder)!r})).up(attached=True, disposable=True); "
+        "print('up', flush=True); sys.stdin.read()"
     )
     starter = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with starter:
@@ -196,6 +197,7 @@ def test_an_attached_sandbox_ends_with_its_starter(own: Sandbox) -> None:
         pids = pids_of(own)
         starter.kill()
     wait_for(lambda: not any(running(pid) for pid in pids), "everything was gone")
+    assert not own.folder.exists(), "it was disposable"
 
 
 def test_a_service_that_does_not_start_ends_all(own: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
