@@ -1,8 +1,8 @@
 """The replication stream, read raw: CopyBoth frames in, standby status updates out.
 
-Frames are those of PostgreSQL's "Streaming Replication Protocol": ``w`` XLogData (its payload begins at byte
-25) and ``k`` primary keepalive. psycopg2's replication cursor is not used, because it confirms transactions that
-its caller did not (docs/adr/0001-raw-stream.md).
+Frames are those of the "Streaming Replication Protocol": ``w`` XLogData, whose payload begins at byte 25, and
+``k`` primary keepalive. The replication cursor of psycopg2 is not used: it confirms transactions that its
+caller did not (docs/adr/0001-raw-stream.md).
 """
 
 import select
