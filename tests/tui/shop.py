@@ -86,6 +86,7 @@ class Shop:
     #: More tables of the same kind, for measuring.
     extra: int = 0
     name: str = "shop"
+    exit_code: int | None = None
 
     def tables(self) -> dict[str, ShopTable]:
         """Return the tables, extra ones included."""
@@ -128,7 +129,7 @@ class Shop:
             tables=tables,
             stages=self._stages(rate, age),
             errors=self._errors(now),
-            exit_code=None,
+            exit_code=self.exit_code,
         )
 
     def changes(self, now: float, after: int) -> list[ChangeSample]:
@@ -238,7 +239,7 @@ class Shop:
 
     def _change(self, number: int) -> ChangeSample:
         names = list(TABLES)
-        name = names[(number * 7 + number // 5) % len(names)]
+        name = names[(number * 5 + number // 4) % len(names)]
         table = TABLES[name]
         choice = (number * 37 % 100) / 100
         inserts, updates, _ = table.mix
@@ -289,7 +290,7 @@ def _value(name: str, number: int) -> str | None:
         "price": f"{number * 7 % 9000 / 100:.2f}",
         "total": f"{number * 31 % 90000 / 100:.2f}",
         "what": f"changed order {100_000 + number} [from the shop, page {number % 40}]",
-        "title": "Kettle, 1.7 l, with a very long name that does not fit into a narrow column of any terminal",
+        "title": "Kettle, 1.7 l, with a very long name that fits into no narrow column of any terminal",
         "dimensions": f"({number % 9},{number % 7}),(0,0)",
         "at": f"2026-01-15 12:{number // 600 % 60:02}:{number // 10 % 60:02}.{number % 10}+00",
         "placed": f"2026-01-15 12:{number // 600 % 60:02}:{number // 10 % 60:02}+00",

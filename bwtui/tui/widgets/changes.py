@@ -127,7 +127,7 @@ class ChangeList(Grid):
             last = self._held[-1].sequence if self._held else 0
             new = sum(c.sequence > last and self._passes(c) for c in self._picture.changes)
             parts.append(f"+{new} new · End follows")
-        self.border_subtitle = " · ".join(p for p in parts if p).replace("[", r"\[")
+        self.set_remark(" · ".join(p for p in parts if p))
         self.set_class(not self.following, "-left")
 
 

@@ -13,7 +13,7 @@ class Detail(VerticalScroll, can_focus=True):
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id, classes="panel")
         self.border_title = title
-        self._shown: object = None
+        self._shown: object = self
 
     def compose(self) -> ComposeResult:
         """Make the text."""
@@ -29,4 +29,4 @@ class Detail(VerticalScroll, can_focus=True):
 
     def forget(self) -> None:
         """Paint the next content whatever it is, as after a change of theme."""
-        self._shown = None
+        self._shown = self

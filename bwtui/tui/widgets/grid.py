@@ -67,6 +67,7 @@ class Grid(ScrollView, can_focus=True):
         self.sort_mark: tuple[str, bool] | None = None
         self._cursor = 0
         self._tail = False
+        self._remark = ""
         self._hover = -1
         self._placed: list[Placed] = []
         self._tones: dict[str, Style] = {}
@@ -119,6 +120,14 @@ class Grid(ScrollView, can_focus=True):
         if self.sort_mark != (column, descending):
             self.sort_mark = (column, descending)
             self.refresh(Region(0, 0, self.size.width, 1))
+
+    def set_remark(self, text: str) -> None:
+        """Put a remark into the lower border; Textual would repaint everything for the same text, too."""
+        # Square brackets in a filter are no markup.
+        text = text.replace("[", r"\[")
+        if text != self._remark:
+            self._remark = text
+            self.border_subtitle = text
 
     def move_to(self, index: int) -> None:
         """Put the cursor on a row and bring it into view."""

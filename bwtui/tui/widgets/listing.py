@@ -94,7 +94,7 @@ class Listing(Grid):
         else:
             self.empty_text = f"no {self.noun} match: Esc clears the filter, e shows all"
         self.set_rows([Row(item.key, item.cells) for item in shown])
-        self.border_subtitle = self._explain(len(shown))
+        self.set_remark(self._explain(len(shown)))
 
     def _passes(self, item: Item) -> bool:
         return (item.trouble or not self.errors_only) and self.filter.passes(item.search)
@@ -102,9 +102,7 @@ class Listing(Grid):
     def _explain(self, shown: int) -> str:
         reasons = [r for r in (self.filter.describe(), "errors only" if self.errors_only else "") if r]
         amount = f"{shown} of {len(self.items)}" if reasons else str(len(self.items))
-        text = " · ".join([*reasons, f"{amount} {self.noun}"])
-        # Square brackets in a filter are no markup.
-        return text.replace("[", r"\[")
+        return " · ".join([*reasons, f"{amount} {self.noun}"])
 
     def _sorted(self) -> list[str]:
         index = self.columns.index(self._column(self.sort_column))

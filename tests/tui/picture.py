@@ -1,0 +1,22 @@
+"""What is on the screen, as plain text."""
+
+import io
+from typing import Any
+
+from rich.console import Console
+from textual.app import App
+
+
+def lines(app: App[Any]) -> list[str]:
+    """Return the lines of the screen, dialogs included, without trailing blanks."""
+    width, height = app.size
+    console = Console(
+        width=width, height=height, file=io.StringIO(), force_terminal=True, record=True, legacy_windows=False
+    )
+    console.print(app.screen._compositor.render_update(full=True))
+    return [line.rstrip() for line in console.export_text(styles=False).splitlines()][:height]
+
+
+def text(app: App[Any]) -> str:
+    """Return the screen as one text."""
+    return "\n".join(lines(app))

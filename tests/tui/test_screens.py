@@ -1,0 +1,352 @@
+"""What the screens show: states, the tail, a relay that goes away, ways to leave, mouse, sizes."""
+
+import pytest
+
+from bwtui.relay.status import Status
+from bwtui.tui import actions
+from bwtui.tui.screens.dialogs import LeaveScreen
+from bwtui.tui.screens.table import TableScreen
+from bwtui.tui.state import Session
+from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
+from bwtui.tui.widgets.listing import Listing
+from tests.tui.doubles import Stage
+from tests.tui.picture import lines, text
+from tests.tui.shop import NOON, TABLES, Shop
+
+SIZES = [(80, 24), (200, 60)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("mode", ["overview", "changes", "registry", "errors"])
+async def test_every_screen_fits(mode: str, size: tuple[int, int]) -> None:
+    stage = Stage(Shop(trouble=True))
+    async with stage.run(size):
+        await stage.show(mode)
+        shown = lines(stage.app)
+        assert len(shown) == size[1]
+        assert "STREAMING" in shown[0]
+        assert "Quit" in shown[-1]
+        panels = [p for p in stage.app.screen.query(".panel") if p.display]
+        assert all(p.outer_size.height >= 6 for p in panels)
+
+
+async def test_the_pipeline_goes_from_slot_to_topic() -> None:
+    stage = Stage()
+    async with stage.run((200, 60)):
+        shown = text(stage.app)
+        for word in ("PostgreSQL", "read", "decode", "encode", "produce", "acknowledge", "Kafka"):
+            assert word in shown
+        for word in (
+            "bottledwater",
+            "✓ reserved",
+            "confirmed LSN",
+            "server LSN",
+            "retained",
+            "✓ in time",
+            "cpu",
+        ):
+            assert word in shown
+
+
+async def test_the_slow_stage_says_so_and_only_while_it_is() -> None:
+    stage = Stage(Shop(slow="encode"))
+    async with stage.run((80, 24)):
+        assert "▲ SLOW" in text(stage.app)
+        assert stage.app.screen.query_one("#stage-encode").has_class("-slow")
+        assert "▲ lagging" in text(stage.app)
+        stage.relay.shop.slow = None
+        await stage.advance(1)
+        assert "SLOW" not in text(stage.app)
+        assert "✓ in time" in text(stage.app)
+
+
+async def test_a_snapshot_shows_its_progress() -> None:
+    stage = Stage(Shop(state="snapshot", start=NOON + 40))
+    async with stage.run((80, 24)):
+        shown = text(stage.app)
+        assert "✓ SNAPSHOT" in shown
+        assert "✓ 120k rows" in shown, "customers are done"
+        assert "86%" in shown or "90%" in shown, "products are nearly done"
+        assert "tables done 1 of 6" in shown
+
+
+async def test_unimportant_columns_fold_away() -> None:
+    stage = Stage()
+    async with stage.run((80, 24)):
+        columns = stage.app.screen.query_one(Listing).shown_columns
+        assert {"table", "rate", "inserts", "updates", "deletes", "errors", "dead"} <= set(columns)
+        assert "topic" not in columns
+    stage = Stage()
+    async with stage.run((200, 60)):
+        assert len(stage.app.screen.query_one(Listing).shown_columns) == 16
+
+
+async def test_the_filter_narrows_while_typing_and_says_so() -> None:
+    stage = Stage()
+    async with stage.run((80, 24)):
+        await stage.press("slash", *"order")
+        assert len(stage.app.screen.query_one(Listing).rows) == 2
+        await stage.press("enter")
+        assert "/order · 2 of 6 tables" in text(stage.app)
+        await stage.press("slash", "home", "exclamation_mark")
+        assert len(stage.app.screen.query_one(Listing).rows) == 4
+        await stage.press("escape")
+        assert len(stage.app.screen.query_one(Listing).rows) == 6
+
+
+async def test_a_filter_that_is_no_regex_says_how_it_is_understood() -> None:
+    stage = Stage()
+    async with stage.run((120, 30)):
+        await stage.press("slash", *"p.d(s")
+        assert "letters in order" in text(stage.app)
+        await stage.press("enter")
+        assert "0 of 6 tables" in text(stage.app)
+        assert "no tables match" in text(stage.app)
+
+
+async def test_the_cursor_stays_on_its_table_when_the_order_changes() -> None:
+    stage = Stage()
+    async with stage.run():
+        grid = stage.app.screen.query_one(Listing)
+        grid.move_to_key("public.orders")
+        for _ in range(3):
+            await stage.press("s")
+            await stage.advance(5)
+            assert grid.cursor_key == "public.orders"
+
+
+async def test_scrolling_leaves_the_tail_and_end_follows_again() -> None:
+    stage = Stage()
+    async with stage.run((80, 24)):
+        await stage.show("changes")
+        changes = stage.app.screen.query_one(ChangeList)
+        await stage.advance(5)
+        newest = changes.cursor_key
+        await stage.press("up")
+        selected = changes.cursor_key
+        await stage.advance(3)
+        assert changes.cursor_key == selected != newest
+        assert "+30 new" in str(changes.border_subtitle)
+        await stage.press("end")
+        assert changes.border_subtitle == "following"
+        assert int(changes.cursor_key or 0) == int(newest or 0) + 30
+        changes.on_mouse_scroll_up()
+        await stage.advance(2)
+        assert "+20 new" in str(changes.border_subtitle)
+
+
+async def test_a_change_is_shown_field_by_field_with_marks() -> None:
+    stage = Stage()
+    async with stage.run((120, 40)):
+        await stage.show("changes")
+        changes = stage.app.screen.query_one(ChangeList)
+        for row in changes.rows:
+            if row.cells[1].text == "~ update" and row.cells[2].text == "public.products":
+                changes.move_to_key(row.key)
+        await stage.settle()
+        shown = text(stage.app)
+        assert "Before" in shown
+        assert "~  title" in shown or "~  price" in shown
+        assert "changed" in shown
+        assert "unchanged, not sent (TOAST)" in shown
+
+
+async def test_null_and_empty_and_unknown_look_different() -> None:
+    stage = Stage()
+    async with stage.run((120, 40)):
+        await stage.show("changes")
+        changes = stage.app.screen.query_one(ChangeList)
+        shown = set()
+        for row in changes.rows[-60:]:
+            changes.move_to_key(row.key)
+            await stage.settle()
+            shown |= {w for w in ("NULL", "before not known") if w in text(stage.app)}
+        assert shown == {"NULL", "before not known"}
+
+
+async def test_a_table_shows_everything_about_itself() -> None:
+    stage = Stage(Shop(trouble=True))
+    async with stage.run((120, 40)):
+        stage.app.push_screen(TableScreen("warehouse.stock"))
+        await stage.settle()
+        await stage.advance(3)
+        shown = text(stage.app)
+        for word in (
+            "Overview › warehouse.stock",
+            "product_id, bin",
+            "type box is sent as text",
+            "dead letters",
+        ):
+            assert word in shown
+        assert "warehouse.stock-key · id 11 version 1" in shown
+        assert {c.table for c in stage.app.screen.query_one(ChangeList)._shown.values()} == {
+            "warehouse.stock"
+        }
+
+
+async def test_a_relay_that_goes_away_is_shown_as_gone_and_comes_back() -> None:
+    stage = Stage(Shop(trouble=True))
+    async with stage.run((80, 24)):
+        stage.relay.gone = True
+        await stage.advance(12)
+        shown = text(stage.app)
+        assert "✗ GONE" in shown
+        assert "figures are 12 s old" in shown
+        assert "larger than the broker takes" in shown, "the last error"
+        assert "raise max.message.bytes" in shown, "and its hint"
+        assert stage.app.screen.has_class("-stale")
+        stage.relay.gone = False
+        await stage.advance(1)
+        assert "✓ STREAMING" in text(stage.app)
+        assert not stage.app.screen.has_class("-stale")
+
+
+async def test_a_failed_relay_tells_its_exit_code() -> None:
+    stage = Stage(Shop(state="failed", trouble=True))
+    stage.relay.shop.exit_code = 5
+    async with stage.run((80, 24)):
+        stage.relay.gone = True
+        await stage.advance(1)
+        assert "relay failed, exit code 5" in text(stage.app)
+
+
+async def test_an_engine_that_hangs_looks_stale() -> None:
+    stage = Stage()
+    async with stage.run((80, 24)):
+        stage.relay.frozen_at = stage.clock.now
+        await stage.advance(7)
+        assert "NO NEWS" in text(stage.app)
+        assert "figures are 7.0 s old" in text(stage.app)
+
+
+async def test_no_relay_at_all_says_what_to_do() -> None:
+    stage = Stage()
+    stage.relay.gone = True
+    async with stage.run((80, 24)):
+        shown = text(stage.app)
+        assert "no relay called shop is running" in shown
+        assert "bwtui connect" in shown
+
+
+@pytest.mark.parametrize("owned", [True, False])
+async def test_leaving_offers_to_stop_or_to_detach(owned: bool) -> None:
+    stage = Stage(session=Session(owned=owned))
+    async with stage.run((80, 24)) as pilot:
+        await stage.press("q")
+        shown = text(stage.app)
+        assert "Stop the relay" in shown
+        assert "Detach" in shown
+        focused = stage.app.focused
+        assert focused is not None
+        assert focused.id == ("stop" if owned else "detach")
+        await stage.press("escape")
+        assert not isinstance(stage.app.screen, LeaveScreen)
+        await pilot.press("q", "d")
+    assert stage.app.return_value == "detach"
+    assert stage.relay.stops == 0
+
+
+async def test_stopping_waits_for_the_relay_to_end() -> None:
+    stage = Stage(session=Session(owned=True))
+    async with stage.run((80, 24)) as pilot:
+        await stage.press("q", "s")
+        assert stage.relay.stops == 1
+        await stage.advance(1)
+        assert "stopping" in text(stage.app)
+        assert stage.app.is_running
+        stage.relay.gone = True
+        stage.clock.now += 1
+        await stage.app.sample()
+        await pilot.pause()
+    assert stage.app.return_value == "stop"
+
+
+async def test_a_recording_can_only_be_closed() -> None:
+    stage = Stage(session=Session(live=False))
+    async with stage.run((80, 24)) as pilot:
+        await stage.press("q")
+        assert "Stop the relay" not in text(stage.app)
+        await pilot.press("enter")
+    assert stage.app.return_value == "quit"
+
+
+async def test_the_mouse_switches_screens_sorts_selects_and_opens() -> None:
+    stage = Stage()
+    async with stage.run((120, 30)) as pilot:
+        grid = stage.app.screen.query_one(Listing)
+        top = grid.content_region
+        await pilot.click(offset=(top.x + 5, top.y + 3))
+        await stage.settle()
+        assert grid.cursor_row == 2
+        rate = lines(stage.app)[top.y].index("Rows/s")
+        await pilot.click(offset=(rate, top.y))
+        await stage.settle()
+        assert grid.sort_column == "rate"
+        await pilot.click(offset=(top.x + 5, top.y + 1), times=2)
+        await stage.settle()
+        assert isinstance(stage.app.screen, TableScreen)
+        tab = lines(stage.app)[0].index("Registry")
+        await pilot.click(offset=(tab, 0))
+        await stage.settle()
+        assert stage.app.current_mode == "registry"
+        top = stage.app.screen.query_one(Listing).content_region
+        await pilot.click(offset=(top.x + 5, top.y + 4))
+        await stage.settle()
+        assert '"name": "order_items_key"' in text(stage.app)
+
+
+async def test_changes_are_fetched_only_while_they_are_looked_at() -> None:
+    stage = Stage()
+    async with stage.run():
+        await stage.advance(5)
+        assert stage.relay.asked_changes == 0
+        await stage.show("changes")
+        assert stage.relay.asked_changes > 0
+
+
+async def test_nothing_grows_without_bound() -> None:
+    stage = Stage()
+    async with stage.run():
+        await stage.show("changes")
+        for _ in range(50):
+            stage.clock.now += 100
+            await stage.app.sample()
+        await stage.settle()
+        assert len(stage.app.screen.query_one(ChangeList).rows) <= 2000
+
+
+async def test_a_table_that_is_unknown_to_a_new_engine_is_no_crash() -> None:
+    stage = Stage()
+    async with stage.run():
+        stage.app.push_screen(TableScreen("public.gone"))
+        await stage.settle()
+        await stage.advance(1)
+        assert "does not know this table" in text(stage.app)
+        assert stage.app.screen.query_one(ChangeDetail).display
+
+
+async def test_an_idle_sample_paints_nothing_in_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    async with stage.run():
+        grid = stage.app.screen.query_one(Listing)
+        painted: list[object] = []
+        monkeypatch.setattr(grid, "refresh", lambda *regions, **_: painted.extend(regions or ["all"]))
+        await stage.app.sample()
+        assert painted == []
+        stage.clock.now += 0.25
+        await stage.app.sample()
+        assert painted
+        assert "all" not in painted, "only cells that changed"
+
+
+def test_the_docs_name_the_same_keys() -> None:
+    from pathlib import Path
+
+    path = Path(__file__).parents[2] / "docs" / "keys.md"
+    assert path.read_text() == actions.docs_table(), "run docs/screenshots/make.py"
+
+
+def test_the_shop_is_a_status_that_survives_the_socket() -> None:
+    status = Shop(trouble=True).status(NOON + 60)
+    assert Status.from_json(status.to_json()) == status
+    assert set(status.tables) == set(TABLES)

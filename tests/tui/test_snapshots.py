@@ -1,0 +1,44 @@
+"""Ten pictures, as plain text: what a change of layout did to them is plain to read in a diff.
+
+``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`` writes them anew.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.tui.doubles import Stage
+from tests.tui.picture import text
+from tests.tui.shop import NOON, Shop
+
+FOLDER = Path(__file__).parent / "snapshots"
+TROUBLE = Shop(trouble=True)
+SCENES: dict[str, tuple[tuple[int, int], Shop, tuple[str, ...]]] = {
+    "overview-80x24": ((80, 24), TROUBLE, ()),
+    "overview-200x60": ((200, 60), TROUBLE, ()),
+    "slow-80x24": ((80, 24), Shop(slow="produce"), ()),
+    "snapshot-120x36": ((120, 36), Shop(state="snapshot", start=NOON + 42), ()),
+    "changes-80x24": ((80, 24), Shop(), ("2",)),
+    "changes-200x60": ((200, 60), Shop(), ("2", "up")),
+    "registry-120x36": ((120, 36), Shop(), ("3", "end")),
+    "errors-80x24": ((80, 24), TROUBLE, ("4",)),
+    "table-120x36": ((120, 36), TROUBLE, ("down", "down", "enter")),
+    "leave-80x24": ((80, 24), Shop(), ("q",)),
+}
+
+
+@pytest.mark.parametrize("name", SCENES)
+async def test_snapshot(name: str) -> None:
+    size, shop, keys = SCENES[name]
+    stage = Stage(shop)
+    async with stage.run(size):
+        await stage.advance(8)
+        await stage.press(*keys)
+        await stage.advance(1)
+        shown = text(stage.app) + "\n"
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
+        FOLDER.mkdir(exist_ok=True)
+        path.write_text(shown)
+    assert shown == path.read_text()
