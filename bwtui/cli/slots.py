@@ -114,7 +114,7 @@ def _find(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
 
 
 def _ask(slot: dict[str, Any]) -> None:
-    if not sys.stdin.isatty():
+    if not _has_terminal():
         raise UsageError("there is no terminal to ask for the slot's name", "add --yes to drop it unasked")
     kept = size(slot["retained_wal_bytes"])
     click.echo(
@@ -123,6 +123,10 @@ def _ask(slot: dict[str, Any]) -> None:
     typed = click.prompt("Type the slot's name to drop it", err=True)
     if typed.strip() != slot["name"]:
         raise RefusedError("that is not the slot's name, nothing was dropped")
+
+
+def _has_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _connect(given: dict[str, Any]) -> "_Session":

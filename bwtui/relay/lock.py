@@ -29,7 +29,10 @@ class RelayLock:
     def acquire(cls, name: str) -> "RelayLock":
         """Make the relay's state folder if need be and take the lock. Raises RefusedError."""
         path = private_folder(state_folder(name)) / LOCK_NAME
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise RefusedError(f"can't use {path}: {error.strerror}") from error
         deadline = time.monotonic() + _PATIENCE
         while not _try_lock(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:

@@ -77,7 +77,11 @@ def run(
     except (Exception, KeyboardInterrupt) as raised:
         error = raised
     ended = _outcome(engine, error, signals)
-    outcome.write(name, ended)
+    try:
+        outcome.write(name, ended)
+    except OSError as failure:
+        # A full disk must not hide how the engine ended.
+        _log.error("can't keep the outcome: %s", failure.strerror)
     if ended.status is not None:
         with contextlib.suppress(BrokenPipeError):
             listener.emit_last(ended.status)

@@ -1,0 +1,38 @@
+"""The ``bwtui`` command with a double in place of the engine, for tests of processes and signals.
+
+``DOUBLE_MODE`` says what the double does. With ``--engine`` it is the engine's process itself.
+"""
+
+import os
+import sys
+import types
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from bwtui.relay import launch, process  # noqa: E402
+from bwtui.settings import RelaySettings  # noqa: E402
+from tests.unit.relay_double import DoubleEngine  # noqa: E402
+
+
+def double(settings: RelaySettings) -> DoubleEngine:
+    """Return the double that the environment asks for."""
+    return DoubleEngine(settings, os.environ.get("DOUBLE_MODE", "stream"))
+
+
+def main() -> None:
+    """Run the engine's process, or the command line."""
+    if sys.argv[1:] == ["--engine"]:
+        sys.exit(process.main(double))
+    launch.ENGINE_COMMAND = (sys.executable, __file__, "--engine")
+    engine = types.ModuleType("bwtui.relay.engine")
+    engine.Engine = double  # type: ignore[attr-defined]
+    sys.modules["bwtui.relay.engine"] = engine
+    from bwtui.cli.main import main as bwtui
+
+    bwtui()
+
+
+if __name__ == "__main__":
+    main()

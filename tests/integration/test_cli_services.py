@@ -1,0 +1,165 @@
+"""``bwtui slots`` and ``bwtui doctor`` on a real server."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+from click.testing import CliRunner
+
+from bwtui.cli import slots
+from bwtui.cli.main import cli
+from bwtui.sandbox.supervisor import Services
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration and no variables of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("BWTUI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def session(database: str) -> Iterator[Any]:
+    """A cursor on the test's database."""
+    with closing(psycopg2.connect(database)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            yield cursor
+
+
+@pytest.fixture
+def slot(session: Any, database: str) -> str:
+    """A slot of pgoutput in the test's database, with a name of its own."""
+    name = "s" + database.rpartition("_")[2]
+    session.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [name])
+    return name
+
+
+def invoke(*args: str, stdin: str = "") -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
+    result = CliRunner().invoke(cli, list(args), prog_name="bwtui", input=stdin)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def doctor(*args: str) -> tuple[int, str, str]:
+    """Run ``bwtui doctor`` in a process of its own, because it leaves its clients' connections to the end."""
+    code = "from bwtui.cli.main import main; main()"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, "doctor", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def listed(database: str) -> dict[str, dict[str, Any]]:
+    """Return the slots that ``slots list --json`` shows, by name."""
+    code, out, err = invoke("slots", "list", "-d", database, "--json")
+    assert (code, err) == (0, "")
+    return {found["name"]: found for found in json.loads(out)}
+
+
+def test_slots_are_listed(database: str, slot: str) -> None:
+    found = listed(database)[slot]
+    assert found["plugin"] == "pgoutput"
+    assert (found["active"], found["wal_status"], found["temporary"]) == (False, "reserved", False)
+    assert isinstance(found["retained_wal_bytes"], int)
+    code, out, _ = invoke("slots", "list", "-d", database)
+    assert code == 0
+    assert any(
+        line.split()[:4] == [slot, "pgoutput", database.rpartition("/")[2], "no"] for line in out.splitlines()
+    )
+
+
+def test_a_slot_is_dropped_once_its_name_is_typed(
+    database: str, slot: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = invoke("slots", "drop", slot, "-d", database)
+    assert (code, err.splitlines()[1]) == (2, "hint: add --yes to drop it unasked")
+    monkeypatch.setattr(slots, "_has_terminal", lambda: True)
+    code, _, err = invoke("slots", "drop", slot, "-d", database, stdin="something\n")
+    assert code == 2
+    assert "that is not the slot's name, nothing was dropped" in err
+    assert slot in listed(database)
+    code, out, _ = invoke("slots", "drop", slot, "-d", database, stdin=f"{slot}\n")
+    assert (code, out.splitlines()[-1]) == (0, f"slot {slot} is dropped")
+    assert slot not in listed(database)
+
+
+def test_a_slot_is_dropped_unasked(database: str, slot: str) -> None:
+    code, out, err = invoke("slots", "drop", slot, "-d", database, "--yes", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["dropped"]["name"] == slot
+
+
+def test_a_slot_that_is_not_there_names_the_nearest(database: str, slot: str) -> None:
+    code, _, err = invoke("slots", "drop", slot + "x", "-d", database, "--yes")
+    assert (code, err) == (2, f"bwtui: error: there is no slot {slot}x\nhint: did you mean {slot}?\n")
+
+
+def test_an_active_slot_is_not_dropped(database: str, slot: str) -> None:
+    from bwtui.source.connection import connect_raw
+
+    reader = connect_raw(database)
+    reader.exec_(
+        f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names 'p')".encode()
+    )
+    try:
+        code, _, err = invoke("slots", "drop", slot, "-d", database, "--yes")
+        assert code == 2
+        assert f"slot {slot} is active" in err
+    finally:
+        reader.finish()
+
+
+def test_an_unreachable_server_is_exit_code_4() -> None:
+    code, out, err = invoke("slots", "list", "-d", "host=127.0.0.1 port=1 password=hunter2")
+    assert (code, out) == (4, "")
+    assert len(err.splitlines()) == 2
+    assert "hunter2" not in err
+
+
+def test_doctor_finds_everything_fine(database: str, services: Services, session: Any) -> None:
+    session.execute("create table a (id int primary key)")
+    args = ["-d", database, "-b", services.broker, "-r", services.schema_registry]
+    code, out, err = doctor(*args)
+    assert (code, err) == (0, "")
+    assert "ok  wal_level: logical" in out
+    code, out, _ = doctor(*args, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["ok"] is True
+    assert {check["result"] for check in found["checks"]} == {"ok"}
+
+
+def test_doctor_says_how_to_mend(database: str, services: Services, session: Any) -> None:
+    session.execute("create table unkeyed (x int)")
+    args = ["-d", database, "-b", "127.0.0.1:1", "-r", services.schema_registry, "--json"]
+    code, out, err = doctor(*args)
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert code == 2, "the first precondition that does not hold sets it"
+    assert "2 of " in err
+    assert "public.unkeyed" in checks["tables are keyed"]["message"]
+    assert "-u" in checks["tables are keyed"]["hint"]
+    assert checks["Kafka"]["exit_code"] == 4
+    assert checks["schema registry"]["result"] == "ok"
+
+
+def test_doctor_without_a_server_still_checks_the_other_ends(services: Services) -> None:
+    args = ["-d", "host=127.0.0.1 port=1", "-b", services.broker, "-r", services.schema_registry]
+    code, out, _ = doctor(*args, "--json")
+    results = [check["result"] for check in json.loads(out)["checks"]]
+    assert (code, results) == (4, ["failed", "skipped", "ok", "ok"])

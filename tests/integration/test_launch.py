@@ -1,0 +1,319 @@
+"""Two processes: how relays start, are watched, stop, and fail; with a double in place of the engine."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.relay import outcome
+from bwtui.relay.control import request, state_folder
+from bwtui.relay.lock import is_held, wait_until_free
+from bwtui.relay.status import Status
+from tests.unit.relay_double import SECRET
+
+COMMAND = [sys.executable, str(Path(__file__).with_name("bwtui_double.py"))]
+DEADLINE = 30.0
+DSN = f"host=db user=me password={SECRET}"
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A state folder of this test's own, in which no relay is left at the end."""
+    for name in [name for name in os.environ if name.startswith("BWTUI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    yield
+    for folder in (tmp_path / "state").glob("*"):
+        if is_held(folder.name):
+            os.kill(status_of(folder.name).pid, signal.SIGKILL)
+            assert wait_until_free(folder.name, DEADLINE)
+
+
+@pytest.fixture
+def mode(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Set what the double does."""
+    return lambda name: monkeypatch.setenv("DOUBLE_MODE", name)
+
+
+def bwtui(*args: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end."""
+    return subprocess.run([*COMMAND, *args], capture_output=True, text=True, check=False, timeout=DEADLINE)
+
+
+def started(*args: str) -> "subprocess.Popen[str]":
+    """Start a command."""
+    return subprocess.Popen([*COMMAND, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    """Wait until a condition holds, and return what it returned."""
+    deadline = time.monotonic() + DEADLINE
+    while True:
+        try:
+            found = condition()
+        except BwtuiError:
+            found = None
+        if found:
+            return found
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def status_of(name: str) -> Status:
+    """Return a relay's status."""
+    return Status.from_json(request(name, {"request": "status"}))
+
+
+def streaming(name: str) -> Status:
+    """Wait until a relay streams."""
+    return eventually(lambda: (s := status_of(name)).state == "streaming" and s)  # type: ignore[no-any-return]
+
+
+# -- in the background -------------------------------------------------------------------------------------
+
+
+def test_detach_status_stop() -> None:
+    ran = bwtui("connect", "-s", "shop", "-d", DSN, "--detach")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "shop\n", "")
+    status = bwtui("status", "--json")
+    assert status.returncode == 0
+    assert json.loads(status.stdout)["state"] == "streaming"
+    assert json.loads(status.stdout)["confirmed_lsn"] == "1/1"
+    stop = bwtui("stop")
+    assert (stop.returncode, stop.stdout, stop.stderr) == (0, "relay shop has stopped\n", "")
+    assert not is_held("shop")
+    assert not (state_folder("shop") / "engine.sock").exists()
+    last = bwtui("status", "shop", "--json")
+    assert last.returncode == 4
+    assert json.loads(last.stdout)["state"] == "stopped"
+    assert last.stderr.splitlines() == [
+        "bwtui: error: no relay called shop is running",
+        "hint: its last run was stopped cleanly",
+    ]
+
+
+def test_detach_json_prints_the_status() -> None:
+    ran = bwtui("connect", "-s", "shop", "--name", "other", "--detach", "--json")
+    status = json.loads(ran.stdout)
+    assert (status["name"], status["slot"], status["state"]) == ("other", "shop", "streaming")
+    assert bwtui("stop", "other").returncode == 0
+
+
+def test_secrets_are_in_no_argument_and_in_no_file(tmp_path: Path) -> None:
+    assert bwtui("connect", "-d", DSN, "-C", f"sasl.password={SECRET}", "--detach").returncode == 0
+    pid = status_of("bottledwater").pid
+    assert SECRET not in Path(f"/proc/{pid}/cmdline").read_text()
+    assert bwtui("stop").returncode == 0
+    for path in (tmp_path / "state").rglob("*"):
+        if path.is_file():
+            assert SECRET not in path.read_text()
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_the_engine_has_a_session_of_its_own_and_closed_stdin() -> None:
+    assert bwtui("connect", "-s", "shop", "--detach").returncode == 0
+    pid = status_of("shop").pid
+    assert os.getsid(pid) == pid
+    assert Path(f"/proc/{pid}/fd/0").readlink() == Path(os.devnull)
+    assert Path(f"/proc/{pid}/fd/2").readlink() == state_folder("shop") / "engine.log"
+
+
+def test_a_second_relay_of_the_same_name_is_refused_and_the_first_goes_on() -> None:
+    assert bwtui("connect", "-s", "shop", "--detach").returncode == 0
+    log = (state_folder("shop") / "engine.log").read_text()
+    for way in ("--detach", "--headless"):
+        second = bwtui("connect", "-s", "shop", way)
+        assert second.returncode == 2
+        assert second.stderr.splitlines()[0] == "bwtui: error: a relay called shop is already running"
+    assert status_of("shop").state == "streaming"
+    assert (state_folder("shop") / "engine.log").read_text().startswith(log)
+
+
+def test_a_killed_engine_leaves_nothing_that_blocks_the_next() -> None:
+    assert bwtui("connect", "-s", "shop", "--detach").returncode == 0
+    os.kill(status_of("shop").pid, signal.SIGKILL)
+    assert wait_until_free("shop", DEADLINE)
+    assert (state_folder("shop") / "engine.sock").exists(), "the kernel leaves the socket's file"
+    gone = bwtui("status", "shop")
+    assert gone.returncode == 4
+    assert bwtui("connect", "-s", "shop", "--detach").returncode == 0
+    assert bwtui("stop", "shop").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "lines"),
+    [
+        (
+            "refuse",
+            4,
+            ["bwtui: error: can't connect to PostgreSQL: no route", "hint: check the network"],
+        ),
+        ("lost", 5, ["bwtui: error: slot lost is gone", "hint: drop it"]),
+    ],
+)
+@pytest.mark.parametrize("way", ["--detach", "--headless"])
+def test_the_engine_s_error_becomes_ours(
+    way: str, name: str, code: int, lines: list[str], mode: Callable[[str], None]
+) -> None:
+    mode(name)
+    ran = bwtui("connect", "-s", "shop", way)
+    assert ran.returncode == code
+    assert [line for line in ran.stderr.splitlines() if not line.startswith("bwtui: shop:")] == lines
+    kept = outcome.read("shop")
+    assert kept is not None
+    assert kept.exit_code == code
+    later = bwtui("status", "shop")
+    assert later.returncode == 4
+    assert later.stderr.splitlines()[1].startswith("hint: its last run ended on: ")
+
+
+@pytest.mark.parametrize("way", ["--detach", "--headless"])
+def test_a_crash_tells_no_value(way: str, mode: Callable[[str], None]) -> None:
+    mode("crash")
+    ran = bwtui("connect", "-s", "shop", way)
+    assert ran.returncode == 2
+    assert "unexpected ValueError" in ran.stderr
+    log = (state_folder("shop") / "engine.log").read_text()
+    assert "relay_double.py" in log
+    assert SECRET not in ran.stderr + log
+
+
+def test_detach_of_a_relay_that_is_done_at_once(mode: Callable[[str], None]) -> None:
+    mode("caught up")
+    ran = bwtui("connect", "-s", "shop", "--until-caught-up", "--detach", "--json")
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout)["state"] in ("streaming", "stopped")
+    assert wait_until_free("shop", DEADLINE)
+
+
+def test_ctrl_c_while_the_engine_starts_ends_both(mode: Callable[[str], None]) -> None:
+    mode("starting")
+    connect = started("connect", "-s", "shop", "--detach")
+    eventually(lambda: status_of("shop").state == "starting")
+    connect.send_signal(signal.SIGINT)
+    out, err = connect.communicate(timeout=DEADLINE)
+    assert (connect.returncode, out, err) == (130, "", "bwtui: error: interrupted\n")
+    assert not is_held("shop")
+
+
+def test_several_relays() -> None:
+    for name in ("one", "two"):
+        assert bwtui("connect", "-s", name, "--detach").returncode == 0
+    table = bwtui("status").stdout.splitlines()
+    assert [line.split()[0] for line in table] == ["NAME", "one", "two"]
+    objects = [json.loads(line) for line in bwtui("status", "--json").stdout.splitlines()]
+    assert [found["name"] for found in objects] == ["one", "two"]
+    for command in ("stop", "attach"):
+        ran = bwtui(command)
+        assert ran.returncode == 2
+        assert ran.stderr.splitlines() == [
+            "bwtui: error: 2 relays are running",
+            "hint: name one of them: one, two",
+        ]
+    wrong = bwtui("stop", "tow")
+    assert (wrong.returncode, wrong.stderr.splitlines()[1]) == (4, "hint: did you mean two?")
+    assert bwtui("stop", "one").returncode == 0
+    assert bwtui("stop").stdout == "relay two has stopped\n"
+
+
+def test_stop_of_a_relay_that_does_not_end_is_bounded(mode: Callable[[str], None]) -> None:
+    mode("stuck")
+    assert bwtui("connect", "-s", "shop", "--detach").returncode == 0
+    ran = bwtui("stop", "--timeout", "0.2")
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("bwtui: error: relay shop has not stopped within 0.2 seconds\nhint: ")
+    assert f"kill -9 {status_of('shop').pid}" in ran.stderr
+
+
+def test_attach_without_a_terminal() -> None:
+    assert bwtui("connect", "-s", "shop", "--detach").returncode == 0
+    ran = bwtui("attach")
+    assert (ran.returncode, ran.stderr.splitlines()[0]) == (
+        2,
+        "bwtui: error: there is no terminal for the screens",
+    )
+
+
+# -- in the foreground -------------------------------------------------------------------------------------
+
+
+def test_headless_json_writes_a_status_a_second_and_a_last_one() -> None:
+    relay = started("connect", "-s", "shop", "--headless", "--json")
+    assert relay.stdout is not None
+    first = [json.loads(relay.stdout.readline()) for _ in range(2)]
+    assert first[1]["time"] - first[0]["time"] == pytest.approx(1.0, abs=0.5)
+    assert bwtui("stop", "shop").returncode == 0
+    out, err = relay.communicate(timeout=DEADLINE)
+    assert (relay.returncode, err) == (0, "")
+    last = json.loads(out.splitlines()[-1])
+    assert (last["state"], last["exit_code"], last["tables"]["public.orders"]["inserts"]) == ("stopped", 0, 3)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130), (signal.SIGHUP, 0)])
+def test_signals_stop_cleanly(number: signal.Signals, code: int) -> None:
+    relay = started("connect", "-s", "shop", "--headless")
+    streaming("shop")
+    relay.send_signal(number)
+    _, err = relay.communicate(timeout=DEADLINE)
+    assert relay.returncode == code
+    lines = err.splitlines()
+    assert "bwtui: shop: stopped" in lines
+    assert [line for line in lines if "error" in line] == (["bwtui: error: interrupted"] if code else [])
+    assert not (state_folder("shop") / "engine.sock").exists()
+    ended = outcome.read("shop")
+    assert ended is not None
+    assert ended.exit_code == code
+
+
+def test_a_second_ctrl_c_ends_at_once(mode: Callable[[str], None]) -> None:
+    mode("stuck")
+    relay = started("connect", "-s", "shop", "--headless")
+    streaming("shop")
+    relay.send_signal(signal.SIGINT)
+    # Signals of one number merge while one is pending, so it is sent until it has arrived twice.
+    eventually(lambda: relay.poll() is not None or relay.send_signal(signal.SIGINT))
+    relay.communicate(timeout=DEADLINE)
+    assert relay.returncode == 130
+    assert not is_held("shop")
+
+
+def test_headless_ends_quietly_when_nobody_reads_any_more() -> None:
+    relay = started("connect", "-s", "shop", "--headless", "--json")
+    assert relay.stdout is not None
+    assert relay.stdout.readline()
+    relay.stdout.close()
+    assert relay.wait(DEADLINE) == 0
+    assert relay.stderr is not None
+    assert relay.stderr.read() == ""
+    relay.stderr.close()
+
+
+def test_headless_until_caught_up(mode: Callable[[str], None]) -> None:
+    mode("caught up")
+    ran = bwtui("connect", "-s", "shop", "--headless", "--json", "--until-caught-up")
+    assert ran.returncode == 0
+    assert json.loads(ran.stdout.splitlines()[-1])["state"] == "stopped"
+
+
+def test_headless_json_tells_of_a_failure_on_stdout_too(mode: Callable[[str], None]) -> None:
+    mode("lost")
+    ran = bwtui("connect", "-s", "shop", "--headless", "--json")
+    assert ran.returncode == 5
+    last = json.loads(ran.stdout.splitlines()[-1])
+    assert (last["state"], last["exit_code"]) == ("failed", 5)
+    assert len(ran.stderr.splitlines()) == 2
+
+
+def test_a_relay_that_is_gone_is_a_failed_connection() -> None:
+    with pytest.raises(ConnectionFailed):
+        status_of("nobody")
