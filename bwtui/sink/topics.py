@@ -29,6 +29,7 @@ _OUTAGES = frozenset(
     }
 )
 _REQUEST_SECONDS = 10.0
+_KEPT_FOR_GOOD = {"cleanup.policy": "delete", "retention.ms": "-1"}
 _log = logging.getLogger("bwtui.kafka")
 
 
@@ -55,19 +56,14 @@ class TopicAdmin:
         can't be) are kept without a time limit. Partitions and replicas are the broker's defaults. Raises
         ConnectionFailed when another try may help, RefusedError otherwise.
         """
-        config = (
-            {"cleanup.policy": "compact"} if keyed else {"cleanup.policy": "delete", "retention.ms": "-1"}
-        )
-        config["max.message.bytes"] = str(self._max_message_bytes)
-        if topic not in self._topics():
+        limits = self._limits(topic)
+        if limits is None:
+            config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
+            config = {**config, "max.message.bytes": str(self._max_message_bytes)}
             self._create(NewTopic(topic, -1, -1, config=config))
-        return self._limits(topic)
-
-    def _topics(self) -> dict[str, Any]:
-        try:
-            return dict(self._client.list_topics(timeout=_REQUEST_SECONDS).topics)
-        except KafkaException as error:
-            raise self._failed(error.args[0]) from error
+            # Somebody else may have made it at the same moment, with other settings.
+            limits = self._limits(topic)
+        return limits or TopicLimits(self._max_message_bytes, compacted=keyed)
 
     def _create(self, topic: NewTopic) -> None:
         future = self._client.create_topics([topic], request_timeout=_REQUEST_SECONDS)[topic.topic]
@@ -77,14 +73,18 @@ class TopicAdmin:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._failed(error.args[0], topic.topic) from error
 
-    def _limits(self, topic: str) -> TopicLimits:
+    def _limits(self, topic: str) -> TopicLimits | None:
+        """Return the limits of ``topic``, or None when there is no such topic."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
         future = self._client.describe_configs([resource], request_timeout=_REQUEST_SECONDS)[resource]
         try:
             found = future.result()
         except KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                # Without the right to describe, the broker's own refusal is what is left.
+            code = error.args[0].code()
+            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                # Without the right to describe it, the broker's own refusal of a message is what is left.
                 return TopicLimits(self._max_message_bytes, compacted=False)
             raise self._failed(error.args[0], topic) from error
         policy = found["cleanup.policy"].value
