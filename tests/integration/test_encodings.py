@@ -1,0 +1,98 @@
+"""Servers whose databases are not in UTF-8: the topics are all the same."""
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+import fastavro
+import psycopg2
+import pytest
+
+from bwtui.encode.avro import build_encoder
+from bwtui.encode.names import ESCAPED_FIELD
+from bwtui.pgoutput import messages as m
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.decoder import decode
+from bwtui.source.connection import connect
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(params=["LATIN1", "SQL_ASCII"])
+def encoded(database: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A database in that encoding, beside the test's own; its slot goes with it."""
+    name = urlsplit(database).path.strip("/")[-50:] + "_encoded"
+    with closing(psycopg2.connect(database)) as owner, owner.cursor() as cursor:
+        owner.autocommit = True
+        cursor.execute(f"create database {name} template template0 encoding '{request.param}' locale 'C'")
+        yield urlsplit(database)._replace(path=f"/{name}").geturl()
+        cursor.execute(
+            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", [name]
+        )
+        cursor.execute(f"drop database {name} with (force)")
+
+
+def relayed(database: str, statements: list[str]) -> tuple[str, list[dict[str, Any]]]:
+    """Run the statements in a session of the relay's kind; return the encoding and what a consumer reads."""
+    with closing(connect(database)) as connection, connection.cursor() as cursor:
+        connection.set_client_encoding("UTF8")
+        cursor.execute("show server_encoding")
+        ((encoding,),) = cursor.fetchall()
+        if encoding == "SQL_ASCII":
+            # With UTF8 the server would refuse to send bytes that are not, and the slot would stand still.
+            cursor.execute("select set_config('client_encoding', 'SQL_ASCII', false)")
+        for statement in ("create publication p for all tables", *statements[:1]):
+            cursor.execute(statement)
+        cursor.execute(
+            "select pg_create_logical_replication_slot(%s, 'pgoutput')", [connection.info.dbname[-63:]]
+        )
+        for statement in statements[1:]:
+            cursor.execute(statement)
+        cursor.execute(
+            "select data from pg_logical_slot_get_binary_changes(%s, null, null, 'proto_version', '1', "
+            "'publication_names', 'p')",
+            [connection.info.dbname[-63:]],
+        )
+        found = [decode(bytes(data)) for (data,) in cursor.fetchall()]
+        out = io.BytesIO()
+        cursor.copy_expert("copy public.t to stdout", out)
+    rows = [message.new for message in found if isinstance(message, m.Insert)]
+    assert rows == [unescape_copy_line(line) for line in out.getvalue().splitlines(keepends=True)]
+    (relation,) = [message for message in found if isinstance(message, m.Relation)]
+    encoder = build_encoder(relation, (), "t", {}, check_utf8=encoding == "SQL_ASCII")
+    schema = fastavro.parse_schema(json.loads(encoder.value_schema))
+    bound = encoder.bind(None, 1)
+    records = [fastavro.schemaless_reader(io.BytesIO(bound.value(row)[5:]), schema, None) for row in rows]
+    return encoding, [record for record in records if isinstance(record, dict)]
+
+
+def test_any_text_of_any_encoding(encoded: str) -> None:
+    encoding, records = relayed(
+        encoded,
+        [
+            'create table public.t (a text, b text[], "größe" int)',
+            "insert into public.t values ('größe', '{größe}', 1)",
+        ],
+    )
+    escaped = {ESCAPED_FIELD: None}
+    assert records == [{"a": "größe", "b": ["größe"], "gr_xf6__xdf_e": 1, **escaped}], encoding
+
+
+def test_bytes_that_are_no_text_in_any_encoding_keep_their_bytes(encoded: str) -> None:
+    encoding, records = relayed(
+        encoded,
+        [
+            "create table public.t (a text, b text[])",
+            r"insert into public.t select x, array[x, 'a'] from "
+            r"convert_from('\x61ff62', current_setting('server_encoding')) x",
+        ],
+    )
+    if encoding == "LATIN1":
+        assert records == [{"a": "aÿb", "b": ["aÿb", "a"], ESCAPED_FIELD: None}]
+        return
+    (record,) = records
+    assert record["a"] is record["b"] is None
+    assert record[ESCAPED_FIELD] == {"a": "\\x61ff62", "b": "\\x" + b"{a\xffb,a}".hex()}
