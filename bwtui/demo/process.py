@@ -15,7 +15,7 @@ _STOP_TIMEOUT = 15.0
 class WorkloadProcess:
     """A running workload; `latest` is its newest report."""
 
-    def __init__(self, dsn: str, rate: float, seed: int) -> None:
+    def __init__(self, dsn: str, rate: float, seed: int, relay: str) -> None:
         self.latest: dict[str, Any] = {"done": False, "committed": 0, "rolled_back": 0, "rows": 0}
         # A session of its own keeps the terminal's Ctrl-C away: the demo stops its processes in order.
         self._process = subprocess.Popen(
@@ -35,7 +35,8 @@ class WorkloadProcess:
         assert self._process.stdin is not None
         # The connection string may hold a password, so it goes through the pipe and not into the arguments.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(json.dumps({"dsn": dsn, "rate": rate, "seed": seed}) + "\n")
+            settings = {"dsn": dsn, "rate": rate, "seed": seed, "relay": relay}
+            self._process.stdin.write(json.dumps(settings) + "\n")
             self._process.stdin.flush()
 
     def check(self) -> None:

@@ -107,7 +107,7 @@ class Demo:
         note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
         # The writes begin before the relay does, so that its snapshot is taken while the shop is open.
         with self._interrupts.shielded():
-            self._workload = WorkloadProcess(self._dsn, self.options.rate, self.options.seed)
+            self._workload = WorkloadProcess(self._dsn, self.options.rate, self.options.seed, NAME)
         note(f"{self.options.rate:g} transactions a second; starting the relay")
         with self._interrupts.shielded():
             self._engine = launch.start(self._relay_settings(services))

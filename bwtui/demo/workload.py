@@ -3,7 +3,7 @@
 ``python -m bwtui.demo.workload`` is its own process, so that it takes no time from the relay or the UI. It
 reads its settings as one JSON line from stdin, writes its counts as one JSON line a second to stdout, and a
 last one with ``"done": true``. It stops on SIGTERM, and when its stdin ends: so it never outlives the demo,
-not even one that was killed.
+not even one that was killed; then it asks the demo's relay to stop too, which has nobody else to tell it.
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from bwtui.demo import shop
 from bwtui.demo.rows import RowMaker
 from bwtui.demo.transactions import Memory, Rows, Session, choose
 from bwtui.errors import BwtuiError
+from bwtui.relay.control import request
 
 #: Shares of all transactions.
 _ROLLED_BACK = 0.03
@@ -159,13 +160,13 @@ class _LongTransaction:
 
 
 def main() -> int:
-    """Run the workload that stdin describes: ``{"dsn": …, "rate": …, "seed": …}``."""
+    """Run the workload that stdin describes: ``{"dsn": …, "rate": …, "seed": …, "relay": name}``."""
     settings = json.loads(sys.stdin.readline())
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     # Ctrl-C is for the demo, which stops its processes in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_stop_with_stdin, args=[stop], daemon=True).start()
+    threading.Thread(target=_watch_demo, args=[stop, settings["relay"]], daemon=True).start()
     try:
         workload = Workload(settings["dsn"], settings["seed"])
         with contextlib.closing(workload):
@@ -177,10 +178,15 @@ def main() -> int:
     return 0
 
 
-def _stop_with_stdin(stop: threading.Event) -> None:
+def _watch_demo(stop: threading.Event, relay: str) -> None:
+    """Wait for the end of stdin, which comes before the order to stop only when the demo was killed."""
     while sys.stdin.readline():
         pass
-    stop.set()
+    if not stop.is_set():
+        # The relay first: it can confirm what it sent while Kafka and PostgreSQL are still there.
+        with contextlib.suppress(BwtuiError):
+            request(relay, {"request": "stop"})
+        stop.set()
 
 
 def _say(counts: Counts, done: bool) -> None:
