@@ -1,7 +1,6 @@
 """``bwtui connect``: starts a relay, in this process (--headless) or in one of its own."""
 
 import json
-import logging
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -99,16 +98,13 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
 
 def _run_headless(settings: RelaySettings, as_json: bool) -> None:
     from bwtui.relay.lock import RelayLock
-    from bwtui.relay.log import log_path, open_log
+    from bwtui.relay.log import log_to_file
     from bwtui.relay.process import run
 
     name = settings.relay_name
     lock = RelayLock.acquire(name)
     # stderr is for one plain line of ours; what libraries have to say goes to the log.
-    os.close(open_log(name))
-    logging.basicConfig(
-        filename=log_path(name), level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    log_to_file(name)
     ended = run(settings, lock, _json_listener() if as_json else _line_listener())
     error = ended.error()
     if error is not None:

@@ -12,6 +12,7 @@ from bwtui.errors import RefusedError, UsageError
 from bwtui.options import check_slot, nearest
 
 if TYPE_CHECKING:
+    from bwtui.relay.memory import SlotMemory
     from bwtui.source.connection import Connection
 
 _EPILOG = """\b
@@ -84,44 +85,70 @@ def _row(slot: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--yes", is_flag=True, help="Don't ask for the slot's name to be typed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was dropped as an object.")
 def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
-    """Drop the slot NAME. Changes that it has not confirmed can never be read again."""
+    """Drop the slot NAME. Changes that it has not confirmed can never be read again.
+
+    A relay of ours remembers how far its slot was confirmed, and refuses one that vanished or was moved. It
+    forgets that too, so that its next start takes a new snapshot; also when the slot is gone already.
+    """
     try:
         check_slot(name)
     except ValueError as error:
         raise UsageError(str(error)) from error
     with _connect(given) as connection:
-        slot = _find(_read(connection), name)
+        found = _read(connection)
+        slot = next((slot for slot in found if slot["name"] == name), None)
+        memories = _memories(connection, name)
+        _check_droppable(name, slot, memories, found)
         if not yes:
-            _ask(slot)
-        _drop(connection, name)
-    click.echo(json.dumps({"dropped": slot}) if as_json else f"slot {name} is dropped")
+            _ask(name, slot)
+        if slot is not None:
+            _drop(connection, name)
+    for memory in memories.values():
+        memory.forget()
+    if as_json:
+        click.echo(json.dumps({"dropped": slot, "forgotten_by": list(memories)}))
+        return
+    click.echo(f"slot {name} is dropped" if slot else f"slot {name} was gone already")
+    for relay in memories:
+        click.echo(f"relay {relay} has forgotten it, and begins with a new snapshot")
 
 
-def _find(found: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    for slot in found:
-        if slot["name"] != name:
-            continue
-        if slot["active"]:
-            raise RefusedError(
-                f"slot {name} is active: server process {slot['active_pid']} reads it",
-                "stop its reader first; a relay of ours stops with 'bwtui stop'",
-            )
-        return slot
-    names = [slot["name"] for slot in found]
-    close = nearest(name, names)
-    hint = f"did you mean {close}?" if close else "'bwtui slots list' shows those that are there"
-    raise RefusedError(f"there is no slot {name}", hint)
+def _memories(connection: "Connection", slot: str) -> "dict[str, SlotMemory]":
+    """Return what relays of ours remember of this server's slot, by relay."""
+    from bwtui.relay.control import known_relays, state_folder
+    from bwtui.relay.memory import SlotMemory
+    from bwtui.source.connection import query
+
+    sql = "select system_identifier::text, current_database() from pg_catalog.pg_control_system()"
+    identifier, database = query(connection, sql)[0]
+    found = {name: SlotMemory(state_folder(name), identifier, database, slot) for name in known_relays()}
+    return {name: memory for name, memory in found.items() if memory.last is not None}
 
 
-def _ask(slot: dict[str, Any]) -> None:
+def _check_droppable(
+    name: str, slot: dict[str, Any] | None, memories: "dict[str, SlotMemory]", found: list[dict[str, Any]]
+) -> None:
+    if slot is None and not memories:
+        close = nearest(name, [slot["name"] for slot in found])
+        hint = f"did you mean {close}?" if close else "'bwtui slots list' shows those that are there"
+        raise RefusedError(f"there is no slot {name}", hint)
+    if slot is not None and slot["active"]:
+        raise RefusedError(
+            f"slot {name} is active: server process {slot['active_pid']} reads it",
+            "stop its reader first; a relay of ours stops with 'bwtui stop'",
+        )
+
+
+def _ask(name: str, slot: dict[str, Any] | None) -> None:
     if not _has_terminal():
         raise UsageError("there is no terminal to ask for the slot's name", "add --yes to drop it unasked")
-    kept = size(slot["retained_wal_bytes"])
-    click.echo(
-        f"Slot {slot['name']} keeps {kept} of WAL. What it has not confirmed is lost with it.", err=True
-    )
-    typed = click.prompt("Type the slot's name to drop it", err=True)
-    if typed.strip() != slot["name"]:
+    if slot is None:
+        click.echo(f"Slot {name} is gone. Its relay will forget it and take a new snapshot.", err=True)
+    else:
+        kept = size(slot["retained_wal_bytes"])
+        click.echo(f"Slot {name} keeps {kept} of WAL. What it has not confirmed is lost with it.", err=True)
+    typed = click.prompt("Type the slot's name to go on", err=True)
+    if typed.strip() != name:
         raise RefusedError("that is not the slot's name, nothing was dropped")
 
 

@@ -4,15 +4,45 @@ All that the process writes to stdout and stderr goes there, librdkafka's own li
 at the start and while the engine runs.
 """
 
+import logging
 import os
 import stat
+import sys
 from pathlib import Path
 
+from bwtui.masking import mask_connection
 from bwtui.relay.control import state_folder
 
 _KEEP_AT_START = 1024 * 1024
 _LIMIT = 8 * 1024 * 1024
 _TAIL = 512 * 1024
+#: Libraries that tell every request.
+_TALKATIVE = ("httpx", "httpx2", "httpcore", "urllib3")
+
+
+class _Masking(logging.Formatter):
+    """Takes passwords out of every line, whoever wrote it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return mask_connection(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Send the log of this process to stderr, which is the log file of an engine."""
+    _configure(logging.StreamHandler(sys.stderr))
+
+
+def log_to_file(name: str) -> None:
+    """Send the log of this process to the relay's log file."""
+    os.close(open_log(name))
+    _configure(logging.FileHandler(log_path(name), delay=True))
+
+
+def _configure(handler: logging.Handler) -> None:
+    handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    for library in _TALKATIVE:
+        logging.getLogger(library).setLevel(logging.WARNING)
 
 
 def log_path(name: str) -> Path:

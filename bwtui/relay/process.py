@@ -21,14 +21,14 @@ from bwtui.crash import crash, frames
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.relay import outcome
 from bwtui.relay.lock import RelayLock
-from bwtui.relay.log import trim
+from bwtui.relay.log import log_to_stderr, trim
 from bwtui.relay.outcome import Outcome
 from bwtui.relay.server import ControlServer, StatusSource
 from bwtui.relay.status import State, Status
 from bwtui.settings import RelaySettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("bwtui.relay.process")
 
 
 class RunnableEngine(StatusSource, Protocol):
@@ -66,6 +66,8 @@ def run(
     The outcome is kept in the relay's state folder too. The lock is released at the end.
     """
     name = settings.relay_name
+    # What the engine keeps in its folder is nobody else's business.
+    os.umask(0o077)
     outcome.clear(name)
     engine: RunnableEngine | None = None
     error: BaseException | None = None
@@ -193,9 +195,7 @@ def main(factory: EngineFactory = real_engine) -> int:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr()
     settings = RelaySettings.from_json(handed["settings"])
     name = settings.relay_name
     ended = run(settings, RelayLock.inherited(name, handed["lock"]), log_listener(name), factory)

@@ -15,6 +15,8 @@ from click.testing import CliRunner
 
 from bwtui.cli import slots
 from bwtui.cli.main import cli
+from bwtui.relay.lock import RelayLock
+from bwtui.relay.memory import SlotMemory
 from bwtui.sandbox.supervisor import Services
 
 pytestmark = pytest.mark.services
@@ -26,6 +28,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("BWTUI_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
 
 
@@ -103,6 +106,27 @@ def test_a_slot_is_dropped_unasked(database: str, slot: str) -> None:
     code, out, err = invoke("slots", "drop", slot, "-d", database, "--yes", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["dropped"]["name"] == slot
+
+
+def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
+    database: str, slot: str, session: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    RelayLock.acquire("shop").release()
+    session.execute("select system_identifier::text, current_database() from pg_control_system()")
+    identity = session.fetchone()
+    SlotMemory(tmp_path / "shop", *identity, slot).remember(77)
+    SlotMemory(tmp_path / "shop", *identity, "another").remember(77)
+    session.execute("select pg_drop_replication_slot(%s)", [slot])
+    code, out, err = invoke("slots", "drop", slot, "-d", database, "--yes")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        f"slot {slot} was gone already",
+        "relay shop has forgotten it, and begins with a new snapshot",
+    ]
+    assert SlotMemory(tmp_path / "shop", *identity, slot).last is None
+    assert SlotMemory(tmp_path / "shop", *identity, "another").last is not None
+    assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 2
 
 
 def test_a_slot_that_is_not_there_names_the_nearest(database: str, slot: str) -> None:
