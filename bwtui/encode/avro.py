@@ -9,6 +9,7 @@ says which column it was.
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from bwtui.encode.generate import Record, compile_both, compile_one
 from bwtui.encode.names import avro_name
@@ -38,18 +39,36 @@ class UnchangedToastError(EncodeError):
         super().__init__(column, "an unchanged TOAST value was not sent")
 
 
-@dataclass(frozen=True, slots=True)
 class BoundEncoder:
     """The encoder of one table under the registry's ids.
 
     ``key`` and ``value`` take a row's fields, all of them, in table order, and return the framed bytes;
     ``both`` returns the two at once and is cheaper. The key is None for a table without key columns. They
-    raise EncodeError.
+    raise EncodeError. Each is compiled when first asked for: a thousand columns take half a second.
     """
 
-    key: Callable[[Sequence[Field]], bytes | None]
-    value: Callable[[Sequence[Field]], bytes]
-    both: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
+    def __init__(self, key: Record | None, value: Record, width: int) -> None:
+        self._key = key
+        self._value = value
+        self._width = width
+
+    @cached_property
+    def key(self) -> Callable[[Sequence[Field]], bytes | None]:
+        """From a row's fields to its key."""
+        return _no_key if self._key is None else compile_one(self._key, self._width)
+
+    @cached_property
+    def value(self) -> Callable[[Sequence[Field]], bytes]:
+        """From a row's fields to its value."""
+        return compile_one(self._value, self._width)
+
+    @cached_property
+    def both(self) -> Callable[[Sequence[Field]], tuple[bytes | None, bytes]]:
+        """From a row's fields to its key and its value."""
+        if self._key is not None:
+            return compile_both(self._key, self._value, self._width)
+        encode_value = self.value
+        return lambda fields: (None, encode_value(fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +87,8 @@ class TableEncoder:
         """Return the functions that encode under these schema ids; ``key_id`` is None without a key."""
         width = len(self.value_plans)
         value = _record(value_id, self.value_plans, width)
-        encode_value = compile_one(value, width)
-        if key_id is None or not self.key_plans:
-            return BoundEncoder(_no_key, encode_value, lambda fields: (None, encode_value(fields)))
-        key = _record(key_id, self.key_plans, width)
-        return BoundEncoder(compile_one(key, width), encode_value, compile_both(key, value, width))
+        key = _record(key_id, self.key_plans, width) if key_id is not None and self.key_plans else None
+        return BoundEncoder(key, value, width)
 
 
 def build_encoder(

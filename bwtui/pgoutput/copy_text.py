@@ -6,6 +6,8 @@ share one encoder.
 
 import re
 
+# A field of this text itself has its backslash escaped.
+_NULL = b"\\N"
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 # The escapes that PostgreSQL writes; any other escaped byte stands for itself.
 _MEANING = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -15,13 +17,17 @@ def unescape_copy_line(line: bytes) -> list[bytes | None]:
     """Return the fields of one row; ``line`` ends with its newline, and may not be the end mark ``\\.``."""
     if line.endswith(b"\n"):
         line = line[:-1]
-    if b"\\" not in line:
-        return line.split(b"\t")  # type: ignore[return-value]
-    return [_unescape(field) if b"\\" in field else field for field in line.split(b"\t")]
+    fields = line.split(b"\t")
+    backslashes = line.count(b"\\")
+    if not backslashes:
+        return fields  # type: ignore[return-value]
+    if backslashes == fields.count(_NULL):
+        return [None if field == _NULL else field for field in fields]
+    return [_unescape(field) if b"\\" in field else field for field in fields]
 
 
 def _unescape(field: bytes) -> bytes | None:
-    if field == b"\\N":
+    if field == _NULL:
         return None
     return _ESCAPE.sub(_replace, field)
 

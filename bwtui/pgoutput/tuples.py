@@ -5,8 +5,9 @@ number of columns, which falls back to ``split_tuple`` for whatever is not plain
 """
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
 
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Field
@@ -15,6 +16,9 @@ _count = struct.Struct(">H").unpack_from
 _kind_and_length = struct.Struct(">BI").unpack_from
 
 _NULL, _UNCHANGED, _TEXT, _BINARY = b"nutb"
+
+# MaxHeapAttributeNumber in PostgreSQL's sources.
+_MOST_COLUMNS = 1600
 
 # Behind these three bytes follow the low half of a text field's length, then the text.
 _TEXT_BELOW_64K = b"t\0\0"
@@ -73,29 +77,59 @@ def last_tuple(payload: bytes, offset: int) -> list[Field]:
     return fields
 
 
+Split = Callable[[bytes, int], list[Field]]
+
+
 @lru_cache(maxsize=2048)
-def splitter(columns: int) -> Callable[[bytes, int], list[Field]]:
+def splitter(columns: int) -> Split:
     """Return a fast ``last_tuple`` for rows of ``columns`` columns; any other row is read too, just slower.
 
     PostgreSQL's text forms never hold a zero byte, so ``t``, 0, 0 can only be the head of a text column
-    shorter than 64 KiB, or chance in the message's head. One ``bytes.split`` therefore finds every column
-    at once. The number of pieces proves that no column was NULL, unchanged, or longer. The lengths
-    themselves are not compared: a row whose lengths contradict its own bytes is the one thing that only
-    ``last_tuple`` refuses.
+    shorter than 64 KiB, or chance in the message's head. One ``bytes.split`` therefore finds every column at
+    once. The number of pieces proves that no column was NULL, unchanged, or longer. The lengths themselves
+    are not compared: a row whose lengths contradict its own bytes is the one thing that only ``last_tuple``
+    refuses.
     """
-    if not 1 <= columns <= 1600:
+    if not 1 <= columns <= _MOST_COLUMNS:
         return last_tuple
     names = [f"p{i}" for i in range(columns)]
-    source = "\n".join(
-        (
-            "def split(payload, offset):",
-            "    pieces = payload.split(HEAD)",
-            f"    if len(pieces) == {columns + 1} and len(pieces[0]) == offset + 2:",
-            f"        _, {', '.join(names)} = pieces",
-            f"        return [{', '.join(f'{name}[2:]' for name in names)}]",
-            "    return last_tuple(payload, offset)",
-        )
+    lines = (
+        "def split(payload, offset):",
+        "    pieces = payload.split(HEAD)",
+        f"    if len(pieces) == {columns + 1} and len(pieces[0]) == offset + 2:",
+        f"        _, {', '.join(names)} = pieces",
+        f"        return [{', '.join(f'{name}[2:]' for name in names)}]",
+        f"    return nulls({columns})(payload, offset)",
     )
-    scope: dict[str, object] = {"HEAD": _TEXT_BELOW_64K, "last_tuple": last_tuple}
-    exec(source, scope)  # The source is made of a number alone.
-    return scope["split"]  # type: ignore[return-value]
+    return _compile(lines, {"HEAD": _TEXT_BELOW_64K, "nulls": _null_splitter})
+
+
+@lru_cache(maxsize=2048)
+def _null_splitter(columns: int) -> Split:
+    """Return the splitter of rows with NULLs: column by column, unrolled; all else takes the loop."""
+    lines = ["def split(payload, start):", "    try:", f"        if count(payload, start) == ({columns},):"]
+    lines.append("            offset = start + 2")
+    for i in range(columns):
+        lines += (
+            "            kind = payload[offset]",
+            "            if kind == 116:",
+            "                end = offset + 5 + head(payload, offset)[1]",
+            f"                f{i} = payload[offset + 5:end]; offset = end",
+            f"            elif kind == 110: f{i} = None; offset += 1",
+            "            else: return last_tuple(payload, start)",
+        )
+    lines += (
+        "            if offset == len(payload):",
+        f"                return [{', '.join(f'f{i}' for i in range(columns))}]",
+        "    except cut_off: pass",
+        "    return last_tuple(payload, start)",
+    )
+    return _compile(lines, {"count": _count, "head": _kind_and_length, "cut_off": (IndexError, struct.error)})
+
+
+def _compile(lines: Iterable[str], scope: dict[str, Any]) -> Split:
+    """Compile a function ``split``; its source is made of numbers alone."""
+    scope["last_tuple"] = last_tuple
+    exec("\n".join(lines), scope)
+    split: Split = scope["split"]
+    return split
