@@ -1,0 +1,26 @@
+"""Fixtures of the fault tests: relays that end with their test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bwtui.sandbox.supervisor import Services
+from tests.faults.relays import Relay, new_name
+
+
+@pytest.fixture
+def new_relay(
+    services: Services, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Relay]]:
+    """Make relays of the test's database; the arguments go with every start of the relay."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    made: list[Relay] = []
+
+    def make(*args: str) -> Relay:
+        made.append(Relay(services, database, tmp_path, new_name(), *args))
+        return made[-1]
+
+    yield make
+    for relay in made:
+        relay.close()

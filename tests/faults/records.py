@@ -1,0 +1,148 @@
+"""Topics as an independent consumer reads them, record by record, with the headers of --headers."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+from confluent_kafka import Message
+
+from bwtui.demo.compare import compare
+from bwtui.demo.shop import Table
+from bwtui.demo.topics import TopicContents, TopicReader
+from bwtui.demo.verdict import Comparison
+from bwtui.sandbox.supervisor import Services
+
+_HEADERS = {"bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid", "bwtui.session"}
+#: Operations of a snapshot, which have no place in the commit order.
+OUTSIDE = ("snapshot", "leftover")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One message: its place in the topic, its content, and which change it is."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: tuple[Any, ...]
+    value: dict[str, Any] | None
+    lsn: int
+    ordinal: int
+    operation: str
+    session: bytes
+
+    @property
+    def identity(self) -> tuple[str, int, int, str]:
+        """What the same change has whenever it is sent."""
+        return self.topic, self.lsn, self.ordinal, self.operation
+
+
+@dataclass(slots=True)
+class RecordedTopic(TopicContents):
+    """A topic, record by record; those of a partition stand in the order of their offsets."""
+
+    records: list[Record] = field(default_factory=list)
+    message: Message | None = None
+
+    def add(self, key: Any, value: Any, partition: int | None, key_bytes: bytes | None) -> None:
+        """Take one decoded record."""
+        TopicContents.add(self, key, value, partition, key_bytes)
+        message = self.message
+        assert message is not None
+        headers = dict(message.headers() or ())
+        # A tombstone for a row of a killed snapshot belongs to no change.
+        assert set(headers) == (_HEADERS if headers or value is not None else set())
+        self.records.append(
+            Record(
+                self.topic,
+                message.partition(),
+                message.offset(),
+                tuple(key[name] for name in self.key),
+                value,
+                int.from_bytes(headers.get("bwtui.lsn", b"")),
+                int.from_bytes(headers.get("bwtui.ordinal", b"")),
+                headers.get("bwtui.op", b"leftover").decode(),
+                headers.get("bwtui.session", b""),
+            )
+        )
+
+
+class RecordReader(TopicReader):
+    """The demo's reader, which also keeps the headers."""
+
+    def _decode(self, message: Message, content: TopicContents) -> None:
+        assert isinstance(content, RecordedTopic)
+        content.message = message
+        super()._decode(message, content)
+
+
+@contextmanager
+def _reading(services: Services, kind: type[TopicReader]) -> Iterator[TopicReader]:
+    with closing(kind(services.broker, services.schema_registry)) as reader:
+        yield reader
+
+
+def read_table(services: Services, table: Table, prefix: str) -> list[Record]:
+    """Return every record of the table's topic."""
+    content = RecordedTopic(table.topic(prefix), table.key)
+    with _reading(services, RecordReader) as reader:
+        reader.read([content], _quiet)
+    assert not content.holes
+    assert not content.unreadable
+    return content.records
+
+
+def ends(services: Services, table: Table, prefix: str) -> dict[int, int]:
+    """Return where each partition of the table's topic ends; empty when there is no such topic yet."""
+    topic = table.topic(prefix)
+    with _reading(services, TopicReader) as reader:
+        if topic not in reader.topics(prefix):
+            return {}
+        places = reader._pin({topic: TopicContents(topic, table.key)})
+    return {partition: high for (_, partition), (_, high) in places.items()}
+
+
+def difference(services: Services, database: str, tables: list[Table], prefix: str) -> Comparison:
+    """Compare the topics' latest values with the tables."""
+    with _reading(services, TopicReader) as reader, closing(psycopg2.connect(database)) as connection:
+        return compare(connection, reader, tables, prefix)
+
+
+def assert_equal(services: Services, database: str, tables: list[Table], prefix: str) -> None:
+    """See that every topic's latest values are its table."""
+    found = difference(services, database, tables, prefix)
+    assert found.outcome == "equal", found.sentence
+
+
+def assert_keys_in_order(records: list[Record]) -> None:
+    """See that the first sendings of each key's changes stand in commit order, in one partition."""
+    last: dict[tuple[Any, ...], tuple[int, int]] = {}
+    homes: dict[tuple[Any, ...], int] = {}
+    seen = set()
+    for record in records:
+        key = (record.topic, *record.key)
+        assert homes.setdefault(key, record.partition) == record.partition
+        if record.identity in seen:
+            continue
+        seen.add(record.identity)
+        place = (record.lsn, record.ordinal)
+        assert place >= last.get(key, (0, 0)), f"{key} went back to {place}"
+        last[key] = place
+
+
+def repeated(records: list[Record]) -> dict[tuple[str, int, int, str], list[Record]]:
+    """Return the changes that were sent more than once."""
+    found = defaultdict(list)
+    for record in records:
+        found[record.identity].append(record)
+    return {identity: same for identity, same in found.items() if len(same) > 1}
+
+
+def _quiet(done: int, total: int) -> None:
+    """Nobody watches the progress."""
+
+
+Progress = Callable[[int, int], None]

@@ -1,0 +1,184 @@
+"""A relay under test: ``bwtui connect --headless`` in a process of its own, started, watched and killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg2
+
+from bwtui.errors import ConnectionFailed
+from bwtui.lsn import parse_lsn
+from bwtui.relay.control import request, state_folder
+from bwtui.relay.status import Status
+from bwtui.sandbox.supervisor import Services
+
+POLL_SECONDS = 0.005
+PATIENCE = 60.0
+
+T = TypeVar("T")
+
+
+def wait_for(what: str, look: Callable[[], T | None], seconds: float = PATIENCE) -> T:
+    """Return what ``look`` returns as soon as it is true; the test fails after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain: {what}"
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+class Relay:
+    """A relay that is started again and again, with the same slot, topics and state folder."""
+
+    def __init__(self, services: Services, database: str, folder: Path, name: str, *args: str) -> None:
+        """``name`` is slot, relay and topic prefix at once; ``args`` go with every start."""
+        self.services = services
+        self.database = database
+        self.name = name
+        self._args = args
+        self._folder = folder
+        self._runs = 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    # -- the process ---------------------------------------------------------------------------------------
+
+    def start(self, *args: str) -> None:
+        """Start it; see `wait` for what to do next."""
+        assert self._process is None or self._process.poll() is not None, "it still runs"
+        self._runs += 1
+        command = [sys.executable, "-c", "from bwtui.cli.main import main; main()"]
+        command += ["connect", "--headless", "--json", "--headers"]
+        command += ["-d", self.database, "-b", self.services.broker, "-r", self.services.schema_registry]
+        command += ["-s", self.name, "-p", self.name, *self._args, *args]
+        with self._output("json").open("wb") as out, self._output("err").open("wb") as err:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+    def run(self, *args: str) -> Status:
+        """Start it, let it catch up, and return its last status; the test fails when it ends on an error."""
+        self.start("--until-caught-up", *args)
+        code = self.join()
+        assert code == 0, f"exit code {code}: {self.last_words()}"
+        return self.last_status()
+
+    def join(self, seconds: float = PATIENCE) -> int:
+        """Wait for its end and return the exit code."""
+        assert self._process is not None
+        return self._process.wait(seconds)
+
+    def kill(self) -> None:
+        """End it with SIGKILL, in the middle of whatever it does, and wait until PostgreSQL has noticed."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        wait_for("the slot's release", lambda: not self._sessions())
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def stop(self) -> None:
+        """Stop it cleanly, and see that it says so."""
+        self.signal(signal.SIGTERM)
+        code = self.join()
+        assert code == 0, f"exit code {code}: {self.last_words()}"
+
+    def close(self) -> None:
+        """End it whatever it does."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    # -- what it says --------------------------------------------------------------------------------------
+
+    def wait(self, what: str, condition: Callable[[Status], object], seconds: float = PATIENCE) -> Status:
+        """Return the first status that fulfils ``condition``; the test fails when the relay ends before."""
+
+        def look() -> Status | None:
+            assert self._process is not None
+            ended = self._process.poll()
+            assert ended is None, f"it ended with {ended}, waiting for {what}: {self.last_words()}"
+            status = self.status()
+            return status if status is not None and condition(status) else None
+
+        return wait_for(what, look, seconds)
+
+    def wait_streaming(self) -> Status:
+        """Wait until it streams."""
+        return self.wait("streaming", lambda status: status.state == "streaming" and not status.detail)
+
+    def wait_caught_up(self) -> Status:
+        """Wait until everything that is committed by now is confirmed."""
+        with closing(psycopg2.connect(self.database)) as connection, connection.cursor() as cursor:
+            cursor.execute("select pg_current_wal_lsn()::text")
+            now = parse_lsn(cursor.fetchone()[0])
+        return self.wait("catching up", lambda status: status.confirmed_lsn >= now)
+
+    def status(self) -> Status | None:
+        """Ask it for its status; None while it does not answer."""
+        try:
+            return Status.from_json(request(self.name, {"request": "status"}))
+        except ConnectionFailed:
+            return None
+
+    def last_status(self) -> Status:
+        """Return the last status that it wrote to stdout."""
+        return Status.from_json(json.loads(self._output("json").read_text().splitlines()[-1]))
+
+    def last_words(self) -> str:
+        """Return what it wrote to stderr."""
+        return self._output("err").read_text()
+
+    def letters(self) -> list[dict[str, Any]]:
+        """Return the dead letters."""
+        path = state_folder(self.name) / "dead-letters.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def log(self) -> str:
+        """Return what it logged."""
+        path = state_folder(self.name) / "engine.log"
+        return path.read_text() if path.exists() else ""
+
+    # -- what PostgreSQL says of it ------------------------------------------------------------------------
+
+    def slot_lsn(self) -> int | None:
+        """Return the LSN to which the slot is confirmed, or None when there is no slot."""
+        rows = self._query("select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s")
+        return parse_lsn(rows[0][0]) if rows else None
+
+    def _sessions(self) -> list[tuple[Any, ...]]:
+        return self._query(
+            "select active_pid from pg_replication_slots where active and (slot_name = %s"
+            " or (temporary and database = current_database()))"
+        )
+
+    def _query(self, sql: str) -> list[tuple[Any, ...]]:
+        with closing(psycopg2.connect(self.database)) as connection, connection.cursor() as cursor:
+            cursor.execute(sql, [self.name])
+            return cursor.fetchall()
+
+    def _output(self, kind: str) -> Path:
+        return self._folder / f"{self.name}.{self._runs}.{kind}"
+
+
+def execute(database: str, *statements: str) -> int:
+    """Run the statements in one transaction, and return where the WAL ended behind its commit."""
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+        connection.commit()
+        connection.autocommit = True
+        cursor.execute("select pg_current_wal_insert_lsn()::text")
+        return parse_lsn(cursor.fetchone()[0])
+
+
+def new_name(prefix: str = "faults") -> str:
+    """Return a name that no other relay of this server has."""
+    return f"{prefix}_{os.getpid():x}_{time.monotonic_ns():x}"

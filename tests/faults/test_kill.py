@@ -1,0 +1,150 @@
+"""kill -9 at random moments, with a writer going on: nothing is lost, and only the tail is repeated.
+
+``BWTUI_KILLS=10`` kills ten times during the snapshot and ten times while streaming.
+"""
+
+import os
+import random
+from bisect import bisect_right
+from collections.abc import Callable
+
+from bwtui.relay.status import Status
+from bwtui.sandbox.supervisor import Services
+from tests.faults.records import (
+    OUTSIDE,
+    Record,
+    assert_equal,
+    assert_keys_in_order,
+    ends,
+    read_table,
+    repeated,
+)
+from tests.faults.relays import Relay, execute
+from tests.faults.writer import ACCOUNTS, TABLES, TAKEN_BACK, Writer, create_tables
+
+KILLS = int(os.environ.get("BWTUI_KILLS", "2"))
+ROWS = 10_000
+
+NewRelay = Callable[..., Relay]
+
+
+class Runs:
+    """Where topics and slot stood when each run began."""
+
+    def __init__(self, services: Services, relay: Relay) -> None:
+        self._services = services
+        self._relay = relay
+        self.confirmed: list[int] = []
+        self._ends: list[dict[tuple[str, int], int]] = []
+
+    def begin(self) -> None:
+        """Note the state between two runs."""
+        self.confirmed.append(self._relay.slot_lsn() or 0)
+        self._ends.append(
+            {
+                (table.topic(self._relay.name), partition): end
+                for table in TABLES
+                for partition, end in ends(self._services, table, self._relay.name).items()
+            }
+        )
+        self._relay.start()
+
+    def of_sessions(self, records: list[Record]) -> dict[bytes, int]:
+        """Return each session's run: the one in which its first records were written.
+
+        A broker may still take what a killed relay had sent just before, so single records say nothing.
+        """
+        found: dict[bytes, int] = {}
+        for record in records:
+            place = record.topic, record.partition
+            starts = [end.get(place, 0) for end in self._ends]
+            run = bisect_right(starts, record.offset) - 1
+            found[record.session] = min(run, found.get(record.session, run))
+        return found
+
+
+def test_no_kill_loses_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
+    create_tables(database, ROWS)
+    relay = new_relay()
+    runs = Runs(services, relay)
+    writer = Writer(database, ROWS)
+    with writer.going_on():
+        for _ in range(KILLS):
+            kill_in_snapshot(runs, relay)
+        for _ in range(KILLS):
+            kill_while_streaming(runs, relay)
+        runs.begin()
+        relay.wait_caught_up()
+    relay.wait_caught_up()
+    relay.stop()
+    assert_equal(services, database, TABLES, relay.name)
+    records = [record for table in TABLES for record in read_table(services, table, relay.name)]
+    snapshot = max(record.lsn for record in records if record.operation == "snapshot")
+    assert_committed(writer, records, snapshot)
+    assert_keys_in_order([record for record in records if record.operation not in OUTSIDE])
+    assert_tail_only(runs, records)
+
+
+def kill_in_snapshot(runs: Runs, relay: Relay) -> None:
+    runs.begin()
+    rows = random.randrange(2 * ROWS * 2 // 3)
+    relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)
+    relay.kill()
+    assert relay.slot_lsn() is None
+
+
+def kill_while_streaming(runs: Runs, relay: Relay) -> None:
+    runs.begin()
+    wanted = random.randrange(150)
+    relay.wait(
+        f"{wanted} transactions", lambda status: status.state == "streaming" and status.transactions >= wanted
+    )
+    relay.kill()
+    assert relay.slot_lsn() is not None
+
+
+def copied(status: Status) -> int:
+    """Return how many rows of the snapshot were read."""
+    return sum(table.snapshot_rows for table in status.tables.values())
+
+
+def assert_committed(writer: Writer, records: list[Record], since: int) -> None:
+    """See that every change committed behind the LSN is there, and none that was rolled back."""
+    values = [record for record in records if record.value is not None]
+    assert not any(record.value["note"] == TAKEN_BACK for record in values if record.value)
+    found = {(record.key[0], record.value["number"]) for record in values if record.value}
+    tombstones = {record.key[0] for record in records if record.value is None}
+    for change in writer.changes:
+        if change.before < since:
+            continue
+        if change.operation == "delete":
+            assert change.id in tombstones, change
+        else:
+            assert (change.id, change.number) in found, change
+
+
+def assert_tail_only(runs: Runs, records: list[Record]) -> None:
+    """See that no run sent again what was confirmed before it began."""
+    run_of = runs.of_sessions(records)
+    again = repeated([record for record in records if record.operation != "leftover"])
+    for record in records:
+        if record.operation not in OUTSIDE:
+            assert record.lsn >= runs.confirmed[run_of[record.session]]
+    # By itself, without a kill, a session repeats nothing.
+    for same in again.values():
+        assert len({record.session for record in same}) == len(same)
+
+
+def test_rows_deleted_between_two_snapshots_leave_the_topic(
+    services: Services, database: str, new_relay: NewRelay
+) -> None:
+    create_tables(database, ROWS)
+    relay = new_relay()
+    relay.start()
+    relay.wait("half of the first table", lambda status: copied(status) > ROWS // 2)
+    relay.kill()
+    assert relay.slot_lsn() is None
+    sent = sorted(record.key[0] for record in read_table(services, ACCOUNTS, relay.name))
+    execute(database, f"delete from accounts where id in ({', '.join(map(str, sent[:100]))})")
+    relay.run()
+    assert_equal(services, database, TABLES, relay.name)
