@@ -333,7 +333,7 @@ async def test_an_idle_sample_paints_nothing_in_the_list(monkeypatch: pytest.Mon
         monkeypatch.setattr(grid, "refresh", lambda *regions, **_: painted.extend(regions or ["all"]))
         await stage.app.sample()
         assert painted == []
-        stage.clock.now += 0.25
+        stage.clock.now += 0.5
         await stage.app.sample()
         assert painted
         assert "all" not in painted, "only cells that changed"

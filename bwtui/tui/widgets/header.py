@@ -3,27 +3,13 @@
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.widgets import Static
 
 from bwtui.tui import figures, judgement
 from bwtui.tui.state import Link, Model
+from bwtui.tui.widgets.line import Line
 
 _TABS = (("overview", "Overview"), ("changes", "Changes"), ("registry", "Registry"), ("errors", "Errors"))
 _TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
-
-
-class Line(Static):
-    """One line of text that is painted only when it differs."""
-
-    def __init__(self, *, id: str) -> None:
-        super().__init__("", id=id, markup=False)
-        self._text: Content | None = None
-
-    def put(self, content: Content, *, layout: bool = False) -> None:
-        """Show a content; ``layout`` if its width matters to its neighbours."""
-        if self._text is None or not self._text.is_same(content):
-            self._text = content
-            self.update(content, layout=layout)
 
 
 class Header(Vertical):

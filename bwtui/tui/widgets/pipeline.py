@@ -3,7 +3,6 @@
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.reactive import reactive
 from textual.widget import Widget
 from textual.widgets import Sparkline
 
@@ -11,34 +10,37 @@ from bwtui.lsn import format_lsn
 from bwtui.relay.status import STAGES, StageStatus, Status
 from bwtui.tui import figures, judgement
 from bwtui.tui.state import Picture
-from bwtui.tui.widgets.header import Line
+from bwtui.tui.widgets.line import Line
 
 _TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
 
 
-class StageBox(Widget):
+class StageBox(Line):
     """One stage: rate, queue with a gauge, and in a tall box the total; the slow one says so."""
-
-    stage: reactive[StageStatus] = reactive(StageStatus())
-    slow: reactive[bool] = reactive(False)
 
     def __init__(self, name: str) -> None:
         super().__init__(id=f"stage-{name}", classes="box")
+        self._title = name
+        self._stage = StageStatus()
+        self._slow = False
         self.border_title = name
 
+    def show(self, stage: StageStatus, slow: bool) -> None:
+        """Paint what changed; the slow stage is marked in words and with a heavy border."""
+        self._stage = stage
+        if slow != self._slow:
+            self._slow = slow
+            self.set_class(slow, "-slow")
+            self.border_subtitle = "▲ SLOW" if slow else ""
+        self.put(self._content())
+
     def on_resize(self) -> None:
-        """Shorten the title where it would be cut."""
-        name = str(self.id).removeprefix("stage-")
-        self.border_title = name if self.size.width >= len(name) + 4 else name[:3]
+        """Write for the new size; shorten the title where it would be cut."""
+        self.border_title = self._title if self.size.width >= len(self._title) + 4 else self._title[:3]
+        self.put(self._content())
 
-    def watch_slow(self, slow: bool) -> None:
-        """Mark the box in words and with a heavy border."""
-        self.set_class(slow, "-slow")
-        self.border_subtitle = "▲ SLOW" if slow else ""
-
-    def render(self) -> Content:
-        """Return the lines that fit."""
-        stage, width = self.stage, self.content_size.width
+    def _content(self) -> Content:
+        stage, width = self._stage, self.content_size.width
         share = judgement.fullness(stage)
         tone = "$warning" if share >= judgement.FULL else "$primary"
         lines = [Content.styled(f"{figures.rate(stage.per_second)}/s".rjust(width), "bold")]
@@ -94,8 +96,7 @@ class Pipeline(Vertical):
         slow = judgement.slow_stage(status)
         for name in STAGES:
             box = self.query_one(f"#stage-{name}", StageBox)
-            box.stage = status.stages.get(name, StageStatus())
-            box.slow = name == slow
+            box.show(status.stages.get(name, StageStatus()), name == slow)
         width = self.content_size.width
         boxed = bool(self.query_one("#source").display)
         position = _background(status, width) if boxed else _position(status, width)
