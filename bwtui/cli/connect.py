@@ -160,6 +160,7 @@ def show(name: str, owned: bool) -> None:
     Raises the error on which the relay ended while they were open.
     """
     from bwtui.relay import outcome
+    from bwtui.relay.log import log_path
     from bwtui.tui.app import run
 
     crashed: BwtuiError | None = None
@@ -178,9 +179,11 @@ def show(name: str, owned: bool) -> None:
             raise crashed
         return
     ended = outcome.read(name)
-    error_of_relay = ended.error() if ended else None
-    if error_of_relay or crashed:
-        raise error_of_relay or crashed or AssertionError
+    if ended is None:
+        raise BwtuiError(f"relay {name} was killed, or ended without a reason", f"see {log_path(name)}")
+    failed = ended.error() or crashed
+    if failed is not None:
+        raise failed
 
 
 def _runs_on(name: str) -> bool:

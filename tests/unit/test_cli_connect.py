@@ -1,0 +1,85 @@
+"""What connect and attach say when their screens close, whatever became of relay and screens."""
+
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bwtui.cli.connect import show
+from bwtui.errors import BwtuiError, SlotLost
+from bwtui.relay import outcome
+from bwtui.relay.lock import RelayLock
+from bwtui.relay.outcome import Outcome
+from bwtui.relay.server import ControlServer
+from bwtui.settings import RelaySettings
+from tests.unit.relay_double import SECRET, DoubleEngine
+
+
+@pytest.fixture(autouse=True)
+def state_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A state folder of this test's own, with the folder of the relay "one"."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    monkeypatch.delenv("BWTUI_DEBUG", raising=False)
+    RelayLock.acquire("one").release()
+
+
+@pytest.fixture
+def screens(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], None]:
+    """Put a function in place of the screens."""
+
+    def put(run: Callable[..., int]) -> None:
+        module = types.ModuleType("bwtui.tui.app")
+        module.run = run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "bwtui.tui.app", module)
+
+    return put
+
+
+Screens = Callable[[Callable[..., int]], None]
+
+
+def crashing(name: str, *, owned: bool) -> int:
+    """Screens that crash with a value in the exception."""
+    raise ValueError(SECRET)
+
+
+def running() -> ControlServer:
+    """Return the control server of a running relay."""
+    return ControlServer("one", DoubleEngine(RelaySettings(name="one")))
+
+
+def test_the_screens_close_and_the_relay_goes_on(screens: Screens) -> None:
+    screens(lambda name, *, owned: 0)
+    with running():
+        show("one", owned=True)
+
+
+@pytest.mark.parametrize("run", [crashing, lambda name, *, owned: 1])
+def test_screens_that_crash_leave_the_relay_and_say_so(run: Callable[..., int], screens: Screens) -> None:
+    screens(run)
+    with running(), pytest.raises(BwtuiError, match="the screens ended on an error") as caught:
+        show("one", owned=True)
+    assert caught.value.exit_code == 2, "1 would say that differences were found"
+    assert caught.value.hint == "the relay goes on: 'bwtui attach one' or 'bwtui stop one'"
+    assert SECRET not in caught.value.message
+
+
+def test_a_relay_that_stopped_cleanly_is_fine(screens: Screens) -> None:
+    screens(lambda name, *, owned: 0)
+    outcome.write("one", Outcome(0, 1.0, None, None, None))
+    show("one", owned=True)
+
+
+def test_the_error_of_the_relay_behind_the_screens_becomes_ours(screens: Screens) -> None:
+    screens(lambda name, *, owned: 0)
+    outcome.write("one", Outcome(5, 1.0, "slot is lost", "drop it", None))
+    with pytest.raises(SlotLost, match="slot is lost"):
+        show("one", owned=False)
+
+
+def test_a_relay_that_was_killed_behind_the_screens_is_an_error(screens: Screens) -> None:
+    screens(lambda name, *, owned: 0)
+    with pytest.raises(BwtuiError, match="relay one was killed"):
+        show("one", owned=False)
