@@ -1,6 +1,5 @@
 """Every PostgreSQL type through pgoutput and COPY to Avro, and back into PostgreSQL, byte for byte."""
 
-import io
 import json
 import re
 from collections.abc import Iterator
@@ -8,19 +7,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import psycopg2
 import pytest
 from psycopg2 import sql
 
-from bwtui.encode.avro import TableEncoder, build_encoder
-from bwtui.encode.names import ESCAPED_FIELD
+from bwtui.encode.avro import build_encoder
 from bwtui.pgoutput import messages as m
-from bwtui.pgoutput.copy_text import unescape_copy_line
-from bwtui.pgoutput.decoder import decode
 from bwtui.source.catalog import load_types
 from bwtui.source.connection import connect
-from tests.integration.postgres_text import to_text
+from tests.integration.type_relay import consumed, copied, streamed
 from tests.integration.type_samples import SAMPLES, SETUP
 
 pytestmark = pytest.mark.services
@@ -82,13 +77,6 @@ class Table:
             self.run(f"insert into public.{self.name} values (%s, %s::{self.declaration})", number, text)
         self.run(f"insert into public.{self.name} values (-1, null)")
 
-    def copied(self) -> list[list[m.Field]]:
-        out = io.BytesIO()
-        with self.connection.cursor() as cursor:
-            cursor.copy_expert(f"copy public.{self.name} to stdout", out)
-        out.seek(0)
-        return [list(unescape_copy_line(line)) for line in out]
-
     def same(self, number: int, text: str | None) -> bool:
         """Say whether ``text``, cast, is what is stored, in binary output too where the type has one."""
         ((same,),) = self.run(
@@ -127,34 +115,6 @@ def documented() -> dict[str, str]:
     return {name: avro for names, avro in rows for name in re.findall(r"`(.*?)`", names)}
 
 
-def streamed(connection: Connection) -> list[m.Message]:
-    """Return what pgoutput says of everything since the slot was made."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "select data from pg_catalog.pg_logical_slot_get_binary_changes"
-            "('types', null, null, 'proto_version', '1', 'publication_names', 'types')"
-        )
-        return [decode(bytes(data)) for (data,) in cursor.fetchall()]
-
-
-def consumed(encoder: TableEncoder, fields: list[m.Field]) -> str | None:
-    """Return the text of column v as a consumer of the topic would write it."""
-    bound = encoder.bind(1, 2)
-    key, value = bound.both(fields)
-    assert (key, value) == (bound.key(fields), bound.value(fields))
-    schema = fastavro.parse_schema(json.loads(encoder.value_schema))
-    stream = io.BytesIO(value[5:])
-    record = fastavro.schemaless_reader(stream, schema, None)
-    assert isinstance(record, dict)
-    assert not stream.read()
-    escaped = (record.get(ESCAPED_FIELD) or {}).get("v")
-    if escaped is not None:
-        assert record["v"] is None
-        return str(escaped)
-    text_type = json.loads(encoder.value_schema)["fields"][1]["pgType"]
-    return None if record["v"] is None else to_text(record["v"], ";" if text_type == "box[]" else ",")
-
-
 def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
     tables = {f"t{i}": Table(connection, i, declaration) for i, declaration in enumerate(SAMPLES)}
     with connection.cursor() as cursor:
@@ -162,7 +122,7 @@ def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
         cursor.execute("select pg_catalog.pg_create_logical_replication_slot('types', 'pgoutput')")
     for table in tables.values():
         table.insert(SAMPLES[table.declaration])
-    found = streamed(connection)
+    found = streamed(connection, "types")
     relations = {message.oid: message for message in found if isinstance(message, m.Relation)}
     oids = [column.type_oid for relation in relations.values() for column in relation.columns]
     catalog = load_types(connection, oids)
@@ -174,7 +134,7 @@ def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
     documentation = documented()
     for relation in relations.values():
         table = tables[relation.name]
-        assert rows[relation.name] == table.copied(), table.declaration
+        assert rows[relation.name] == copied(connection, f"public.{table.name}"), table.declaration
         encoder = build_encoder(relation, ("id",), relation.name, catalog)
         (_, avro), named = (json.loads(encoder.value_schema)["fields"][1][key] for key in ("type", "pgType"))
         assert documentation.pop(table.declaration) == described(avro)
@@ -189,7 +149,7 @@ def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
             assert named.removeprefix("types.") == table.declaration.removeprefix("types.")
         for fields in rows[relation.name]:
             assert isinstance(fields[0], bytes)
-            if not table.same(int(fields[0]), consumed(encoder, fields)):
+            if not table.same(int(fields[0]), consumed(encoder, fields)[1]):
                 wrong.append((table.declaration, SAMPLES[table.declaration][int(fields[0])][:80]))
     assert not wrong
     assert not documentation, "documented, and not tested"
