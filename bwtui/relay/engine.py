@@ -223,6 +223,7 @@ class Engine:
 
     def _snapshot(self, connection: Connection, parts: Parts, publications: tuple[str, ...]) -> None:
         self._report.state = "snapshot"
+        self._report.detail = "making a temporary slot and its snapshot"
         temporary = slot.create_temporary(connect_raw(self._settings.postgres))
         self._slot_in_use = temporary.name
         importer: Connection | None = None

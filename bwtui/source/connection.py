@@ -147,9 +147,9 @@ def _with_defaults(dsn: str, timeout: int, **extra: str) -> str:
     try:
         given = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError as error:
-        plain = " ".join(str(error).split())
+        # libpq's own words may quote a piece of the string, and with it a password.
         raise BwtuiError(
-            f"the connection string is not valid: {plain}",
+            "the connection string is not valid",
             "use key=value pairs or a postgresql:// URI, as for psql",
         ) from error
     defaults = {"connect_timeout": str(timeout), "fallback_application_name": APPLICATION_NAME}
