@@ -118,4 +118,4 @@ def _print_table(status: SandboxStatus) -> None:
 
 def _without_password(dsn: str) -> str:
     head, _, tail = dsn.rpartition("@")
-    return f"{head.rpartition(':')[0]}:***@{tail}"
+    return f"{head.rpartition(':')[0]}@{tail}"

@@ -102,6 +102,8 @@ class ArtifactStore:
         total = sum(artifact.size for artifact in missing)
         progress.note(f"fetching {len(missing)} files, {total / 1e6:.0f} MB, into {self.files}")
         incoming = self.cache / "incoming"
+        # Ivy would keep what a copy that was interrupted left there.
+        shutil.rmtree(incoming, ignore_errors=True)
         self._run_ivy(missing, incoming, total, progress)
         for artifact in missing:
             path = self._check(artifact, incoming / artifact.file_name)
@@ -141,7 +143,15 @@ def _unpack(archive: Path, folder: Path) -> None:
         with zipfile.ZipFile(archive) as jar:
             (name,) = [name for name in jar.namelist() if name.endswith(".txz")]
             with jar.open(name) as inner, tarfile.open(fileobj=inner, mode="r:xz") as tar:
-                tar.extractall(folder, filter="data")
+                _extract(tar, folder)
         return
     with tarfile.open(archive) as tar:
+        _extract(tar, folder)
+
+
+def _extract(tar: tarfile.TarFile, folder: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
         tar.extractall(folder, filter="data")
+    else:
+        # Python before 3.11.4, as in Debian 12, has no filters. The archive is the one that was locked.
+        tar.extractall(folder)

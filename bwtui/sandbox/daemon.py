@@ -26,7 +26,7 @@ from typing import Any
 from bwtui.sandbox import kafka, ports, postgres, processes, registry
 from bwtui.sandbox.artifacts import ArtifactStore
 from bwtui.sandbox.layout import Layout, Memory, write_private
-from bwtui.sandbox.runner import Runner
+from bwtui.sandbox.runner import REMAINS_SECONDS, Runner
 from bwtui.sandbox.service import Service
 
 DETACH = b"d"
@@ -35,8 +35,6 @@ KEEP, DISPOSE = "keep", "dispose"
 #: Seconds between two looks at the services: while something changes, and while all is quiet.
 BUSY_SECONDS = 0.03
 QUIET_SECONDS = 0.5
-#: Seconds that processes of a supervisor that was killed may take to end.
-REMAINS_SECONDS = 15.0
 
 
 class Supervisor:

@@ -39,7 +39,7 @@ SETTINGS = {
     "num.partitions": "3",
 }
 
-JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-Djava.awt.headless=true")
+JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
 
 _LOGGING = """
 status = error

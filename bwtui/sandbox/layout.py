@@ -13,6 +13,8 @@ from typing import Any
 
 import platformdirs
 
+from bwtui.errors import RefusedError
+
 #: Names of all that a sandbox makes in its folder; only these are wiped.
 _OWN = ("memory.json", "status.json", "control", "lock", "starting", "logs", "data")
 
@@ -36,9 +38,16 @@ class ServerUser:
         """Return the user nobody when we are root, else None.
 
         It must be a user with a name: initdb looks it up. An existing user postgres is not taken, since
-        the files of a real server may belong to it.
+        the files of a real server may belong to it. Raises RefusedError when our own user has no name.
         """
         if os.geteuid() != 0:
+            try:
+                pwd.getpwuid(os.geteuid())
+            except KeyError:
+                raise RefusedError(
+                    f"PostgreSQL does not run under user id {os.geteuid()}, which has no name",
+                    "Give the user a line in the system's list of users, or run the sandbox as another user.",
+                ) from None
             return None
         entry = pwd.getpwnam("nobody")
         return cls(entry.pw_uid, entry.pw_gid)

@@ -57,7 +57,9 @@ class Terminal:
     def __init__(self) -> None:
         self._console = rich.console.Console(stderr=True)
         self._bar = rich.progress.Progress(
-            rich.progress.TextColumn("  {task.description}"),
+            # Ivy asks for every file first, and only then fetches one; without it all seems to hang.
+            rich.progress.SpinnerColumn(),
+            rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(),
             rich.progress.DownloadColumn(),
             rich.progress.TransferSpeedColumn(),

@@ -13,6 +13,9 @@ from bwtui.sandbox.service import Service
 
 #: Seconds a service may take from its start until it answers.
 START_SECONDS = 90.0
+#: Seconds to wait, before a start, until nobody works in the service's folder any more. It may also be
+#: a user's shell, so it is not waited for without end.
+REMAINS_SECONDS = 10.0
 #: Seconds for a clean end, and then for a hasty one.
 STOP_SECONDS = 15.0
 HASTE_SECONDS = 5.0
@@ -48,6 +51,7 @@ class Runner:
         self._process: subprocess.Popen[bytes] | None = None
         self._answered = threading.Event()
         self._deadline = 0.0
+        self._patience = 0.0
         self._harshest = False
 
     @property
@@ -60,6 +64,7 @@ class Runner:
         if self.state in (State.STOPPED, State.DIED):
             self.state, self.reason = State.STARTING, ""
             self._deadline = time.monotonic() + START_SECONDS
+            self._patience = time.monotonic() + REMAINS_SECONDS
             self.tick()
 
     def stop(self) -> None:
@@ -87,7 +92,7 @@ class Runner:
             if self._process:
                 self._process.kill()
         elif self._process is None:
-            if not processes.working_in(self.service.folder):
+            if time.monotonic() > self._patience or not processes.working_in(self.service.folder):
                 self._launch()
         elif self._answered.is_set():
             self.state = State.READY

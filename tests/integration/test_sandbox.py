@@ -145,6 +145,8 @@ def test_down_keeps_data_and_ports_and_leaves_no_process(own: Sandbox) -> None:
     with closing(psycopg2.connect(first.postgres)) as connection, connection.cursor() as cursor:
         cursor.execute("create table kept (id integer primary key)")
         connection.commit()
+    schema = json.dumps({"schema": '"string"'}).encode()
+    assert _post(f"{first.schema_registry}/subjects/kept-value/versions", schema) == {"id": 1}
     own.down()
     assert not any(running(pid) for pid in pids)
     assert own.status() is None
@@ -154,8 +156,16 @@ def test_down_keeps_data_and_ports_and_leaves_no_process(own: Sandbox) -> None:
     with closing(psycopg2.connect(first.postgres)) as connection, connection.cursor() as cursor:
         cursor.execute("select count(*) from kept")
         assert cursor.fetchone() == (0,)
+    with urllib.request.urlopen(f"{first.schema_registry}/schemas/ids/1", timeout=10) as answer:
+        assert json.load(answer)["schema"] == '"string"'
     own.down(wipe=True)
     assert not own.folder.exists()
+
+
+def _post(url: str, body: bytes) -> object:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/vnd.schemaregistry.v1+json"})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return json.load(answer)
 
 
 def test_kill_9_of_the_supervisor_leaves_no_orphan(own: Sandbox) -> None:

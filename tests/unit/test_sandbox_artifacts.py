@@ -67,6 +67,15 @@ def test_fetches_from_the_mirror_of_the_settings(store: ArtifactStore, mirror: P
     assert sorted(path.name for path in store.cache.iterdir()) == ["files", "lock"]
 
 
+def test_what_an_interrupted_fetch_left_is_not_taken(store: ArtifactStore, mirror: Path) -> None:
+    mirror.write_bytes(CONTENT)
+    left = store.cache / "incoming" / "thing-1.0.jar"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(CONTENT[:5])
+    store.fetch(["things"], Silent())
+    assert store.jars("things")
+
+
 def test_what_is_here_is_not_fetched_again(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch) -> None:
     (store.files).mkdir(parents=True)
     (store.files / "thing-1.0.jar").write_bytes(CONTENT)
