@@ -74,9 +74,9 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
     if not (data / "log" / "meta.properties").exists():
         # The port in controller.quorum.voters may change from start to start; a voter that is written
         # into the log, as with --standalone, could not.
-        before = (
-            (*java, "kafka.tools.StorageTool", "format", "-t", memory.cluster_id, "-c", str(properties)),
-        )
+        tool = ("kafka.tools.StorageTool", "format", "-t", memory.cluster_id, "-c", str(properties))
+        # A second of work is not worth the optimizing compiler.
+        before = ((*java, "-XX:TieredStopAtLevel=1", *tool),)
     return Service(
         name=NAME,
         title="Kafka",
