@@ -1,0 +1,192 @@
+"""The relay's streaming phase, between a real PostgreSQL and a sink that acknowledges when told to."""
+
+import os
+import queue
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bwtui.encode.registry import RegisteredSchema
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.parts import Parts
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Router
+from bwtui.relay.samples import Samples
+from bwtui.relay.streaming import Streaming
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure, Message, TopicLimits
+from bwtui.sink.dead_letter import DeadLetters
+from bwtui.source.connection import connect_raw
+from bwtui.source.stream import ReplicationStream
+from tests.waiting import eventually
+
+_PATIENCE = 60.0
+
+
+class HoldingSink:
+    """A `bwtui.sink.base.Sink` that takes everything, and calls durable only what is not held."""
+
+    def __init__(self) -> None:
+        #: Topics whose messages stay unacknowledged.
+        self.held: set[str] = set()
+        #: How many messages each topic was sent.
+        self.sent: dict[str, int] = {}
+        #: The topic whose next message stops the relay's thread, until `resume`.
+        self.pause_at = ""
+        self.paused = threading.Event()
+        self._orders: queue.Queue[Callable[[], None] | None] = queue.Queue()
+        self._waiting: list[tuple[str, Span, int]] = []
+
+    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+        """Take ``messages``; see `pause_at`."""
+        span.pending += len(messages)
+        self._waiting.append((topic, span, len(messages)))
+        self.sent[topic] = self.sent.get(topic, 0) + len(messages)
+        if topic == self.pause_at:
+            self.pause_at = ""
+            self.paused.set()
+            while (order := self._orders.get(timeout=_PATIENCE)) is not None:
+                order()
+
+    def while_paused(self, order: Callable[[], None]) -> None:
+        """Run ``order`` in the paused thread, and wait until it is done."""
+        done = threading.Event()
+        self._orders.put(lambda: (order(), done.set())[0])
+        assert done.wait(_PATIENCE)
+
+    def resume(self) -> None:
+        """Let the paused thread go on."""
+        self._orders.put(None)
+
+    def poll(self, timeout: float) -> None:
+        """Acknowledge what is not held."""
+        free = [entry for entry in self._waiting if entry[0] not in self.held]
+        for entry in free:
+            self._waiting.remove(entry)
+            entry[1].pending -= entry[2]
+        if not free and timeout:
+            threading.Event().wait(min(timeout, 0.01))
+
+    def flush(self, timeout: float) -> bool:
+        """Say whether everything was acknowledged."""
+        self.poll(timeout)
+        return not self._waiting
+
+    def take_failures(self) -> list[DeliveryFailure]:
+        """Nothing fails here."""
+        return []
+
+    def outage(self) -> str | None:
+        """Nothing is down here."""
+        return None
+
+    def discard(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+
+    def queued(self) -> int:
+        """Return how many messages wait."""
+        return sum(count for _, _, count in self._waiting)
+
+    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
+        """Every topic is there."""
+        return TopicLimits(1 << 26, keyed)
+
+    def check(self) -> dict[str, Any]:
+        """Nothing can be wrong."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Registry:
+    """Gives every schema an id, and asks nobody."""
+
+    def register(self, subject: str, schema: str) -> RegisteredSchema:
+        return RegisteredSchema(subject, 1, 1, schema)
+
+
+class HeldRelay:
+    """`bwtui.relay.streaming.Streaming` in a thread of its own, over a slot that exists."""
+
+    def __init__(self, dsn: str, slot: str, folder: Path, exclude: tuple[str, ...] = ()) -> None:
+        settings = RelaySettings(
+            postgres=dsn, slot=slot, publication="everything", exclude_tables=exclude, allow_unkeyed=True
+        )
+        self.sink = HoldingSink()
+        self.report = Report()
+        self._stop = threading.Event()
+        self.memory = SlotMemory(folder, "1", "test", slot)
+        router = Router(settings, self.sink, _Registry(), self.report, lambda seconds: None)  # type: ignore[arg-type]
+        policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
+        parts = Parts(
+            settings,
+            self.report,
+            self.sink,
+            router,
+            policy,
+            Samples(),
+            self.memory,
+            self._stop.is_set,
+            bytes(8),
+        )
+        self._close_router = router.close
+        self.stream = ReplicationStream(connect_raw(dsn), slot, ["everything"])
+        self.acks = Acknowledgements()
+        self._streaming = Streaming(parts, self.stream, self.acks, None)
+        self._ended: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="held relay", daemon=True)
+        self._thread.start()
+
+    @property
+    def pid(self) -> int:
+        """The server's process at the other end."""
+        return int(self.stream.connection.backend_pid)
+
+    def wait_sent(self, topic: str, count: int = 1) -> None:
+        """Wait until the sink was given ``count`` messages for ``topic``."""
+        eventually(f"{count} messages for {topic}", lambda: self.sink.sent.get(topic, 0) >= count)
+
+    def ask_for_keepalive(self) -> None:
+        """Ask the server, from the paused thread, for a keepalive at once."""
+        message = struct.pack(">cQQQqB", b"r", *[self.acks.confirmed] * 3, 0, 1)
+
+        def ask() -> None:
+            self.stream.connection.put_copy_data(message)
+            self.stream.connection.flush()
+
+        self.sink.while_paused(ask)
+
+    def cut(self) -> None:
+        """Cut the connection, as a network does that goes away, and wait for the relay to notice."""
+        with socket.socket(fileno=os.dup(self.stream.connection.socket)) as end:
+            end.shutdown(socket.SHUT_RDWR)
+        self._thread.join(_PATIENCE)
+        assert isinstance(self._ended, ConnectionFailed), self._ended
+        self._close()
+
+    def stop(self) -> None:
+        """End in order."""
+        self._stop.set()
+        self.sink.held.clear()
+        self._thread.join(_PATIENCE)
+        self._close()
+        if self._ended is not None:
+            raise self._ended
+
+    def _close(self) -> None:
+        self._streaming.abandon()
+        self._close_router()
+
+    def _run(self) -> None:
+        try:
+            self._streaming.run()
+        except (BwtuiError, AssertionError, queue.Empty) as error:
+            self._ended = error
