@@ -157,12 +157,6 @@ def _one_of(*words: str) -> Callable[[str], None]:
     return check
 
 
-def _check_format(text: str) -> None:
-    if text == "json":
-        raise ValueError("output format json is not built yet, only avro is")
-    _one_of("avro")(text)
-
-
 def _check_connection(text: str) -> None:
     if "\0" in text or "\n" in text:
         raise ValueError("the connection string is more than one line")
@@ -173,11 +167,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("slot", "slot", check=check_slot),
     Option("broker", "broker", check=_check_brokers),
     Option("schema-registry", "schema_registry", check=_check_registry),
-    Option("output-format", "output_format", check=_check_format),
+    Option("output-format", "output_format", check=_one_of("avro", "json")),
     Option("allow-unkeyed", "allow_unkeyed", "switch"),
     Option("topic-prefix", "topic_prefix", check=_check_topic, optional=True),
     Option("on-error", "on_error", check=_one_of("exit", "log")),
     Option("skip-snapshot", "skip_snapshot", "switch"),
+    Option("toast", "toast", check=_one_of("fetch", "error", "placeholder")),
+    Option("truncate-topic", "truncate_topic", check=_check_topic, optional=True),
     Option("kafka-config", "kafka_config", "pairs", table="kafka"),
     Option("topic-config", "topic_config", "pairs", table="topic"),
     Option("registry-config", "registry_config", "pairs", table="registry"),

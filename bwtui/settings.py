@@ -16,11 +16,15 @@ class RelaySettings:
     slot: str = "bottledwater"
     broker: str = "localhost:9092"
     schema_registry: str = "http://localhost:8081"
-    output_format: Literal["avro"] = "avro"
+    output_format: Literal["avro", "json"] = "avro"
     allow_unkeyed: bool = False
     topic_prefix: str = ""
     on_error: Literal["exit", "log"] = "exit"
     skip_snapshot: bool = False
+    #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
+    toast: Literal["fetch", "error", "placeholder"] = "fetch"
+    #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.
+    truncate_topic: str = ""
     #: librdkafka properties (-C), and librdkafka topic properties (-T).
     kafka_config: Pairs = ()
     topic_config: Pairs = ()

@@ -52,7 +52,7 @@ _RELAY: tuple[Decorator[Any], ...] = (
     _BROKER,
     _REGISTRY,
     click.option(
-        "-f", "--output-format", metavar="FORMAT", help="Format of keys and values.  [default: avro]"
+        "-f", "--output-format", metavar="FORMAT", help="avro or json.  [default: avro]"
     ),
     _switch("-u", "--allow-unkeyed", help="Relay tables without a key too, with a null key."),
     click.option("-p", "--topic-prefix", metavar="P", help="Put P and a dot before the name of every topic."),
@@ -85,6 +85,16 @@ _RELAY: tuple[Decorator[Any], ...] = (
     _switch("--headers", help="Add Kafka headers: commit LSN, ordinal, operation, xid."),
     click.option(
         "--dead-letter-topic", metavar="TOPIC", help="Send rows that can't be relayed to TOPIC as well."
+    ),
+    click.option(
+        "--toast",
+        metavar="MODE",
+        help="A large value that an UPDATE did not touch is not in the stream: 'fetch' reads the row's present "
+        "one, 'error' follows --on-error, 'placeholder' sends null and names the column in __escaped.  "
+        "[default: fetch]",
+    ),
+    click.option(
+        "--truncate-topic", metavar="TOPIC", help="Send a JSON message to TOPIC for every TRUNCATE."
     ),
     click.option("--endpos", metavar="LSN", help="End when everything up to LSN is confirmed."),
     _switch("--until-caught-up", help="End when everything committed before the start is confirmed."),

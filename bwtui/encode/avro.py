@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from bwtui.encode.generate import Record, compile_both, compile_one
-from bwtui.encode.names import avro_name
+from bwtui.encode.generate import Record, Slow, compile_both, compile_one
+from bwtui.encode.names import UNCHANGED_KEY, avro_name
 from bwtui.encode.schema import FieldPlan, key_schema, needs_escape, record_namespace, value_schema
 from bwtui.errors import RowError
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
@@ -47,10 +47,17 @@ class BoundEncoder:
     raise EncodeError. Each is compiled when first asked for: a thousand columns take half a second.
     """
 
-    def __init__(self, key: Record | None, value: Record, width: int) -> None:
+    def __init__(self, key: Record | None, value: Record, width: int, placeholder: Slow | None) -> None:
         self._key = key
         self._value = value
         self._width = width
+        self._placeholder = placeholder
+
+    def both_filled(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
+        """Return key and value of a row that keeps UNCHANGED only where a placeholder is to stand for it."""
+        if self._placeholder is None:
+            return self.both(fields)
+        return self.key(fields), self._placeholder(fields)
 
     @cached_property
     def key(self) -> Callable[[Sequence[Field]], bytes | None]:
@@ -82,13 +89,17 @@ class TableEncoder:
     text_columns: tuple[str, ...]
     key_plans: tuple[FieldPlan, ...]
     value_plans: tuple[FieldPlan, ...]
+    #: Whether a value that was not sent is encoded as a placeholder, for which the schema has room.
+    placeholders: bool = False
 
     def bind(self, key_id: int | None, value_id: int) -> BoundEncoder:
         """Return the functions that encode under these schema ids; ``key_id`` is None without a key."""
         width = len(self.value_plans)
-        value = _record(value_id, self.value_plans, width)
+        slow = _RowEncoder(value_id, self.value_plans, width, self.placeholders)
+        value = Record(slow.head, self.value_plans, slow.encode, slow.escapes)
+        placeholder = slow.encode_with_placeholders if self.placeholders else None
         key = _record(key_id, self.key_plans, width) if key_id is not None and self.key_plans else None
-        return BoundEncoder(key, value, width)
+        return BoundEncoder(key, value, width, placeholder)
 
 
 def build_encoder(
@@ -97,6 +108,7 @@ def build_encoder(
     topic: str,
     catalog: Mapping[int, TypeInfo],
     check_utf8: bool = False,
+    placeholders: bool = False,
 ) -> TableEncoder:
     """Return the encoder of ``relation``; ``key_columns`` are its key's columns, empty when it has none.
 
@@ -121,10 +133,11 @@ def build_encoder(
         relation,
         topic,
         key_schema(namespace, keys) if keys else None,
-        value_schema(namespace, plans),
+        value_schema(namespace, plans, escape=placeholders or needs_escape(plans)),
         tuple(plan.column for plan in plans if plan.codec.as_text),
         keys,
         plans,
+        placeholders,
     )
 
 
@@ -140,18 +153,31 @@ def _record(schema_id: int, plans: Sequence[FieldPlan], width: int) -> Record:
 class _RowEncoder:
     """The plain encoder: every value of every type, one field after the other."""
 
-    def __init__(self, schema_id: int, plans: Sequence[FieldPlan], width: int) -> None:
+    def __init__(
+        self, schema_id: int, plans: Sequence[FieldPlan], width: int, placeholders: bool = False
+    ) -> None:
         self.head = _frame(0, schema_id)
         self.plans = plans
         self.width = width
-        self.escapes = needs_escape(plans)
+        self.escapes = placeholders or needs_escape(plans)
 
     def encode(self, fields: Sequence[Field]) -> bytes:
         """Return the framed bytes. Raises EncodeError."""
+        return self._encode(fields, {})
+
+    def encode_with_placeholders(self, fields: Sequence[Field]) -> bytes:
+        """Return the framed bytes of a row, where UNCHANGED becomes null and the column is named.
+
+        The names stand in the escape field under a key that no column can have, with spaces between.
+        """
+        names = [p.name for p in self.plans if isinstance(fields[p.index], UnchangedToast)]
+        row = [None if isinstance(field, UnchangedToast) else field for field in fields]
+        return self._encode(row, {UNCHANGED_KEY: " ".join(names).encode()} if names else {})
+
+    def _encode(self, fields: Sequence[Field], escaped: dict[str, bytes]) -> bytes:
         if len(fields) != self.width:
             raise EncodeError("", f"the row has {len(fields)} columns where its table has {self.width}")
         out = [self.head]
-        escaped: dict[str, bytes] = {}
         for plan in self.plans:
             field = fields[plan.index]
             if field is None:

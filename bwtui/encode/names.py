@@ -19,6 +19,10 @@ from bwtui.errors import UsageError
 # The extra field of a record, for the text of values that a column's type can't hold.
 ESCAPED_FIELD = "__escaped"
 
+# The key in that field under which --toast placeholder lists columns that were not sent. It holds a space,
+# as no Avro name does, so it can't be a column's.
+UNCHANGED_KEY = "unchanged TOAST"
+
 # Kafka's limit (org.apache.kafka.common.internals.Topic, MAX_NAME_LENGTH).
 MAX_TOPIC = 249
 

@@ -36,15 +36,15 @@ def key_schema(namespace: str, plans: Sequence[FieldPlan]) -> str:
     return _record("Key", namespace, fields, needs_escape(plans))
 
 
-def value_schema(namespace: str, plans: Sequence[FieldPlan]) -> str:
-    """Return the row's schema as JSON text."""
+def value_schema(namespace: str, plans: Sequence[FieldPlan], *, escape: bool) -> str:
+    """Return the row's schema as JSON text; ``escape`` adds the field of what columns can't hold."""
     fields = []
     for plan in plans:
         entry = _field(plan) | {"pgType": plan.codec.pg_type}
         if plan.name != plan.column:
             entry["pgName"] = plan.column
         fields.append(entry)
-    return _record("Value", namespace, fields, needs_escape(plans))
+    return _record("Value", namespace, fields, escape)
 
 
 def needs_escape(plans: Sequence[FieldPlan]) -> bool:

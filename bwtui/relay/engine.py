@@ -28,6 +28,7 @@ from bwtui.relay.routing import Router
 from bwtui.relay.samples import Samples
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status
 from bwtui.relay.streaming import Streaming
+from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
@@ -161,7 +162,8 @@ class Engine:
         self._database = describe_session(connection)
         findings = inspect(connection, self._settings)
         self._sink.check()
-        self._registry.check()
+        if self._settings.output_format == "avro":
+            self._registry.check()
         self._findings = findings
         for table in findings.tables:
             counters = self._report.table(table.qualified_name)
@@ -184,11 +186,21 @@ class Engine:
         memory = SlotMemory(folder, findings.system_identifier, findings.database, settings.slot)
         if findings.slot is None:
             memory.check(None)
-        if settings.dead_letter_topic:
-            sink.ensure_topic(settings.dead_letter_topic, keyed=False)
+        for topic in filter(None, (settings.dead_letter_topic, settings.truncate_topic)):
+            sink.ensure_topic(topic, keyed=False)
+        toast = ToastFill(settings, lambda q: router.patiently("PostgreSQL", lambda: router.ask(q)))
         session = secrets.token_bytes(8)
         return Parts(
-            settings, report, sink, router, policy, self._samples, memory, self._stop.is_set, session
+            settings,
+            report,
+            sink,
+            router,
+            policy,
+            toast,
+            self._samples,
+            memory,
+            self._stop.is_set,
+            session,
         )
 
     def _pulse(self, seconds: float) -> None:

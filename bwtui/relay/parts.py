@@ -8,6 +8,7 @@ from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Router
 from bwtui.relay.samples import Samples
+from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Sink
 
@@ -38,6 +39,7 @@ class Parts:
     sink: Sink
     router: Router
     policy: RowPolicy
+    toast: ToastFill
     samples: Samples
     memory: SlotMemory
     stop_requested: Callable[[], bool]

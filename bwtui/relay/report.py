@@ -29,6 +29,9 @@ class TableCounters:
     bytes: int = 0
     errors: int = 0
     dead_letters: int = 0
+    toast_fetched: int = 0
+    toast_placeholders: int = 0
+    toast_superseded: int = 0
     key_schema_id: int | None = None
     value_schema_id: int | None = None
     snapshot_state: str = "none"

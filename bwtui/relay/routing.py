@@ -8,7 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn, TypeVar
 
+import psycopg2
+
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
+from bwtui.encode.json import JsonEncoder
 from bwtui.encode.names import subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
@@ -37,6 +40,7 @@ class Route:
 
     __slots__ = (
         "both",
+        "both_filled",
         "column_names",
         "counters",
         "key",
@@ -50,6 +54,7 @@ class Route:
     )
     key: Callable[[Sequence[Field]], bytes | None]
     both: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
+    both_filled: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
 
     def __init__(
         self,
@@ -57,7 +62,7 @@ class Route:
         topic: str,
         keys: tuple[str, ...],
         counters: TableCounters,
-        bound: BoundEncoder | None,
+        bound: BoundEncoder | JsonEncoder | None,
         limits: TopicLimits | None,
         refusal: BwtuiError | None = None,
     ) -> None:
@@ -72,9 +77,9 @@ class Route:
         self.column_names = [column.name for column in relation.columns]
         self.split = splitter(len(relation.columns))
         if bound is not None:
-            self.key, self.both = bound.key, bound.both
+            self.key, self.both, self.both_filled = bound.key, bound.both, bound.both_filled
         else:
-            self.key = self.both = self._refused
+            self.key = self.both = self.both_filled = self._refused
 
     def _refused(self, fields: Sequence[Field]) -> NoReturn:
         assert self.refusal is not None
@@ -154,7 +159,6 @@ class Router:
         if not keys and not settings.allow_unkeyed:
             raise unkeyed_refusal(name)
         types = self.patiently("PostgreSQL", lambda: self._types(relation))
-        encoder = build_encoder(relation, keys, topic, types)
         limits = self.patiently("Kafka", lambda: self._sink.ensure_topic(topic, keyed=bool(keys)))
         if limits.compacted and not keys:
             raise RefusedError(
@@ -162,8 +166,11 @@ class Router:
                 f"set cleanup.policy=delete on topic {topic}, or give the table a primary key",
             )
         counters.key_columns = keys
-        bound = self._register(encoder, name, counters)
-        _describe(counters, encoder, relation, keys)
+        _describe(counters, relation, keys)
+        if settings.output_format == "json":
+            bound: BoundEncoder | JsonEncoder = JsonEncoder(relation, keys, types)
+        else:
+            bound = self._bind_avro(relation, keys, topic, types, counters)
         route = Route(relation, topic, keys, counters, bound, limits)
         self._routes[topic] = route
         return route
@@ -171,6 +178,22 @@ class Router:
     def known(self, topic: str) -> Route:
         """Return the newest route into ``topic``. Raises KeyError."""
         return self._routes[topic]
+
+    def _bind_avro(
+        self,
+        relation: Relation,
+        keys: tuple[str, ...],
+        topic: str,
+        types: dict[int, TypeInfo],
+        counters: TableCounters,
+    ) -> BoundEncoder:
+        any_bytes = self.patiently("PostgreSQL", lambda: self.ask(_holds_any_bytes))
+        encoder = build_encoder(
+            relation, keys, topic, types, any_bytes, self._settings.toast == "placeholder"
+        )
+        if encoder.text_columns:
+            counters.note(f"sent as text: {', '.join(encoder.text_columns)}")
+        return self._register(encoder, relation.qualified_name, counters)
 
     def _register(self, encoder: TableEncoder, table: str, counters: TableCounters) -> BoundEncoder:
         key_subject, value_subject = subject_names(encoder.topic)
@@ -191,25 +214,28 @@ class Router:
     def _keys(self, relation: Relation) -> tuple[str, ...]:
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
-            return self._ask(lambda connection: key_columns(connection, relation.oid))
+            return self.ask(lambda connection: key_columns(connection, relation.oid))
         return tuple(column.name for column in relation.columns if column.is_key)
 
     def _types(self, relation: Relation) -> dict[int, TypeInfo]:
         oids = [c.type_oid for c in relation.columns if c.type_oid >= _FIRST_USER_OID]
-        return self._ask(lambda connection: load_types(connection, oids)) if oids else {}
+        return self.ask(lambda connection: load_types(connection, oids)) if oids else {}
 
-    def _ask(self, question: Callable[[Connection], T]) -> T:
-        """Ask the catalog over a connection that is kept, and made again after a failure."""
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        """Ask PostgreSQL over a session that is kept, and made again after a failure.
+
+        Raises ConnectionFailed, which is worth another try, or RefusedError.
+        """
         try:
             if self._catalog is None:
                 self._catalog = connect(self._settings.postgres)
             return question(self._catalog)
-        except ConnectionFailed:
-            raise
-        except Exception as error:
+        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             self.close()
             reason = " ".join(str(error).split())
-            raise ConnectionFailed(f"PostgreSQL's catalog can't be read: {reason}") from error
+            raise ConnectionFailed(f"PostgreSQL does not answer: {reason}") from error
+        except psycopg2.Error as error:
+            raise RefusedError(f"PostgreSQL: {error.diag.message_primary}") from error
 
 
 def unkeyed_refusal(table: str) -> RefusedError:
@@ -220,9 +246,12 @@ def unkeyed_refusal(table: str) -> RefusedError:
     )
 
 
-def _describe(
-    counters: TableCounters, encoder: TableEncoder, relation: Relation, keys: tuple[str, ...]
-) -> None:
+def _holds_any_bytes(connection: Connection) -> bool:
+    """Say whether the database's text may be no UTF-8: SQL_ASCII converts nothing."""
+    return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+
+
+def _describe(counters: TableCounters, relation: Relation, keys: tuple[str, ...]) -> None:
     counters.notes = []
     if not keys:
         counters.note("unkeyed: messages have a null key, and keep no order")
@@ -230,5 +259,3 @@ def _describe(
             counters.note(
                 "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"
             )
-    if encoder.text_columns:
-        counters.note(f"sent as text: {', '.join(encoder.text_columns)}")

@@ -45,6 +45,11 @@ class TableStatus:
     rows_per_second: float = 0.0
     errors: int = 0
     dead_letters: int = 0
+    #: Unchanged TOAST values that were read by key, or replaced by a placeholder.
+    toast_fetched: int = 0
+    toast_placeholders: int = 0
+    #: Updates that were passed over: their TOAST value could not be read, since the row is gone by now.
+    toast_superseded: int = 0
     key_schema_id: int | None = None
     value_schema_id: int | None = None
     #: "none" (no snapshot of this table in this run), "pending", "running" or "done".

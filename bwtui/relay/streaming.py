@@ -3,19 +3,23 @@
 One thread does all of it. Nothing here is done a row at a time that can be done a batch at a time.
 """
 
+import json
 import struct
 import time
 from collections.abc import Callable
 
 from bwtui.encode.avro import UnchangedToastError
 from bwtui.errors import BwtuiError, RowError
+from bwtui.lsn import format_lsn
 from bwtui.pgoutput.decoder import decode
-from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, Truncate
+from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import split_tuple
 from bwtui.relay.ack import Acknowledgements, Span
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.routing import Route
+from bwtui.relay.toast import RowIsGone
+from bwtui.sink.base import Message
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.stream import (
     PAYLOAD_OFFSET,
@@ -284,11 +288,12 @@ class Streaming:
                 at += 1
             new = route.split(data, at)
             full = old if data[_KIND] == _OLD_FULL else None
-            key, value = self._encode(route, full, new)
+            key, value, new = self._encode(route, old, new, full=full is not None)
             old_key = route.key(old) if old is not None else key
             if old_key != key:
                 self._send(route, "delete", old_key, None, None, None)
-            self._send(route, "update", key, value, full, new)
+            if value is not None:
+                self._send(route, "update", key, value, full, new)
         except BwtuiError as error:
             self._refuse(route, "update", old, new, error)
         route.counters.updates += 1
@@ -318,21 +323,44 @@ class Streaming:
             if route is not None:
                 route.counters.truncates += 1
                 route.counters.note("truncated: the topic still holds the rows from before")
+                self._tell_of_truncate(route, message)
+
+    def _tell_of_truncate(self, route: Route, message: Truncate) -> None:
+        """Send the message of --truncate-topic, in the stream's order."""
+        topic = self._parts.settings.truncate_topic
+        if topic:
+            told = {
+                "table": route.relation.qualified_name,
+                "topic": route.topic,
+                "commit_lsn": format_lsn(self._commit_lsn),
+                "xid": self._xid,
+                "cascade": message.cascade,
+                "restart_identity": message.restart_identity,
+            }
+            self._batch.flush()
+            key = route.relation.qualified_name.encode()
+            value = json.dumps(told).encode()
+            self._parts.sink.send(topic, [Message(key, value, self._timestamp)], self._batch.span)
 
     # -- rows ----------------------------------------------------------------------------------------------
 
     def _encode(
-        self, route: Route, full_old: list[Field] | None, new: list[Field]
-    ) -> tuple[bytes | None, bytes]:
-        """Encode an updated row; unchanged TOAST values come out of the old row where PostgreSQL sent it."""
+        self, route: Route, old: list[Field] | None, new: list[Field], *, full: bool
+    ) -> tuple[bytes | None, bytes | None, list[Field]]:
+        """Encode an updated row, whose unchanged TOAST values `ToastFill` puts in first.
+
+        The value is None when this version of the row is passed over, because the row is gone by now.
+        """
         try:
-            return route.both(new)
-        except UnchangedToastError as error:
-            if full_old is None:
-                raise UnchangedToastError(error.column) from error
-            pairs = zip(full_old, new, strict=True)
-            new[:] = [before if after is UNCHANGED else after for before, after in pairs]
-            return route.both(new)
+            return *route.both(new), new
+        except UnchangedToastError:
+            pass
+        try:
+            row = self._parts.toast.fill(route, new, old, full=full)
+        except RowIsGone:
+            route.counters.toast_superseded += 1
+            return route.key(new), None, new
+        return *route.both_filled(row), row
 
     def _send(
         self,

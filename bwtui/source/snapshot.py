@@ -24,7 +24,7 @@ class SnapshotTable:
     estimate: int | None
 
 
-class _RowWriter:
+class RowWriter:
     """The file that COPY writes to: psycopg2 gives it one row a call."""
 
     def __init__(self, on_row: Callable[[bytes], None]) -> None:
@@ -65,4 +65,4 @@ def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[by
     source = name if table.partitioned else f"only {name}"
     where = f" where {table.row_filter}" if table.row_filter else ""
     with connection.cursor() as cursor:
-        cursor.copy_expert(f"copy (select {columns} from {source}{where}) to stdout", _RowWriter(on_row))
+        cursor.copy_expert(f"copy (select {columns} from {source}{where}) to stdout", RowWriter(on_row))

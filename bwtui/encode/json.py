@@ -1,0 +1,107 @@
+"""Rows to JSON (``-f json``): the key an object of the key's columns, the value an object of all columns.
+
+Exact where JSON is: numbers for integers and finite floats, true and false, and json and jsonb spliced in as
+PostgreSQL wrote them, digits and all. Everything else is a string of PostgreSQL's text form, numeric, NaN and
+infinity among it, since a JSON reader would round or refuse them. Bytes that are no UTF-8 (a database in
+SQL_ASCII) stand as lone surrogates, ``\\udc80`` to ``\\udcff``. Object keys are the columns' own names. A
+placeholder for an unchanged TOAST value is the object ``{"unchanged TOAST": true}``.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from json.encoder import encode_basestring
+
+from bwtui.encode.avro import EncodeError, UnchangedToastError
+from bwtui.encode.names import UNCHANGED_KEY
+from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
+from bwtui.types.registry import TypeInfo
+
+_NOT_NUMBERS = frozenset((b"NaN", b"Infinity", b"-Infinity"))
+
+_PLACEHOLDER = json.dumps({UNCHANGED_KEY: True}).encode()
+
+Convert = Callable[[bytes], bytes]
+
+
+def _string(text: bytes) -> bytes:
+    try:
+        return encode_basestring(text.decode()).encode()
+    except UnicodeDecodeError:
+        return json.dumps(text.decode("utf-8", "surrogateescape")).encode()
+
+
+def _as_is(text: bytes) -> bytes:
+    return text
+
+
+def _float(text: bytes) -> bytes:
+    return _string(text) if text in _NOT_NUMBERS else text
+
+
+def _bool(text: bytes) -> bytes:
+    return b"true" if text == b"t" else b"false"
+
+
+# By oid (pg_type.dat): integers and oid, floats, bool, json and jsonb.
+_CONVERT: Mapping[int, Convert] = {
+    **dict.fromkeys((20, 21, 23, 26), _as_is),
+    **dict.fromkeys((700, 701), _float),
+    16: _bool,
+    **dict.fromkeys((114, 3802), _as_is),
+}
+
+
+class JsonEncoder:
+    """The encoder of one table; it has the functions of `bwtui.encode.avro.BoundEncoder`."""
+
+    def __init__(
+        self, relation: Relation, key_columns: Sequence[str], catalog: Mapping[int, TypeInfo]
+    ) -> None:
+        """``catalog`` resolves domains, which are encoded like their base type."""
+        self._columns = [
+            (
+                column.name,
+                encode_basestring(column.name).encode() + b": ",
+                _converter(column.type_oid, catalog),
+            )
+            for column in relation.columns
+        ]
+        self._keys = [index for index, column in enumerate(relation.columns) if column.name in key_columns]
+
+    def key(self, fields: Sequence[Field]) -> bytes | None:
+        """Return the key's object, or None for an unkeyed table. Raises EncodeError."""
+        return self._encode(fields, self._keys) if self._keys else None
+
+    def both(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
+        """Return the key's and the row's objects. Raises EncodeError, or UnchangedToastError."""
+        return self.key(fields), self._encode(fields, range(len(self._columns)))
+
+    def both_filled(self, fields: Sequence[Field]) -> tuple[bytes | None, bytes]:
+        """Return both of a row that keeps UNCHANGED only where a placeholder is to stand for it."""
+        every = range(len(self._columns))
+        return self.key(fields), self._encode(fields, every, placeholders=True)
+
+    def _encode(self, fields: Sequence[Field], chosen: Sequence[int], placeholders: bool = False) -> bytes:
+        parts = []
+        for index in chosen:
+            name, head, convert = self._columns[index]
+            field = fields[index]
+            if field is None:
+                parts.append(head + b"null")
+            elif isinstance(field, bytes):
+                parts.append(head + convert(field))
+            elif not isinstance(field, UnchangedToast):
+                raise EncodeError(name, "not sent in text format")
+            elif placeholders:
+                parts.append(head + _PLACEHOLDER)
+            else:
+                raise UnchangedToastError(name)
+        return b"{" + b", ".join(parts) + b"}"
+
+
+def _converter(oid: int, catalog: Mapping[int, TypeInfo]) -> Convert:
+    info = catalog.get(oid)
+    while info is not None and info.kind == "d":
+        oid = info.base_oid
+        info = catalog.get(oid)
+    return _CONVERT.get(oid, _string)
