@@ -121,8 +121,8 @@ def test_the_list_of_commands_names_those_that_exist() -> None:
             None,
         ),
         (
-            ["connect", "--headless", "-f", "json"],
-            "--output-format: output format json is not built yet",
+            ["connect", "--headless", "-f", "xml"],
+            "--output-format: 'xml' is not one of avro, json",
             None,
         ),
         (["attach", "../x"], "'../x' can't name a relay", None),
