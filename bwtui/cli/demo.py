@@ -1,14 +1,16 @@
 """``bwtui demo``: everything at once, with nothing to install."""
 
+import asyncio
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.errors import Indeterminate, UsageError
+from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from bwtui.demo.run import Demo, Options
@@ -85,10 +87,26 @@ def _headless(seconds: float, progress: "Progress") -> "Callable[[Demo], None]":
 
 def _with_screens(demo: "Demo") -> None:
     from bwtui.demo.screens import DemoSource
-    from bwtui.tui.app import run_source
+    from bwtui.tui.app import RelayApp
     from bwtui.tui.state import Session
 
-    run_source(DemoSource(demo), Session(owned=True))
+    # Not run_source, which says how to come back to a relay that was left running: this one ends here.
+    app = RelayApp(DemoSource(demo), Session(owned=True))
+
+    def leave() -> None:
+        demo.abandon()
+        asyncio.get_running_loop().call_soon_threadsafe(app.exit)
+
+    def hang_up() -> None:
+        try:
+            demo.close()
+        finally:
+            os._exit(Interrupted.exit_code)
+
+    with demo.interrupts.diverted(leave, hang_up):
+        app.run()
+    if app.return_code:
+        raise BwtuiError("the screens ended on an error", "'bwtui demo --headless' does without them")
 
 
 def _play(

@@ -1,7 +1,11 @@
-"""Ctrl-C, SIGTERM and SIGHUP at any moment: the demo unwinds, and nothing that it started stays behind."""
+"""Ctrl-C, SIGTERM and SIGHUP at any moment: the demo unwinds, and nothing that it started stays behind.
+
+An exception out of a signal handler is fine where the demo's own code runs, which expects one anywhere.
+Inside the screens it is not: it can come in the middle of a lock's own code, and leave it locked.
+"""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
@@ -17,6 +21,8 @@ class Interrupts:
     def __init__(self) -> None:
         self._asked = False
         self._shields = 0
+        self._leave: Callable[[], None] | None = None
+        self._hang_up: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -45,7 +51,26 @@ class Interrupts:
         """Hold every further signal back: from here on there is only clean-up."""
         self._shields += 1
 
+    @contextmanager
+    def diverted(self, leave: Callable[[], None], hang_up: Callable[[], None]) -> Iterator[None]:
+        """Call ``leave`` on a signal instead of raising; the exception follows when the block has ended.
+
+        ``hang_up`` is called when the terminal is gone, and must not return: with nowhere to write to, the
+        screens can't be relied on to end.
+        """
+        self._leave, self._hang_up = leave, hang_up
+        try:
+            yield
+        finally:
+            self._leave = self._hang_up = None
+        if self._asked:
+            raise Interrupted("interrupted")
+
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
-        if not self._shields:
+        if self._shields:
+            return
+        divert = self._hang_up if number == signal.SIGHUP else self._leave
+        if divert is None:
             raise Interrupted("interrupted")
+        divert()

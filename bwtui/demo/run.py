@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from bwtui.demo.interrupts import Interrupts
 from bwtui.demo.process import WorkloadProcess
 from bwtui.demo.topics import TopicReader
 from bwtui.demo.verdict import Comparison
-from bwtui.errors import BwtuiError, Indeterminate, RefusedError
+from bwtui.errors import BwtuiError, Indeterminate, Interrupted, RefusedError
 from bwtui.lsn import format_lsn, parse_lsn
 from bwtui.relay import launch
 from bwtui.relay.control import request
@@ -79,9 +80,10 @@ class Demo:
 
     def __init__(self, options: Options, progress: Progress, interrupts: Interrupts) -> None:
         self.options = options
+        self.interrupts = interrupts
         self.settled: Settled | None = None
         self._progress = progress
-        self._interrupts = interrupts
+        self._abandoned = threading.Event()
         self._lock: IO[str] | None = None
         self._sandbox: Sandbox | None = None
         self._services: Services | None = None
@@ -106,10 +108,10 @@ class Demo:
             rows = shop.create(connection, self.options.seed)
         note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
         # The writes begin before the relay does, so that its snapshot is taken while the shop is open.
-        with self._interrupts.shielded():
+        with self.interrupts.shielded():
             self._workload = WorkloadProcess(self._dsn, self.options.rate, self.options.seed, NAME)
         note(f"{self.options.rate:g} transactions a second; starting the relay")
-        with self._interrupts.shielded():
+        with self.interrupts.shielded():
             self._engine = launch.start(self._relay_settings(services))
         self._engine.wait_ready()
 
@@ -179,7 +181,12 @@ class Demo:
                     f" within {CATCH_UP_SECONDS:.0f} s after the last write",
                     status.detail or None,
                 )
-            time.sleep(_POLL)
+            if self._abandoned.wait(_POLL):
+                raise Interrupted("interrupted")
+
+    def abandon(self) -> None:
+        """Let go of whatever is being waited for, for instance in another thread, because the demo ends."""
+        self._abandoned.set()
 
     def stop_relay(self) -> None:
         """Stop the relay cleanly. Raises the error on which it ended instead."""
@@ -240,5 +247,8 @@ def running(options: Options, progress: Progress) -> Iterator[Demo]:
             yield demo
         finally:
             interrupts.hold()
-            progress.note("stopping everything")
-            demo.close()
+            try:
+                progress.note("stopping everything")
+            finally:
+                # Even if stderr is a pipe or a terminal that is gone.
+                demo.close()

@@ -166,27 +166,45 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     # Ctrl-C is for the demo, which stops its processes in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_watch_demo, args=[stop, settings["relay"]], daemon=True).start()
+    demo = _DemoWatch(stop, settings["relay"])
     try:
         workload = Workload(settings["dsn"], settings["seed"])
         with contextlib.closing(workload):
             workload.run(settings["rate"], stop, lambda: _say(workload.counts, done=False))
-    except (BwtuiError, psycopg2.Error) as error:
-        print(f"bwtui: error: the workload stopped: {_reason(error)}", file=sys.stderr)
+        _say(workload.counts, done=True)
+    except (BwtuiError, psycopg2.Error, BrokenPipeError) as error:
+        # When the demo was killed, its PostgreSQL goes too, and its end of the pipe has gone already.
+        demo.finish()
+        with contextlib.suppress(BrokenPipeError):
+            print(f"bwtui: error: the workload stopped: {_reason(error)}", file=sys.stderr, flush=True)
         return 4
-    _say(workload.counts, done=True)
+    demo.finish()
     return 0
 
 
-def _watch_demo(stop: threading.Event, relay: str) -> None:
-    """Wait for the end of stdin, which comes before the order to stop only when the demo was killed."""
-    while sys.stdin.readline():
-        pass
-    if not stop.is_set():
-        # The relay first: it can confirm what it sent while Kafka and PostgreSQL are still there.
-        with contextlib.suppress(BwtuiError):
-            request(relay, {"request": "stop"})
-        stop.set()
+class _DemoWatch(threading.Thread):
+    """Waits for the end of stdin, which comes before the order to stop only when the demo was killed."""
+
+    def __init__(self, stop: threading.Event, relay: str) -> None:
+        super().__init__(daemon=True)
+        self._stop_writes, self._relay = stop, relay
+        self._killed = threading.Event()
+        self.start()
+
+    def run(self) -> None:
+        while sys.stdin.readline():
+            pass
+        if not self._stop_writes.is_set():
+            self._killed.set()
+            # The relay first: it can confirm what it sent while Kafka and PostgreSQL are still there.
+            with contextlib.suppress(BwtuiError):
+                request(self._relay, {"request": "stop"})
+            self._stop_writes.set()
+
+    def finish(self) -> None:
+        """Wait until the relay was told, if it has to be."""
+        if self._killed.is_set():
+            self.join(10)
 
 
 def _say(counts: Counts, done: bool) -> None:

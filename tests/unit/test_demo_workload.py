@@ -87,6 +87,21 @@ def test_nothing_interrupts_the_clean_up() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_a_signal_is_diverted_and_the_exception_follows() -> None:
+    steps: list[str] = []
+    with (
+        Interrupts() as interrupts,
+        pytest.raises(Interrupted),
+        interrupts.diverted(lambda: steps.append("leave"), lambda: steps.append("hang up")),
+    ):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGHUP)
+        steps.append("the screens end by themselves")
+    assert steps == ["leave", "hang up", "the screens end by themselves"]
+    with Interrupts() as interrupts, interrupts.diverted(lambda: None, lambda: None):
+        pass
+
+
 def test_the_workload_says_why_it_could_not_start() -> None:
     # Port 1 of the loopback interface: nobody listens there.
     settings = '{"dsn": "host=127.0.0.1 port=1 dbname=shop", "rate": 10, "seed": 1, "relay": "none"}\n'

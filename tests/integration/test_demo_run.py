@@ -1,0 +1,100 @@
+"""The whole demo on the test run's sandbox: workload, relay, catching up, and the comparison."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bwtui.cli.demo import report
+from bwtui.demo import shop
+from bwtui.demo.headless import run_for
+from bwtui.demo.run import NAME, Demo, Options, running
+from bwtui.demo.verdict import TableVerdict
+from bwtui.errors import BwtuiError
+from bwtui.relay.lock import is_held
+from bwtui.sandbox.progress import Silent
+from bwtui.sandbox.supervisor import Sandbox
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def demo(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
+    """A running demo in the sandbox of the test run, which stays up."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    options = Options(rate=200, keep=True, folder=sandbox.folder)
+    with running(options, Silent()) as demo:
+        yield demo
+    assert not is_held(NAME)
+
+
+def until_streaming(demo: Demo) -> None:
+    """Wait until the snapshot is over and updates and deletes have come through the stream."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        demo.check()
+        tables = demo.status().tables.values()
+        if sum(table.updates for table in tables) > 300 and sum(table.deletes for table in tables) > 30:
+            return
+        time.sleep(0.05)
+    pytest.fail("the relay did not get to streaming")
+
+
+def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(
+    demo: Demo, sandbox: Sandbox, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines: list[str] = []
+    run_for(demo, 1.2, lines.append)
+    assert len(lines) == 2
+    assert "transactions" in lines[0]
+    until_streaming(demo)
+
+    settled = demo.settle()
+    demo.stop_relay()
+    assert settled.workload["rolled_back"] > 0
+    assert settled.workload["savepoints_rolled_back"] > 0
+    assert settled.status.confirmed_lsn >= settled.end_lsn
+    comparison = demo.compare()
+    assert comparison.outcome == "equal", comparison.sentence
+    assert report(comparison, settled.to_json(), as_json=False) == 0
+    assert "equal: " in capsys.readouterr().out
+
+    _plant(sandbox)
+    comparison = demo.compare()
+    assert report(comparison, settled.to_json(), as_json=True) == 1
+    found = {table.table: _numbers(table) for table in comparison.tables if not table.equal}
+    assert found == {
+        "public.audit": (1, 0, 0),
+        "warehouse.stock": (0, 1, 0),
+        "public.customers": (0, 0, 1),
+    }
+
+
+def _plant(sandbox: Sandbox) -> None:
+    """Insert, delete and update a row each, now that no relay is there to tell the topics."""
+    services = sandbox.services()
+    with (
+        contextlib.closing(shop.connect(services.postgres, shop.DATABASE)) as connection,
+        connection,
+        connection.cursor() as cursor,
+    ):
+        cursor.execute("insert into audit (at, action) values (now(), 'planted')")
+        cursor.execute("delete from warehouse.stock where ctid = (select ctid from warehouse.stock limit 1)")
+        cursor.execute("update customers set name = name || '?' where id = (select min(id) from customers)")
+
+
+def _numbers(table: TableVerdict) -> tuple[int, int, int]:
+    return table.missing, table.extra, table.different
+
+
+def test_a_workload_that_is_killed_is_an_error_and_not_an_equal_verdict(demo: Demo) -> None:
+    workload = demo._workload
+    assert workload is not None
+    workload._process.kill()
+    workload._process.wait()
+    with pytest.raises(BwtuiError, match="ended by itself"):
+        demo.check()
+    with pytest.raises(BwtuiError, match="did not end cleanly"):
+        demo.settle()
