@@ -146,7 +146,7 @@ def test_a_wrong_file_is_refused(text: str, message: str, hint: str | None) -> N
         ("broker", "a:1,,b:2"),
         ("schema-registry", "localhost:8081"),
         ("schema-registry", "http://"),
-        ("output-format", "json"),
+        ("output-format", "xml"),
         ("output-format", "xml"),
         ("on-error", "ignore"),
         ("topic-prefix", "a b"),
