@@ -8,7 +8,7 @@ from random import Random
 from struct import pack, unpack
 from uuid import UUID
 
-from tests.integration.type_samples import SAMPLES
+from tests.integration.type_samples import SAMPLES, SINCE
 
 LETTERS = "abcxyzABC019_ .-\"'\\{},;()[]<>=:%$#@!?*/\t\nßéλ中😀"
 TEXTS = ("text", "character varying(20)", "bpchar", "name", "types.citext", "json", "jsonb", "types.hstore")
@@ -117,10 +117,12 @@ DRAW: dict[str, Callable[[Random], str]] = {
 }
 
 
-def _modified(rng: Random) -> tuple[str, Callable[[Random], str]]:
-    """Return a numeric with a random precision and scale, negative and large scales included."""
+def _modified(rng: Random, version: int) -> tuple[str, Callable[[Random], str]]:
+    """Return a numeric with a random precision and scale; from 15 on scales may be negative or beyond it."""
     precision = rng.randrange(1, 60)
     scale = rng.choice((0, 2, rng.randrange(-20, 80)))
+    if version < 150000:
+        scale = min(abs(scale), precision)
 
     def draw(inner: Random) -> str:
         if inner.random() < 0.1:
@@ -142,15 +144,15 @@ def _array(rng: Random, element: Callable[[Random], str]) -> str:
     return body
 
 
-def _type(rng: Random) -> tuple[str, Callable[[Random], str]]:
+def _type(rng: Random, version: int) -> tuple[str, Callable[[Random], str]]:
     chance = rng.random()
     if chance < 0.15:
-        return _modified(rng)
+        return _modified(rng, version)
     if chance < 0.35:
-        declaration, draw = _modified(rng) if rng.random() < 0.2 else rng.choice(list(DRAW.items()))
+        declaration, draw = _modified(rng, version) if rng.random() < 0.2 else rng.choice(list(DRAW.items()))
         return f"{declaration}[]", lambda inner: _array(inner, draw)
     # aclitem has no binary form to compare by.
-    declaration = rng.choice([name for name in SAMPLES if name != "aclitem"])
+    declaration = rng.choice([n for n in SAMPLES if n != "aclitem" and version >= SINCE.get(n, 0)])
     samples = SAMPLES[declaration]
     random_value = DRAW.get(declaration)
 
@@ -166,11 +168,11 @@ def identifier(rng: Random) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def draw_table(seed: int, rows: int) -> RandomTable:
-    """Return the table of a seed; its first column is its key."""
+def draw_table(seed: int, rows: int, version: int) -> RandomTable:
+    """Return the table of a seed for a server of this version (180006); its first column is its key."""
     rng = Random(seed)
     names = dict.fromkeys(identifier(rng) for _ in range(rng.choice((1, 3, 12, 40))))
-    types = {name: _type(rng) for name in names if name != '"id"'}
+    types = {name: _type(rng, version) for name in names if name != '"id"'}
     table_rows = [
         [str(number), *(None if rng.random() < 0.15 else draw(rng) for _, draw in types.values())]
         for number in range(rows)

@@ -39,7 +39,7 @@ def connection(database: str) -> Iterator[Connection]:
 
 def test_random_tables_come_back(connection: Connection) -> None:
     for seed in SEEDS:
-        differences = _round_trip(connection, draw_table(seed, ROWS))
+        differences = _round_trip(connection, draw_table(seed, ROWS, connection.server_version))
         assert not differences, f"seed {seed}"
 
 
@@ -79,7 +79,8 @@ def _relayed(connection: Connection, stored: str) -> list[list[str | None]]:
     found = streamed(connection, SLOT)
     (relation,) = {message.oid: message for message in found if isinstance(message, m.Relation)}.values()
     rows = [message.new for message in found if isinstance(message, m.Insert)]
-    assert rows == copied(connection, stored)
+    # A row goes wherever its page has room.
+    assert sorted(rows, key=str) == sorted(copied(connection, stored), key=str)
     catalog = load_types(connection, [column.type_oid for column in relation.columns])
     encoder = build_encoder(relation, ("id",), "t", catalog)
     return [consumed(encoder, fields) for fields in rows]

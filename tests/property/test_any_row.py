@@ -14,7 +14,7 @@ from bwtui.encode.names import ESCAPED_FIELD, avro_name
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import DecodeError, decode, last_tuple, splitter
 from bwtui.pgoutput.messages import Column, Field, Insert, Relation
-from tests.property.values import Escaped, Sample, tables
+from tests.property.values import CATALOG, Escaped, Sample, tables
 
 OFFSET = 6
 HAS_ESCAPES = f'"name":"{ESCAPED_FIELD}"'
@@ -78,11 +78,11 @@ def fastavro_differs(value: Any) -> bool:
     return digits < 0 and (~digits).bit_length() != digits.bit_length() and digits.bit_length() % 8 == 0
 
 
-@given(tables())
-def test_our_bytes_are_fastavros_and_read_back(table: Table) -> None:
+@given(tables(), st.booleans())
+def test_our_bytes_are_fastavros_and_read_back(table: Table, check_utf8: bool) -> None:
     columns, rows = table
     key_columns = tuple(column.name for column in columns[::2])
-    encoder = build_encoder(Relation(1, "s", "t", "d", columns), key_columns, "t", {})
+    encoder = build_encoder(Relation(1, "s", "t", "d", columns), key_columns, "t", CATALOG, check_utf8)
     bound = encoder.bind(1, 2)
     assert encoder.key_schema is not None
     value_schema = fastavro.parse_schema(json.loads(encoder.value_schema))
@@ -120,7 +120,7 @@ def test_garbage_in_a_field_is_an_encode_error_or_a_value_and_nothing_else(
     table: Table, data: st.DataObject
 ) -> None:
     columns, rows = table
-    bound = build_encoder(Relation(1, "s", "t", "d", columns), (), "t", {}).bind(None, 2)
+    bound = build_encoder(Relation(1, "s", "t", "d", columns), (), "t", CATALOG).bind(None, 2)
     fields: list[Field] = [sample.text for sample in rows[0]]
     index = data.draw(st.integers(0, len(fields) - 1))
     fields[index] = data.draw(st.binary(max_size=40))

@@ -4,7 +4,7 @@ The texts are written here from the Python values, by other code than the encode
 """
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
 from struct import pack, unpack
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from bwtui.pgoutput.messages import Column, Field
+from bwtui.types.registry import TypeInfo
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,75 @@ def timestamps(zone: str) -> st.SearchStrategy[Sample]:
     return usual | st.sampled_from(odd).map(_escaped)
 
 
+def times() -> st.SearchStrategy[Sample]:
+    usual = st.times() | st.sampled_from(
+        (time(0, 0, 0, 1), time(0, 0, 0, 8191), time(0, 2, 14, 217728), time(23, 59))
+    )
+    return usual.map(lambda t: _sample(t, _clock_text(t))) | st.just(_escaped("24:00:00"))
+
+
+def _clock_text(clock: time) -> str:
+    text = clock.strftime("%H:%M:%S")
+    return f"{text}.{clock.microsecond:06d}".rstrip("0") if clock.microsecond else text
+
+
+def money() -> st.SearchStrategy[Sample]:
+    def sample(cents: int) -> Sample:
+        return _sample(
+            Decimal(cents).scaleb(-2),
+            f"{'-' if cents < 0 else ''}${abs(cents) // 100:,}.{abs(cents) % 100:02d}",
+        )
+
+    return st.integers(-(1 << 63), (1 << 63) - 1).map(sample)
+
+
+def _xid8(number: int) -> Sample:
+    return _escaped(str(number)) if number >> 63 else _sample(number, str(number))
+
+
+def _element(text: str) -> str:
+    # As array_out quotes (src/backend/utils/adt/arrayfuncs.c).
+    if text and text.upper() != "NULL" and not any(c in '{}",\\ \t\n\r\v\f' for c in text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def arrays(elements: st.SearchStrategy[Sample]) -> st.SearchStrategy[Sample]:
+    """Arrays of one dimension; one that holds what its element type can't hold is escaped as a whole."""
+
+    def sample(items: list[Sample]) -> Sample:
+        texts = []
+        for item in items:
+            assert item.text is None or isinstance(item.text, bytes)
+            texts.append("NULL" if item.text is None else _element(item.text.decode()))
+        text = "{" + ",".join(texts) + "}"
+        if any(isinstance(item.value, Escaped) for item in items):
+            return _escaped(text)
+        return _sample([item.value for item in items], text)
+
+    odd = st.sampled_from(("{{1,2},{3,4}}", "[0:1]={1,2}", "[2:2]={NULL}")).map(_escaped)
+    return st.lists(elements | st.just(Sample(None, None)), max_size=5).map(sample) | odd
+
+
+def hstores() -> st.SearchStrategy[Sample]:
+    def quoted(text: str) -> str:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+
+    def sample(pairs: dict[str, str | None]) -> Sample:
+        texts = (f"{quoted(k)}=>{'NULL' if v is None else quoted(v)}" for k, v in pairs.items())
+        return _sample(pairs, ", ".join(texts))
+
+    words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8) | st.sampled_from(
+        ('"', "\\", '=>"', ", ", "NULL")
+    )
+    return st.dictionaries(words, words | st.none(), max_size=4).map(sample)
+
+
+HSTORE = 4_000_000_001
+CATALOG = {HSTORE: TypeInfo(HSTORE, "hstore", "public")}
+
 _booleans = st.booleans().map(lambda b: _sample(b, "t" if b else "f"))
 _uuids = st.uuids().map(lambda u: _sample(u, str(u)))
 
@@ -137,6 +207,13 @@ SIMPLE: dict[int, st.SearchStrategy[Sample]] = {
     1184: timestamps("+00"),
     2950: _uuids,
     3802: strings(20),
+    790: money(),
+    1007: arrays(integers(32)),
+    1009: arrays(strings(10)),
+    1083: times(),
+    1182: arrays(dates()),
+    5069: st.integers(0, (1 << 64) - 1).map(_xid8),
+    HSTORE: hstores(),
     4_000_000_000: strings(20),
 }
 
