@@ -147,7 +147,6 @@ def test_a_wrong_file_is_refused(text: str, message: str, hint: str | None) -> N
         ("schema-registry", "localhost:8081"),
         ("schema-registry", "http://"),
         ("output-format", "xml"),
-        ("output-format", "xml"),
         ("on-error", "ignore"),
         ("topic-prefix", "a b"),
         ("topic-prefix", ".."),
