@@ -97,6 +97,10 @@ class Stage:
         await self.pilot.pause()
         while self.app.front is not None and not self.app.front.ready:
             await self.pilot.pause()
+        # A scrollbar that comes or goes needs a second layout.
+        while self.app.screen._layout_required or self.app.screen._scroll_required:
+            await self.pilot.pause()
+        await self.pilot.pause()
 
     async def advance(self, seconds: float, step: float = 1.0) -> None:
         """Let time pass, taking a sample at every step."""
