@@ -5,6 +5,7 @@ Rows of a snapshot have no order among each other, so a failed delivery is simpl
 
 import base64
 import time
+from collections import deque
 from collections.abc import Sequence
 
 import psycopg2
@@ -37,6 +38,7 @@ class Copying:
         self._timestamp = int(time.time() * 1000)
         self._route: Route | None = None
         self._ordinal = 0
+        self._failures: deque[DeliveryFailure] = deque()
 
     def run(self, connection: Connection, tables: Sequence[SnapshotTable]) -> None:
         """Copy ``tables`` through ``connection``, which has imported the snapshot.
@@ -63,10 +65,12 @@ class Copying:
         """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
         parts = self._parts
         parts.sink.poll(seconds)
-        for failure in parts.sink.take_failures():
-            self._try_again(failure)
+        self._failures += parts.policy.undelivered(parts.sink.take_failures())
+        while self._failures:
+            self._try_again(self._failures.popleft())
         self._acks.advance()
         report = parts.report
+        report.outage(parts.sink.outage())
         report.in_flight = parts.sink.queued()
         report.in_flight_bytes = self._acks.bytes_in_flight
         report.durable = report.messages - report.in_flight
@@ -190,7 +194,10 @@ class Copying:
                     raise StopRequested
             if not single.failed:
                 break
-            failure = next(f for f in sink.take_failures() if f.span is single)
+            # Others may have failed meanwhile; their turn comes.
+            taken = self._parts.policy.undelivered(sink.take_failures())
+            self._failures += [other for other in taken if other.span is not single]
+            failure = next(own for own in taken if own.span is single)
             if not failure.is_outage:
                 self._drop(failure)
                 break

@@ -14,8 +14,11 @@ from bwtui.relay.ack import Span
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Message, Sink
+from bwtui.sink.base import DeliveryFailure, Message, Sink
 from bwtui.sink.dead_letter import DeadLetters, DroppedRow
+
+#: So many dropped rows are remembered, to know them again when they are read again.
+_REMEMBERED = 20_000
 
 
 class RowTooLarge(RowError):
@@ -30,32 +33,73 @@ class RowPolicy:
         self._report = report
         self._letters = letters
         self._sink = sink
+        self._kept: dict[tuple[int, int, str, str], None] = {}
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         """Drop ``row`` and keep it as a dead letter, or raise RowError under --on-error exit.
 
-        A dead letter for --dead-letter-topic counts in ``span``, like any message.
+        A dead letter for --dead-letter-topic counts in ``span``, like any message. A row that is read again
+        after a failed delivery is kept once.
         """
-        route.counters.errors += 1
-        self._report.error("row", error, row.table)
         identity = row.identity
+        which = (identity.commit_lsn, identity.ordinal, row.operation, row.table)
+        # A snapshot reads nothing twice, and does not know which row it was that Kafka refused.
+        is_new = row.operation == "snapshot" or which not in self._kept
+        if is_new:
+            route.counters.errors += 1
+            self._report.error("row", error, row.table)
         place = f"{row.operation} on {row.table} at {format_lsn(identity.commit_lsn)} #{identity.ordinal}"
         if self._settings.on_error == "exit":
             hint = error.hint or "mend the cause, or drop such rows into the dead letters with --on-error log"
             raise RowError(f"{place}: {error.message}", hint) from error
-        try:
-            letter = self._letters.keep(row, error.message, type(error).__name__)
-        except OSError as failure:
-            reason = failure.strerror or str(failure)
-            raise RowError(
-                f"{place}: the dead letter can't be written: {reason}", "free disk space"
-            ) from failure
-        route.counters.dead_letters += 1
+        letter = self._letters.letter(row, error.message, type(error).__name__)
+        if is_new:
+            try:
+                self._letters.keep(letter)
+            except OSError as failure:
+                reason = failure.strerror or str(failure)
+                raise RowError(
+                    f"{place}: the dead letter can't be written: {reason}", "free disk space"
+                ) from failure
+            route.counters.dead_letters += 1
+            if row.operation != "snapshot":
+                self._remember(which)
         topic = self._settings.dead_letter_topic
         if topic:
             value = json.dumps(letter).encode()
-            self._sink.send(
-                topic,
-                [Message(row.table.encode(), value, int(time.time() * 1000))],
-                span,
+            self._sink.send(topic, [Message(row.table.encode(), value, int(time.time() * 1000))], span)
+
+    def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """Take care of dead letters that --dead-letter-topic refuses, and return the other failures.
+
+        A letter holds the row, so it is easily too large in its turn; without the row it is not.
+        """
+        topic = self._settings.dead_letter_topic
+        others = []
+        for failure in failures:
+            if failure.topic == topic and not failure.is_outage:
+                self._shorten(failure)
+            else:
+                others.append(failure)
+        return others
+
+    def _shorten(self, failure: DeliveryFailure) -> None:
+        """Send a dead letter again without its row; one that is refused even so stays in the file alone."""
+        message, span = failure.message, failure.span
+        assert message is not None and span is not None
+        span.failed -= 1
+        span.pending -= 1
+        letter = json.loads(message.value or b"{}")
+        if letter.get("cut"):
+            reason = f"a dead letter did not get into topic {failure.topic}: {failure.reason}"
+            self._report.error(
+                "delivery", RowError(reason, "it stands in the relay's dead-letters.jsonl"), letter["table"]
             )
+            return
+        short = json.dumps({**letter, "before": None, "after": None, "cut": True}).encode()
+        self._sink.send(failure.topic, [message._replace(value=short)], span)
+
+    def _remember(self, which: tuple[int, int, str, str]) -> None:
+        self._kept[which] = None
+        if len(self._kept) > _REMEMBERED:
+            del self._kept[next(iter(self._kept))]

@@ -9,7 +9,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from bwtui.errors import BwtuiError
+from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.relay.status import ErrorEntry, SchemaEntry, State
 
 _ERRORS_KEPT = 200
@@ -70,6 +70,7 @@ class Report:
         self.commit_time = 0.0
         self.in_flight = 0
         self.in_flight_bytes = 0
+        self._outage: str | None = None
         self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
         self._lock = threading.Lock()
 
@@ -90,6 +91,14 @@ class Report:
                 last = self._errors.pop()
                 entry = ErrorEntry(entry.time, kind, table, error.message, error.hint, last.count + 1)
             self._errors.append(entry)
+
+    def outage(self, sentence: str | None) -> None:
+        """Note why nothing can be delivered, or None; it becomes an error once, when it begins."""
+        if sentence is not None and self._outage is None:
+            self.error(
+                "outage", ConnectionFailed(sentence, "nothing is dropped: the relay waits and goes on")
+            )
+        self._outage = sentence
 
     def errors(self) -> tuple[ErrorEntry, ...]:
         """Return the newest errors, oldest first."""

@@ -162,11 +162,12 @@ class Streaming:
 
     def _settle(self, *, idle: bool) -> None:
         """Take what was delivered, and tell the server when it is time."""
-        failures = self._parts.sink.take_failures()
+        failures = self._parts.policy.undelivered(self._parts.sink.take_failures())
         if failures:
             raise Redrive(failures)
         report, acks = self._parts.report, self._acks
         acks.advance()
+        report.outage(self._parts.sink.outage())
         report.confirmed_lsn = acks.confirmed
         report.in_flight = self._parts.sink.queued()
         report.in_flight_bytes = acks.bytes_in_flight
@@ -189,17 +190,18 @@ class Streaming:
 
     def _settle_one(self, span: Span) -> None:
         """Wait for the one row in ``span``; drop it by the policy when Kafka refuses it."""
-        sink = self._parts.sink
+        sink, policy = self._parts.sink, self._parts.policy
+        failures = policy.undelivered(sink.take_failures())
         while span.pending > span.failed:
             sink.poll(0.1)
             if self._parts.stop_requested():
                 raise StopRequested
-        failures = sink.take_failures()
+            failures += policy.undelivered(sink.take_failures())
         if failures:
             if self._last is None or any(failure.is_outage for failure in failures):
                 raise Redrive(failures)
             error = RowError(failures[0].reason, failures[0].hint)
-            self._parts.policy.refuse(*self._last, error, self._batch.span)
+            policy.refuse(*self._last, error, self._batch.span)
             span.pending = span.failed = 0
         if self._acks.advance() >= self.careful_until:
             self.careful_until = 0

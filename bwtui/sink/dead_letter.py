@@ -53,9 +53,9 @@ class DeadLetters:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "dead-letters.jsonl"
 
-    def keep(self, row: DroppedRow, error: str, reason: str) -> dict[str, Any]:
-        """Write ``row`` down, durably, and return the letter. Raises OSError."""
-        letter = {
+    def letter(self, row: DroppedRow, error: str, reason: str) -> dict[str, Any]:
+        """Return the letter on ``row``."""
+        return {
             "time": datetime.datetime.now(datetime.UTC).isoformat(),
             "table": row.table,
             "topic": row.topic,
@@ -68,13 +68,15 @@ class DeadLetters:
             "before": _texts(row.columns, row.before),
             "after": _texts(row.columns, row.after),
         }
+
+    def keep(self, letter: dict[str, Any]) -> None:
+        """Write ``letter`` down, durably. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(json.dumps(letter).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
-        return letter
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the letters, oldest first."""

@@ -50,6 +50,7 @@ class KafkaSink:
         self._config = producer_config(settings)
         self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
+        self._heard_error = False
         self._reader: TopicReader | None = None
         self._client_config = client_config(settings)
         self._producer = self._new_producer()
@@ -62,10 +63,12 @@ class KafkaSink:
     def send(self, topic: str, messages: list[Message], span: Span) -> None:
         """Accept ``messages``; see `Sink.send`."""
         produce = self._producer.produce
-        report = self._report_for(span, topic)
+        plain = self._report_for(span, topic, None)
         span.pending += len(messages)
         for message in messages:
             key, value, timestamp, headers = message
+            # A delivery report has no headers, so they are kept beside it for the case that it fails.
+            report = plain if headers is None else self._report_for(span, topic, headers)
             try:
                 # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
                 produce(topic, value, key, -1, report, None, timestamp, headers)  # type: ignore[arg-type]
@@ -76,7 +79,9 @@ class KafkaSink:
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""
-        if self._producer.poll(timeout):
+        self._heard_error = False
+        # The number of events counts errors too.
+        if self._producer.poll(timeout) and not self._heard_error:
             self._outage = None
 
     def flush(self, timeout: float) -> bool:
@@ -90,7 +95,8 @@ class KafkaSink:
 
     def outage(self) -> str | None:
         """See `Sink.outage`."""
-        return self._outage
+        # With nothing to deliver nothing would take the word back, so it counts only while something waits.
+        return self._outage if len(self._producer) else None
 
     def discard(self) -> None:
         """See `Sink.discard`: a new producer also leaves behind whatever made the old one unusable."""
@@ -139,15 +145,16 @@ class KafkaSink:
         except (KafkaException, ValueError, TypeError) as error:
             raise _bad_setting(error) from error
 
-    def _report_for(self, span: Span, topic: str) -> Any:
-        """Return the delivery callback of one batch."""
+    def _report_for(self, span: Span, topic: str, headers: list[tuple[str, bytes]] | None) -> Any:
+        """Return the delivery callback of one batch, or of one message that has headers."""
 
         def report(error: KafkaError | None, message: Any) -> None:
             if error is None:
                 span.pending -= 1
             else:
                 _, stamp = message.timestamp()
-                self._failed(topic, error, Message(message.key(), message.value(), stamp), span)
+                sent = Message(message.key(), message.value(), stamp, headers)
+                self._failed(topic, error, sent, span)
 
         return report
 
@@ -163,6 +170,7 @@ class KafkaSink:
     def _noticed(self, error: KafkaError) -> None:
         """Take librdkafka's word on a connection that failed; the next delivery takes it back."""
         if error.code() in _CONNECTION_ERRORS:
+            self._heard_error = True
             self._outage = f"Kafka can't be reached: {error.str()}"
 
 

@@ -1,7 +1,7 @@
 """Topics as an independent consumer reads them, record by record, with the headers of --headers."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,13 +105,13 @@ def ends(services: Services, table: Table, prefix: str) -> dict[int, int]:
     return {partition: high for (_, partition), (_, high) in places.items()}
 
 
-def difference(services: Services, database: str, tables: list[Table], prefix: str) -> Comparison:
+def difference(services: Services, database: str, tables: Sequence[Table], prefix: str) -> Comparison:
     """Compare the topics' latest values with the tables."""
     with _reading(services, TopicReader) as reader, closing(psycopg2.connect(database)) as connection:
         return compare(connection, reader, tables, prefix)
 
 
-def assert_equal(services: Services, database: str, tables: list[Table], prefix: str) -> None:
+def assert_equal(services: Services, database: str, tables: Sequence[Table], prefix: str) -> None:
     """See that every topic's latest values are its table."""
     found = difference(services, database, tables, prefix)
     assert found.outcome == "equal", found.sentence

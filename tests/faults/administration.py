@@ -1,0 +1,30 @@
+"""What a careless administrator does to topics and subjects while a relay runs."""
+
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+
+from bwtui.sandbox.supervisor import Services
+
+INCOMPATIBLE = '{"type": "record", "name": "Other", "fields": [{"name": "id", "type": "boolean"}]}'
+
+
+def limit_topic(services: Services, topic: str, size: int) -> None:
+    """Let ``topic`` take no batch larger than ``size`` bytes."""
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(10)
+
+
+def occupy_subject(services: Services, subject: str, level: str = "BACKWARD") -> None:
+    """Register a schema under ``subject`` with which no table's schema is compatible."""
+    client = SchemaRegistryClient({"url": services.schema_registry})
+    client.register_schema(subject, Schema(INCOMPATIBLE, "AVRO"))
+    client.set_compatibility(subject, level)
+    client.close()
