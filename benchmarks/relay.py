@@ -38,6 +38,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bwtui.errors import BwtuiError
+from bwtui.relay import outcome
 from bwtui.relay.control import request
 from bwtui.relay.status import Status
 from bwtui.sandbox.progress import Plain
@@ -171,9 +172,7 @@ def _pg_recvlogical(program: str, dsn: str, end: str, rows: int) -> Figures:
         check=True,
     )
     number = re.search(r"\d+[.\d]*", version)
-    return Figures(
-        f"pg_recvlogical {number[0] if number else ''} > /dev/null", rows, time.monotonic() - start
-    )
+    return Figures(f"pg_recvlogical {number[0] if number else ''}", rows, time.monotonic() - start)
 
 
 def _raw_loop(dsn: str, rows: int) -> Figures:
@@ -193,7 +192,7 @@ def _raw_loop(dsn: str, rows: int) -> Figures:
         commits += data[0] == 0x77 and data[25] == 0x43
     seconds, used = time.monotonic() - begin, time.process_time() - cpu
     connection.finish()
-    return Figures("libpq loop, reads and discards", rows, seconds, cpu_us_per_row=used / rows * 1e6)
+    return Figures("libpq loop, discards", rows, seconds, cpu_us_per_row=used / rows * 1e6)
 
 
 def _stream(services: Services, dsn: str, slot: str, rows: int) -> Figures:
@@ -277,15 +276,13 @@ def _stream_with_ui(services: Services, dsn: str, slot: str, rows: int) -> Figur
         os.kill(child, signal.SIGTERM)
         os.waitpid(child, 0)
         os.close(terminal)
-    last = seen[-1]
-    moved = _messages(last)
+    ended = outcome.read(slot)
+    if ended is None or ended.status is None or _messages(ended.status) != rows:
+        raise BwtuiError("the relay under the screens did not send every row", "the figures would be wrong")
+    resident = max(status.resident_bytes for status in [*seen, ended.status]) / 1024 / 1024
+    cpu = ended.status.cpu_seconds / rows * 1e6
     return Figures(
-        "bwtui: stream, screens open",
-        moved,
-        seconds,
-        _steady(seen),
-        last.cpu_seconds / max(moved, 1) * 1e6,
-        max(status.resident_bytes for status in seen) / 1024 / 1024,
+        "bwtui: stream, screens open", rows, seconds, _steady([*seen, ended.status]), cpu, resident
     )
 
 
@@ -342,7 +339,12 @@ def _cell(value: float | None, form: str) -> str:
 
 
 def _machine() -> dict[str, Any]:
-    return {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version()}
+    return {
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 if __name__ == "__main__":
