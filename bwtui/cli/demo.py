@@ -59,7 +59,7 @@ def demo(headless: bool, seconds: float | None, rate: float, seed: int, keep: bo
 
     progress = for_stderr()
     options = Options(rate=rate, seed=seed, keep=keep)
-    show = _headless(seconds or _SECONDS, progress) if headless else _with_screens
+    show = _headless(seconds or _SECONDS) if headless else _with_screens
     with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
         try:
             result = _play(options, show, progress)
@@ -79,10 +79,10 @@ def _check_modes(headless: bool, seconds: float | None) -> None:
         raise UsageError("there is no terminal for the screens", "add --headless")
 
 
-def _headless(seconds: float, progress: "Progress") -> "Callable[[Demo], None]":
+def _headless(seconds: float) -> "Callable[[Demo], None]":
     from bwtui.demo.headless import run_for
 
-    return lambda demo: run_for(demo, seconds, progress.note)
+    return lambda demo: run_for(demo, seconds, demo.note)
 
 
 def _with_screens(demo: "Demo") -> None:
@@ -121,7 +121,7 @@ def _play(
         demo.stop_relay()
         comparison = demo.compare()
         if options.keep:
-            progress.note(f"the services stay up: BWTUI_SANDBOX_HOME={options.folder} bwtui sandbox down")
+            demo.note(f"the services stay up: BWTUI_SANDBOX_HOME={options.folder} bwtui sandbox down")
     return comparison, settled.to_json()
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from bwtui.demo import reset, shop
 from bwtui.demo.compare import compare
@@ -83,6 +83,7 @@ class Demo:
         self.interrupts = interrupts
         self.settled: Settled | None = None
         self._progress = progress
+        self.note = progress.note
         self._abandoned = threading.Event()
         self._lock: IO[str] | None = None
         self._sandbox: Sandbox | None = None
@@ -94,11 +95,10 @@ class Demo:
     def start(self) -> None:
         """Start everything, from the sandbox to the relay. Raises BwtuiError."""
         self._lock_folder()
-        note = self._progress.note
         self._sandbox = Sandbox(self.options.folder)
         # An attached sandbox ends with this process, however that ends.
         services = self._services = self._sandbox.up(self._progress, attached=not self.options.keep)
-        note("making a fresh shop: database, topics and schema subjects")
+        self.note("making a fresh shop: database, topics and schema subjects")
         reset.reset_relay(NAME)
         self._dsn = shop.recreate_database(services.postgres, slots=[SLOT])
         topics = [table.topic(PREFIX) for table in shop.TABLES]
@@ -106,11 +106,11 @@ class Demo:
         reset.reset_subjects(services.schema_registry, PREFIX)
         with contextlib.closing(shop.connect(self._dsn)) as connection:
             rows = shop.create(connection, self.options.seed)
-        note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
+        self.note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
         # The writes begin before the relay does, so that its snapshot is taken while the shop is open.
         with self.interrupts.shielded():
             self._workload = WorkloadProcess(self._dsn, self.options.rate, self.options.seed, NAME)
-        note(f"{self.options.rate:g} transactions a second; starting the relay")
+        self.note(f"{self.options.rate:g} transactions a second; starting the relay")
         with self.interrupts.shielded():
             self._engine = launch.start(self._relay_settings(services))
         self._engine.wait_ready()
@@ -126,6 +126,11 @@ class Demo:
             schema_registry=services.schema_registry,
             allow_unkeyed=True,
         )
+
+    @property
+    def started(self) -> bool:
+        """Whether there is anything to stop."""
+        return self._sandbox is not None
 
     def check(self) -> None:
         """Raise the error on which the workload or the relay ended, if one did."""
@@ -159,7 +164,7 @@ class Demo:
         if self.settled is None:
             assert self._workload is not None
             if not quiet:
-                self._progress.note("stopping the writes, and waiting for the relay to confirm the last one")
+                self.note("stopping the writes, and waiting for the relay to confirm the last one")
             counts = self._workload.stop()
             with contextlib.closing(shop.connect(self._dsn)) as connection, connection.cursor() as cursor:
                 cursor.execute("select pg_current_wal_lsn()::text")
@@ -199,7 +204,7 @@ class Demo:
     def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Comparison:
         """Read the topics back with an independent consumer and compare them with the tables."""
         assert self._services is not None
-        self._progress.note("reading the topics back with an independent consumer")
+        self.note("reading the topics back with an independent consumer")
         with (
             contextlib.closing(shop.connect(self._dsn)) as connection,
             contextlib.closing(TopicReader(self._services.broker, self._services.schema_registry)) as reader,
@@ -230,25 +235,34 @@ class Demo:
             ) from None
 
 
-class Show(Protocol):
-    """What happens between the start and the end: the headless clock, or the screens."""
+class Notes:
+    """Tells the progress, as long as there is somebody to tell: a closed stderr does not end a demo."""
 
-    def __call__(self, demo: Demo) -> None:
-        """Return when the demo shall end; the writes go on until then."""
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def note(self, text: str) -> None:
+        """Show one step."""
+        with contextlib.suppress(OSError):
+            self._progress.note(text)
+
+    def fetched(self, done: int, total: int) -> None:
+        """Show how many bytes of a download are here."""
+        with contextlib.suppress(OSError):
+            self._progress.fetched(done, total)
 
 
 @contextlib.contextmanager
 def running(options: Options, progress: Progress) -> Iterator[Demo]:
     """Start the demo; at the end of the block, or on any signal, everything it started is ended."""
+    notes = Notes(progress)
     with Interrupts() as interrupts:
-        demo = Demo(options, progress, interrupts)
+        demo = Demo(options, notes, interrupts)
         try:
             demo.start()
             yield demo
         finally:
             interrupts.hold()
-            try:
-                progress.note("stopping everything")
-            finally:
-                # Even if stderr is a pipe or a terminal that is gone.
-                demo.close()
+            if demo.started:
+                notes.note("stopping everything")
+            demo.close()
