@@ -229,6 +229,9 @@ def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             raise ValueError(f"{name}: expected a string, a number, or true or false")
 
 
+_HELP = "'bwtui connect --help' says what each setting takes"
+
+
 def _environment(environ: Mapping[str, str]) -> Layer:
     layer = Layer("environment")
     for option in OPTIONS:
@@ -238,7 +241,7 @@ def _environment(environ: Mapping[str, str]) -> Layer:
         try:
             _set_text(layer, option, text.splitlines() if option.kind in ("list", "pairs") else text)
         except ValueError as error:
-            raise UsageError(f"{option.variable}: {error}") from error
+            raise UsageError(f"{option.variable}: {error}", _HELP) from error
     return layer
 
 
@@ -254,7 +257,7 @@ def _command_line(given: Mapping[str, Any]) -> Layer:
         try:
             _set_text(layer, option, value)
         except ValueError as error:
-            raise UsageError(f"--{name}: {error}") from error
+            raise UsageError(f"--{name}: {error}", _HELP) from error
     return layer
 
 

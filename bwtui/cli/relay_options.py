@@ -51,9 +51,7 @@ _RELAY: tuple[Decorator[Any], ...] = (
     click.option("-s", "--slot", metavar="NAME", help="Replication slot.  [default: bottledwater]"),
     _BROKER,
     _REGISTRY,
-    click.option(
-        "-f", "--output-format", metavar="FORMAT", help="avro or json.  [default: avro]"
-    ),
+    click.option("-f", "--output-format", metavar="FORMAT", help="avro or json.  [default: avro]"),
     _switch("-u", "--allow-unkeyed", help="Relay tables without a key too, with a null key."),
     click.option("-p", "--topic-prefix", metavar="P", help="Put P and a dot before the name of every topic."),
     click.option(
@@ -89,9 +87,9 @@ _RELAY: tuple[Decorator[Any], ...] = (
     click.option(
         "--toast",
         metavar="MODE",
-        help="A large value that an UPDATE did not touch is not in the stream: 'fetch' reads the row's present "
-        "one, 'error' follows --on-error, 'placeholder' sends null and names the column in __escaped.  "
-        "[default: fetch]",
+        help="A large value that an UPDATE did not touch is not in the stream: 'fetch' reads the row's "
+        "present one, 'error' follows --on-error, 'placeholder' sends null and names the column in "
+        "__escaped.  [default: fetch]",
     ),
     click.option(
         "--truncate-topic", metavar="TOPIC", help="Send a JSON message to TOPIC for every TRUNCATE."

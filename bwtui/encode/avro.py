@@ -8,7 +8,7 @@ says which column it was.
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from bwtui.encode.generate import Record, Slow, compile_both, compile_one
@@ -17,7 +17,7 @@ from bwtui.encode.schema import FieldPlan, key_schema, needs_escape, record_name
 from bwtui.errors import RowError
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.types.codec import Unholdable
-from bwtui.types.registry import TypeInfo, codec_for
+from bwtui.types.registry import TypeInfo, codec_for, key_codec
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 
 _frame = struct.Struct(">BI").pack
@@ -127,7 +127,7 @@ def build_encoder(
     for name in key_columns:
         if name not in (plan.column for plan in plans):
             raise EncodeError(name, "the key's column is not published")
-    keys = tuple(plan for plan in plans if plan.column in key_columns)
+    keys = tuple(_key_plan(plan) for plan in plans if plan.column in key_columns)
     namespace = record_namespace(relation.namespace, relation.name)
     return TableEncoder(
         relation,
@@ -139,6 +139,14 @@ def build_encoder(
         plans,
         placeholders,
     )
+
+
+def _key_plan(plan: FieldPlan) -> FieldPlan:
+    codec = key_codec(plan.codec)
+    if codec is plan.codec:
+        return plan
+    # An int and a long have the same bytes, so that key and row can share them.
+    return replace(plan, codec=codec, variables="" if codec.avro == "long" else "k")
 
 
 def _no_key(fields: Sequence[Field]) -> None:

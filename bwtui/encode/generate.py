@@ -48,7 +48,7 @@ def compile_one(record: Record, width: int) -> Slow:
 
 def compile_both(key: Record, value: Record, width: int) -> Both:
     """Return a function from a row to the bytes of both records; columns of both are encoded once."""
-    plans = {plan.index: plan for plan in (*key.plans, *value.plans)}
+    plans = {(plan.index, plan.variables): plan for plan in (*key.plans, *value.plans)}
     lines = _body(plans.values(), width)
     result = f"{key.expression('A')}, {value.expression('B')}"
     encode: Both = _compile(lines, result, "A_SLOW(fields), B_SLOW(fields)", {"A": key, "B": value})
@@ -74,7 +74,7 @@ def _inline(plan: FieldPlan) -> Inline:
 
 
 def _fill(template: str, plan: FieldPlan) -> str:
-    return template.replace("{i}", str(plan.index)).replace("{f}", f"f{plan.index}")
+    return template.replace("{i}", f"{plan.variables}{plan.index}").replace("{f}", f"f{plan.index}")
 
 
 def _parts(plan: FieldPlan) -> list[str]:
@@ -87,7 +87,7 @@ def _compile(lines: Sequence[str], result: str, fallback: str, records: dict[str
         scope |= {f"{name}_HEAD": record.head, f"{name}_TAIL": record.tail, f"{name}_SLOW": record.slow}
         for plan in record.plans:
             scope |= _inline(plan).names
-            scope[f"encode{plan.index}"] = plan.codec.encode
+            scope[f"encode{plan.variables}{plan.index}"] = plan.codec.encode
     body = [f"        {line}" for line in (*lines, f"return {result}")]
     source = "\n".join(
         ("def encode(fields):", "    try:", *body, "    except UNKNOWN:", f"        return {fallback}")

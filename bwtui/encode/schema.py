@@ -17,12 +17,16 @@ from bwtui.types.codec import Codec
 
 @dataclass(frozen=True, slots=True)
 class FieldPlan:
-    """A column on its way: its place in the row, its names, its codec."""
+    """A column on its way: its place in the row, its names, its codec.
+
+    ``variables`` marks its variables in generated code, where the key encodes the column in another way.
+    """
 
     index: int
     column: str
     name: str
     codec: Codec
+    variables: str = ""
 
 
 def record_namespace(namespace: str, table: str) -> str:

@@ -15,6 +15,7 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.relay.ack import Acknowledgements, Span
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
+from bwtui.relay.headers import Headers, make_headers
 from bwtui.relay.leftovers import Leftovers
 from bwtui.relay.parts import Parts, StopRequested
 from bwtui.relay.routing import Route
@@ -130,7 +131,7 @@ class Copying:
             raise ConnectionFailed(f"the snapshot of {name} was cut off: {reason}", hint) from error
         except psycopg2.Error as error:
             reason = " ".join((error.diag.message_primary or str(error)).split())
-            hint = f"let its owner run: GRANT SELECT ON {name} TO the relay's role"
+            hint = _right_to_read(reason, table, connection)
             raise RefusedError(f"the snapshot can't read {name}: {reason}", hint) from error
         self._flush()
         route.counters.snapshot_state = "done"
@@ -163,16 +164,10 @@ class Copying:
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
             self.pulse(0.02)
 
-    def _headers(self) -> list[tuple[str, bytes]] | None:
+    def _headers(self) -> Headers | None:
         if not self._parts.settings.headers:
             return None
-        return [
-            ("bwtui.lsn", self._lsn.to_bytes(8, "big")),
-            ("bwtui.ordinal", self._ordinal.to_bytes(4, "big")),
-            ("bwtui.op", b"snapshot"),
-            ("bwtui.xid", bytes(4)),
-            ("bwtui.session", self._parts.session),
-        ]
+        return make_headers(self._lsn, self._ordinal, "snapshot", 0, self._parts.session)
 
     def _dropped(self, route: Route, fields: list[Field] | None) -> DroppedRow:
         identity = Identity(self._lsn, self._ordinal, 0)
@@ -226,3 +221,13 @@ class Copying:
             route.relation.qualified_name, route.topic, "snapshot", identity, columns, None, encoded
         )
         self._parts.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
+
+
+def _right_to_read(reason: str, table: SnapshotTable, connection: Connection) -> str:
+    """Return the statement that lets the role of ``connection`` read ``table``."""
+    role = connection.info.user
+    if "row-level security" in reason:
+        return f"it hides rows from the role: let a superuser run: ALTER ROLE {role} BYPASSRLS"
+    if "permission denied for schema" in reason:
+        return f"let its owner run: GRANT USAGE ON SCHEMA {table.relation.namespace} TO {role}"
+    return f"let its owner run: GRANT SELECT ON {table.relation.qualified_name} TO {role}"

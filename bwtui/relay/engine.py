@@ -12,7 +12,7 @@ import time
 
 import psycopg2
 
-from bwtui.encode.names import topic_name
+from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.lsn import format_lsn
@@ -24,7 +24,7 @@ from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Router
+from bwtui.relay.routing import Router, topics_collide
 from bwtui.relay.samples import Samples
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status
 from bwtui.relay.streaming import Streaming
@@ -33,7 +33,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
 from bwtui.source import publication, slot
-from bwtui.source.connection import Connection, connect, connect_raw, describe, query
+from bwtui.source.connection import Connection, connect, connect_raw, describe, query, statement_failed
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings, inspect, left_out, selected_tables, wait_for_release
 from bwtui.source.snapshot import load_tables, open_snapshot
@@ -61,6 +61,7 @@ class Engine:
         self._findings: Findings | None = None
         self._phase: Copying | Streaming | None = None
         self._looked_for_tables = 0.0
+        self._has_streamed = False
         self._database = describe(settings.postgres)
 
     # -- for other threads ---------------------------------------------------------------------------------
@@ -123,16 +124,22 @@ class Engine:
             self._run()
         except StopRequested:
             pass
+        except psycopg2.Error as error:
+            raise self._failed(statement_failed(error)) from error
         except BwtuiError as error:
-            self._report.error("fatal", error)
-            self._report.state = "failed"
-            self._report.detail = error.message
+            self._failed(error)
             raise
         finally:
             self._lag.stop()
             self._sink.close()
         self._report.state = "stopped"
         self._report.detail = ""
+
+    def _failed(self, error: BwtuiError) -> BwtuiError:
+        self._report.error("fatal", error)
+        self._report.state = "failed"
+        self._report.detail = error.message
+        return error
 
     def _run(self) -> None:
         self._report.detail = "checking PostgreSQL, Kafka and the schema registry"
@@ -165,10 +172,18 @@ class Engine:
         if self._settings.output_format == "avro":
             self._registry.check()
         self._findings = findings
+        self._name_topics(findings)
+        return findings
+
+    def _name_topics(self, findings: Findings) -> None:
+        """Show every table before its first row, and refuse topics that can't be told apart."""
+        topics = {}
         for table in findings.tables:
             counters = self._report.table(table.qualified_name)
             counters.topic = topic_name(self._settings.topic_prefix, table.namespace, table.name)
-        return findings
+            topics[counters.topic] = table.qualified_name
+        for group in colliding_topics(topics):
+            raise topics_collide([topics[topic] for topic in group], group)
 
     def _target(self, connection: Connection) -> int | None:
         """Return the LSN to end at; with --until-caught-up, that of everything committed by now."""
@@ -246,9 +261,10 @@ class Engine:
             copying = Copying(parts, temporary.consistent_point)
             self._phase = copying
             copying.run(importer, tables)
-            # Remembered first, with the very LSN that the copy gives the permanent slot.
-            parts.memory.remember(temporary.consistent_point)
+            # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
+            # remembered with, while the other order would leave a memory of a slot that never was.
             slot.make_permanent(connection, temporary.name, self._settings.slot)
+            parts.memory.remember(temporary.consistent_point)
             self._report.confirmed_lsn = temporary.consistent_point
         except psycopg2.Error as error:
             reason = " ".join(str(error).split())
@@ -277,7 +293,8 @@ class Engine:
         careful_until = 0
         while True:
             try:
-                stream = self._open_stream(publications, acks.confirmed)
+                stream = self._open_stream(parts, publications, acks.confirmed)
+                self._has_streamed = True
                 streaming = Streaming(parts, stream, acks, target)
                 streaming.careful_until = careful_until
                 self._phase = streaming
@@ -296,11 +313,21 @@ class Engine:
                     self._phase.abandon()
                 self._phase = None
 
-    def _open_stream(self, publications: tuple[str, ...], start_lsn: int) -> ReplicationStream:
+    def _open_stream(self, parts: Parts, publications: tuple[str, ...], start_lsn: int) -> ReplicationStream:
         name = self._settings.slot
-        with connect(self._settings.postgres) as session:
-            wait_for_release(session, name)
-        session.close()
+        session = connect(self._settings.postgres)
+        try:
+            # Somebody may have moved the slot while the connection was gone.
+            parts.memory.check(wait_for_release(session, name))
+        except RefusedError as error:
+            if not self._has_streamed:
+                raise
+            # The server has not noticed yet that our old connection is gone, or somebody else reads the slot.
+            raise ConnectionFailed(error.message, error.hint) from error
+        except psycopg2.Error as error:
+            raise statement_failed(error) from error
+        finally:
+            session.close()
         connection = connect_raw(self._settings.postgres)
         try:
             return ReplicationStream(connection, name, publications, start_lsn)

@@ -104,5 +104,5 @@ def _table(counters: TableCounters, rate: float) -> TableStatus:
         snapshot_state=counters.snapshot_state,
         snapshot_estimate=counters.snapshot_estimate,
         key_columns=counters.key_columns,
-        notes=tuple(counters.notes),
+        notes=(*counters.schema_notes, *counters.notes),
     )

@@ -37,6 +37,8 @@ class TableCounters:
     snapshot_state: str = "none"
     snapshot_estimate: int | None = None
     key_columns: tuple[str, ...] = ()
+    #: What follows from the table's present schema, and what has happened to it.
+    schema_notes: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @property

@@ -12,7 +12,7 @@ import psycopg2
 
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
-from bwtui.encode.names import subject_names, topic_name
+from bwtui.encode.names import colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Field, Relation
@@ -22,7 +22,7 @@ from bwtui.relay.status import SchemaEntry
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message, Sink, TopicLimits
 from bwtui.source.catalog import TableFilter, key_columns, load_types
-from bwtui.source.connection import Connection, connect
+from bwtui.source.connection import Connection, connect, holds_any_bytes
 from bwtui.types.registry import TypeInfo
 
 #: Oids below this are PostgreSQL's own types, the same in every database (transam.h, FirstNormalObjectId).
@@ -45,6 +45,7 @@ class Route:
         "counters",
         "key",
         "key_columns",
+        "key_schema_id",
         "max_message_bytes",
         "messages",
         "refusal",
@@ -70,6 +71,7 @@ class Route:
         self.topic = topic
         self.key_columns = keys
         self.counters = counters
+        self.key_schema_id = counters.key_schema_id
         self.refusal = refusal
         self.max_message_bytes = limits.max_message_bytes if limits else 0
         #: Messages of the batch that is being filled.
@@ -155,6 +157,8 @@ class Router:
         owner = self._topics.setdefault(topic, name)
         if owner != name:
             raise RefusedError(f"tables {owner} and {name} would share topic {topic}", "rename one of them")
+        for group in colliding_topics(self._topics):
+            raise topics_collide([self._topics[member] for member in group], group)
         keys = self.patiently("PostgreSQL", lambda: self._keys(relation))
         if not keys and not settings.allow_unkeyed:
             raise unkeyed_refusal(name)
@@ -166,12 +170,18 @@ class Router:
                 f"set cleanup.policy=delete on topic {topic}, or give the table a primary key",
             )
         counters.key_columns = keys
-        _describe(counters, relation, keys)
+        counters.schema_notes = _notes(relation, keys)
         if settings.output_format == "json":
             bound: BoundEncoder | JsonEncoder = JsonEncoder(relation, keys, types)
         else:
             bound = self._bind_avro(relation, keys, topic, types, counters)
         route = Route(relation, topic, keys, counters, bound, limits)
+        before = self._routes.get(topic)
+        if before is not None and (before.key_columns, before.key_schema_id) != (
+            keys,
+            counters.key_schema_id,
+        ):
+            counters.note("the key changed: rows from before stand in the topic under their old keys")
         self._routes[topic] = route
         return route
 
@@ -187,12 +197,12 @@ class Router:
         types: dict[int, TypeInfo],
         counters: TableCounters,
     ) -> BoundEncoder:
-        any_bytes = self.patiently("PostgreSQL", lambda: self.ask(_holds_any_bytes))
+        any_bytes = self.patiently("PostgreSQL", lambda: self.ask(holds_any_bytes))
         encoder = build_encoder(
             relation, keys, topic, types, any_bytes, self._settings.toast == "placeholder"
         )
         if encoder.text_columns:
-            counters.note(f"sent as text: {', '.join(encoder.text_columns)}")
+            counters.schema_notes += (f"sent as text: {', '.join(encoder.text_columns)}",)
         return self._register(encoder, relation.qualified_name, counters)
 
     def _register(self, encoder: TableEncoder, table: str, counters: TableCounters) -> BoundEncoder:
@@ -238,6 +248,14 @@ class Router:
             raise RefusedError(f"PostgreSQL: {error.diag.message_primary}") from error
 
 
+def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:
+    """Return the refusal of tables whose topics Kafka does not take side by side."""
+    return RefusedError(
+        f"Kafka can't hold topics {' and '.join(topics)} side by side, for tables {' and '.join(tables)}",
+        "leave one out with --exclude-table, and relay it with a slot and a --topic-prefix of its own",
+    )
+
+
 def unkeyed_refusal(table: str) -> RefusedError:
     """Return the refusal of a table without a key."""
     return RefusedError(
@@ -246,16 +264,11 @@ def unkeyed_refusal(table: str) -> RefusedError:
     )
 
 
-def _holds_any_bytes(connection: Connection) -> bool:
-    """Say whether the database's text may be no UTF-8: SQL_ASCII converts nothing."""
-    return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
-
-
-def _describe(counters: TableCounters, relation: Relation, keys: tuple[str, ...]) -> None:
-    counters.notes = []
-    if not keys:
-        counters.note("unkeyed: messages have a null key, and keep no order")
-        if relation.replica_identity != "f":
-            counters.note(
-                "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"
-            )
+def _notes(relation: Relation, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what people should know of a table with this schema."""
+    if keys:
+        return ()
+    order = "unkeyed: messages have a null key, and keep no order"
+    if relation.replica_identity == "f":
+        return (order,)
+    return order, "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"

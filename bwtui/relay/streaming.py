@@ -3,23 +3,22 @@
 One thread does all of it. Nothing here is done a row at a time that can be done a batch at a time.
 """
 
-import json
 import struct
 import time
 from collections.abc import Callable
 
 from bwtui.encode.avro import UnchangedToastError
 from bwtui.errors import BwtuiError, RowError
-from bwtui.lsn import format_lsn
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import split_tuple
 from bwtui.relay.ack import Acknowledgements, Span
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
+from bwtui.relay.headers import make_headers
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.routing import Route
 from bwtui.relay.toast import RowIsGone
-from bwtui.sink.base import Message
+from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.stream import (
     PAYLOAD_OFFSET,
@@ -320,29 +319,17 @@ class Streaming:
     def _on_truncate(self, data: bytes) -> None:
         message = decode(data[PAYLOAD_OFFSET:])
         assert isinstance(message, Truncate)
+        topic = self._parts.settings.truncate_topic
         for oid in message.relation_oids:
             route = self._routes.get(oid)
             if route is not None:
                 route.counters.truncates += 1
                 route.counters.note("truncated: the topic still holds the rows from before")
-                self._tell_of_truncate(route, message)
-
-    def _tell_of_truncate(self, route: Route, message: Truncate) -> None:
-        """Send the message of --truncate-topic, in the stream's order."""
-        topic = self._parts.settings.truncate_topic
-        if topic:
-            told = {
-                "table": route.relation.qualified_name,
-                "topic": route.topic,
-                "commit_lsn": format_lsn(self._commit_lsn),
-                "xid": self._xid,
-                "cascade": message.cascade,
-                "restart_identity": message.restart_identity,
-            }
-            self._batch.flush()
-            key = route.relation.qualified_name.encode()
-            value = json.dumps(told).encode()
-            self._parts.sink.send(topic, [Message(key, value, self._timestamp)], self._batch.span)
+                if topic:
+                    # Behind the rows that came before it, in whatever batch they are.
+                    self._batch.flush()
+                    told = truncate_message(route, message, self._commit_lsn, self._xid, self._timestamp)
+                    self._parts.sink.send(topic, [told], self._batch.span)
 
     # -- rows ----------------------------------------------------------------------------------------------
 
@@ -374,7 +361,9 @@ class Streaming:
         after: list[Field] | None,
     ) -> None:
         parts = self._parts
-        headers = self._make_headers(operation) if parts.settings.headers else None
+        headers = None
+        if parts.settings.headers:
+            headers = make_headers(self._commit_lsn, self._ordinal, operation, self._xid, parts.session)
         self._batch.add(route, key, value, self._timestamp, headers)
         if parts.samples.budget > 0 and (before is not None or after is not None):
             commit = (self._commit_lsn, self._xid, self._timestamp / 1000)
@@ -383,16 +372,6 @@ class Streaming:
             )
         if self.careful_until:
             self._last = (route, self._dropped(route, operation, before, after))
-
-    def _make_headers(self, operation: str) -> list[tuple[str, bytes]]:
-        """Return the record headers of --headers: all integers are big-endian."""
-        return [
-            ("bwtui.lsn", self._commit_lsn.to_bytes(8, "big")),
-            ("bwtui.ordinal", self._ordinal.to_bytes(4, "big")),
-            ("bwtui.op", operation.encode()),
-            ("bwtui.xid", self._xid.to_bytes(4, "big")),
-            ("bwtui.session", self._parts.session),
-        ]
 
     def _dropped(
         self, route: Route, operation: str, before: list[Field] | None, after: list[Field] | None

@@ -11,6 +11,7 @@ there, exactly. Otherwise no exact source exists, and ``--toast`` decides:
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import psycopg2
 
@@ -20,8 +21,8 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.routing import Route
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import Connection, quote_identifier, quote_literal
-from bwtui.source.snapshot import RowWriter
+from bwtui.source.connection import Connection, query, quote_identifier, quote_literal
+from bwtui.source.snapshot import copy_out
 
 _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_class c
                  join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = %s"""
@@ -72,17 +73,14 @@ class ToastFill:
         lines: list[bytes] = []
 
         def question(connection: Connection) -> object:
-            with connection.cursor() as cursor:
-                cursor.execute(_NAME_SQL, (route.relation.oid,))
-                row = cursor.fetchone()
-                if row is None:
-                    raise RowIsGone
-                sql = _select(row, columns, route, new)
-                try:
-                    cursor.copy_expert(sql, RowWriter(lines.append))
-                except psycopg2.errors.UndefinedColumn as error:
-                    name = (error.diag.message_primary or "a column").split(" does not")[0]
-                    raise RowError(f"an unchanged TOAST value can't be fetched: {name} is gone") from error
+            rows = query(connection, _NAME_SQL, route.relation.oid)
+            if not rows:
+                raise RowIsGone
+            try:
+                copy_out(connection, _select(rows[0], columns, route, new), lines.append)
+            except psycopg2.errors.UndefinedColumn as error:
+                name = (error.diag.message_primary or "a column").split(" does not")[0]
+                raise RowError(f"an unchanged TOAST value can't be fetched: {name} is gone") from error
             return None
 
         self._ask(question)
@@ -91,7 +89,7 @@ class ToastFill:
         return list(unescape_copy_line(lines[0]))
 
 
-def _select(table: tuple[str, str, bool], columns: Sequence[str], route: Route, new: Sequence[Field]) -> str:
+def _select(table: tuple[Any, ...], columns: Sequence[str], route: Route, new: Sequence[Field]) -> str:
     namespace, name, partitioned = table
     wanted = ", ".join(map(quote_identifier, columns))
     source = f"{'' if partitioned else 'only '}{quote_identifier(namespace)}.{quote_identifier(name)}"
@@ -102,4 +100,4 @@ def _select(table: tuple[str, str, bool], columns: Sequence[str], route: Route, 
         if not isinstance(value, bytes):
             raise UnchangedToastError(key)
         conditions.append(f"{quote_identifier(key)} = {quote_literal(value.decode())}")
-    return f"copy (select {wanted} from {source} where {' and '.join(conditions)}) to stdout"
+    return f"select {wanted} from {source} where {' and '.join(conditions)}"

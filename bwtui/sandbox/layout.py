@@ -61,7 +61,8 @@ class Memory:
     #: Empty: PostgreSQL's data is in the sandbox's folder. Else the reachable folder made for it.
     postgres_place: str = ""
     #: A random id that Kafka's storage is formatted with.
-    cluster_id: str = field(default_factory=lambda: secrets.token_urlsafe(16)[:22])
+    # A base64 UUID; behind a letter, since a dash in front would be taken for an option.
+    cluster_id: str = field(default_factory=lambda: "A" + secrets.token_urlsafe(16)[1:22])
     ports: dict[str, int] = field(default_factory=dict)
 
 

@@ -11,11 +11,10 @@ import psycopg2
 import psycopg2.extensions
 from psycopg import pq
 
-from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 
 #: Settings that decide the text form of values, and timeouts that would cut a long snapshot.
 PINNED = {
-    "client_encoding": "UTF8",
     "datestyle": "ISO, YMD",
     "intervalstyle": "iso_8601",
     "timezone": "UTC",
@@ -26,6 +25,7 @@ PINNED = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
+    "quote_all_identifiers": "off",
     "search_path": "",
 }
 APPLICATION_NAME = "bwtui"
@@ -33,6 +33,9 @@ _PIN_SQL = "select " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" f
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
 )
+_FULL = re.compile(r"too many (?:connections|clients)|connection slots are reserved|max_wal_senders")
+# What libpq says of a value in the connection string before it tries to connect.
+_MALFORMED = re.compile(r"invalid (?:integer value|port number|[a-z_]+ value)\b")
 
 Connection = psycopg2.extensions.connection
 
@@ -46,6 +49,8 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
     try:
         connection = psycopg2.connect(_with_defaults(dsn, timeout))
         connection.autocommit = True
+        # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
+        connection.set_client_encoding("UTF8")
         with connection.cursor() as cursor:
             cursor.execute(_PIN_SQL)
     except psycopg2.Error as error:
@@ -65,8 +70,28 @@ def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
         message = _text(connection.error_message)
         connection.finish()
         raise connection_failed(message)
-    execute_raw(connection, _PIN_SQL)
+    any_bytes = connection.parameter_status(b"server_encoding") == b"SQL_ASCII"
+    try:
+        execute_raw(connection, _PIN_SQL)
+        execute_raw(connection, value_encoding_sql(any_bytes))
+    except ServerError as error:
+        connection.finish()
+        raise connection_failed(error.message) from error
     return connection
+
+
+def holds_any_bytes(connection: Connection) -> bool:
+    """Say whether the database's text may be no UTF-8: one in SQL_ASCII checks and converts nothing."""
+    return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+
+
+def value_encoding_sql(any_bytes: bool) -> str:
+    """Return the statement that sets the encoding in which values are read.
+
+    From a database in SQL_ASCII the bytes come as they are: asked for UTF-8, PostgreSQL would refuse those
+    that are none, and the stream would end there every time.
+    """
+    return f"set client_encoding = '{'SQL_ASCII' if any_bytes else 'UTF8'}'"
 
 
 def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, ...]]:
@@ -96,15 +121,31 @@ def server_error(result: pq.abc.PGresult) -> ServerError:
 
 
 def connection_failed(message: str) -> ConnectionFailed:
-    """Return the error for libpq's connection message, on one line and with a hint."""
+    """Return the error for libpq's connection message, on one line and with a hint.
+
+    Raises BwtuiError when the connection string is to blame, since then no connection was tried.
+    """
     plain = " ".join(message.split())
+    if _MALFORMED.match(plain):
+        raise BwtuiError(f"libpq refuses the connection string: {plain}", "check -d/--postgres")
     if _REFUSED.search(plain):
         hint = "check user and password (PGPASSWORD, ~/.pgpass) and the server's pg_hba.conf"
     elif "does not exist" in plain:
         hint = "check the database and user names in -d/--postgres"
+    elif _FULL.search(plain):
+        hint = "end sessions that are not needed, or raise the limit that is named"
     else:
         hint = "check that PostgreSQL runs there, and -d/--postgres or BWTUI_POSTGRES"
     return ConnectionFailed(f"can't connect to PostgreSQL: {plain}", hint)
+
+
+def statement_failed(error: psycopg2.Error) -> BwtuiError:
+    """Return the error for a statement of ours that failed; only the primary message is told."""
+    if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError):
+        plain = " ".join(str(error.diag.message_primary or error).split())
+        return ConnectionFailed(f"the connection to PostgreSQL broke: {plain}", "check PostgreSQL's log")
+    primary = error.diag.message_primary or type(error).__name__
+    return RefusedError(f"PostgreSQL refuses a statement of the relay: {primary}", error.diag.message_hint)
 
 
 def describe(dsn: str) -> str:

@@ -75,6 +75,7 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
         Check("tables are keyed", lambda: _check_keys(connection, settings)),
         Check("tables can be read", lambda: _check_readable(connection, settings)),
         Check("room for a slot", lambda: _check_room(connection, settings)),
+        Check("room for a WAL sender", lambda: _check_senders(connection, settings)),
     )
 
 
@@ -188,6 +189,21 @@ def _check_room(connection: Connection, settings: RelaySettings) -> str:
         raise RefusedError(
             f"{used} of {limit} replication slots are in use, and the relay needs {needed}",
             "drop one that is not needed ('bwtui slots list'), or raise max_replication_slots and restart",
+        )
+    return f"{limit - used} of {limit} are free"
+
+
+def _check_senders(connection: Connection, settings: RelaySettings) -> str:
+    # The sender of our own slot does not count: it goes when the server notices that the relay has gone.
+    sql = """select current_setting('max_wal_senders')::int,
+                    (select count(*)::int from pg_catalog.pg_stat_replication
+                      where pid not in (select active_pid from pg_catalog.pg_replication_slots
+                                         where slot_name = %s and active_pid is not null))"""
+    limit, used = query(connection, sql, settings.slot)[0]
+    if used >= limit:
+        raise RefusedError(
+            f"{used} of {limit} WAL senders are in use, and the relay needs one",
+            "raise max_wal_senders and restart the server",
         )
     return f"{limit - used} of {limit} are free"
 

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 
 from bwtui.pgoutput.messages import Relation
 from bwtui.source.catalog import TableInfo, load_relation
-from bwtui.source.connection import Connection, connect, execute, quote_identifier, quote_literal
+from bwtui.source.connection import (
+    Connection,
+    connect,
+    execute,
+    holds_any_bytes,
+    quote_identifier,
+    quote_literal,
+    value_encoding_sql,
+)
 from bwtui.source.publication import PublishedTable
 
 
@@ -24,7 +32,7 @@ class SnapshotTable:
     estimate: int | None
 
 
-class RowWriter:
+class _RowWriter:
     """The file that COPY writes to: psycopg2 gives it one row a call."""
 
     def __init__(self, on_row: Callable[[bytes], None]) -> None:
@@ -64,5 +72,14 @@ def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[by
     # ONLY, as pgoutput does: rows of an inheriting table come with that table itself.
     source = name if table.partitioned else f"only {name}"
     where = f" where {table.row_filter}" if table.row_filter else ""
+    copy_out(connection, f"select {columns} from {source}{where}", on_row)
+
+
+def copy_out(connection: Connection, sql: str, on_row: Callable[[bytes], None]) -> None:
+    """Give ``on_row`` every row of a query, as a line of COPY's text format. Raises psycopg2.Error."""
+    any_bytes = holds_any_bytes(connection)
     with connection.cursor() as cursor:
-        cursor.copy_expert(f"copy (select {columns} from {source}{where}) to stdout", RowWriter(on_row))
+        # psycopg2 itself goes on to speak UTF-8, as for the names in ``sql``; COPY's data passes it by.
+        cursor.execute(value_encoding_sql(any_bytes))
+        cursor.copy_expert(f"copy ({sql}) to stdout", _RowWriter(on_row))
+        cursor.execute(value_encoding_sql(any_bytes=False))

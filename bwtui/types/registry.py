@@ -121,6 +121,19 @@ def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], check_utf8
     return _find(oid, typmod, catalog, check_utf8, _MAX_DEPTH)
 
 
+def key_codec(codec: Codec) -> Codec:
+    """Return the codec of a column as part of the key: the widest of its family.
+
+    A key's bytes hold its schema's id. With one form for all integers, and text for every numeric, ALTER TYPE
+    within the family leaves the keys, and so the partitions, as they are.
+    """
+    if codec.avro == "int":
+        return integers.INT8
+    if isinstance(codec.avro, dict) and codec.avro.get("logicalType") == "decimal":
+        return text_codec("numeric")
+    return codec
+
+
 def _find(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], check: bool, depth: int) -> Codec:
     make = _BUILT_IN.get(oid)
     if make is not None:

@@ -90,7 +90,13 @@ def test_our_bytes_are_fastavros_and_read_back(table: Table, check_utf8: bool) -
     for row in rows:
         fields = [sample.text for sample in row]
         record = expected(columns, row, HAS_ESCAPES in encoder.value_schema)
-        key_record = expected(columns[::2], row[::2], HAS_ESCAPES in encoder.key_schema)
+        key_row = [
+            Sample(s.text, s.text.decode())
+            if p.codec.pg_type == "numeric" and isinstance(s.text, bytes)
+            else s
+            for p, s in zip(encoder.key_plans, row[::2], strict=True)
+        ]
+        key_record = expected(columns[::2], key_row, HAS_ESCAPES in encoder.key_schema)
         key, value = bound.both(fields)
         assert (key, value) == (bound.key(fields), bound.value(fields))
         assert key is not None

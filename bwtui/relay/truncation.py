@@ -1,0 +1,22 @@
+"""The message of --truncate-topic: a JSON object that says which table was emptied, when and how."""
+
+import json
+
+from bwtui.lsn import format_lsn
+from bwtui.pgoutput.messages import Truncate
+from bwtui.relay.routing import Route
+from bwtui.sink.base import Message
+
+
+def truncate_message(route: Route, truncate: Truncate, commit_lsn: int, xid: int, timestamp: int) -> Message:
+    """Return the message for one of the tables of ``truncate``; its key is ``schema.table``."""
+    name = route.relation.qualified_name
+    told = {
+        "table": name,
+        "topic": route.topic,
+        "commit_lsn": format_lsn(commit_lsn),
+        "xid": xid,
+        "cascade": truncate.cascade,
+        "restart_identity": truncate.restart_identity,
+    }
+    return Message(name.encode(), json.dumps(told).encode(), timestamp)
