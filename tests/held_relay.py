@@ -19,6 +19,7 @@ from bwtui.relay.report import Report
 from bwtui.relay.routing import Router
 from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
+from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, TopicLimits
 from bwtui.sink.dead_letter import DeadLetters
@@ -126,16 +127,18 @@ class HeldRelay:
         self.memory = SlotMemory(folder, "1", "test", slot)
         router = Router(settings, self.sink, _Registry(), self.report, lambda seconds: None)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
+        toast = ToastFill(settings, lambda question: router.ask(question))
         parts = Parts(
-            settings,
-            self.report,
-            self.sink,
-            router,
-            policy,
-            Samples(),
-            self.memory,
-            self._stop.is_set,
-            bytes(8),
+            settings=settings,
+            report=self.report,
+            sink=self.sink,
+            router=router,
+            policy=policy,
+            toast=toast,
+            samples=Samples(),
+            memory=self.memory,
+            stop_requested=self._stop.is_set,
+            session=bytes(8),
         )
         self._close_router = router.close
         self.stream = ReplicationStream(connect_raw(dsn), slot, ["everything"])

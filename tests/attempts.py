@@ -1,0 +1,136 @@
+"""``bwtui connect --headless`` as a user runs it, to its end, and what it leaves behind."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from bwtui.relay.lock import is_held
+from bwtui.sandbox.supervisor import Services
+from tests.database import session
+
+_COMMAND = [sys.executable, "-c", "from bwtui.cli.main import main; main()"]
+#: Every refusal comes sooner than this, the wait for an active slot and for a silent broker included.
+QUICK_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The last status object."""
+        found: dict[str, Any] = json.loads(self.stdout.splitlines()[-1])
+        return found
+
+
+class Attempts:
+    """Runs of the relay with one slot, one topic prefix and one state folder."""
+
+    def __init__(self, services: Services, folder: Path) -> None:
+        self.services = services
+        self.name = f"attempt_{secrets.token_hex(5)}"
+        self.state = folder / "state"
+        self._folder = folder
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("BWTUI_", "PG"))}
+        self._environment |= {"BWTUI_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(folder)}
+
+    def run(self, dsn: str, *args: str) -> Ended:
+        """Run ``bwtui connect`` on ``dsn`` until it has caught up or ends on an error."""
+        full = ["connect", "--headless", "--json", "--until-caught-up", "-s", self.name, "-p", self.name]
+        full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry]
+        return self.command(*full, *args)
+
+    def start(self, dsn: str, *args: str) -> "subprocess.Popen[str]":
+        """Start ``bwtui connect`` without an end; the caller ends it."""
+        full = [*_COMMAND, "connect", "--headless", "--json", "-s", self.name, "-p", self.name]
+        full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry, *args]
+        return subprocess.Popen(
+            full,
+            env=self._environment,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def command(self, *args: str) -> Ended:
+        """Run a command of ``bwtui``."""
+        start = time.monotonic()
+        ran = subprocess.run(
+            [*_COMMAND, *args],
+            env=self._environment,
+            cwd=self._folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return Ended(ran.returncode, ran.stdout, ran.stderr, time.monotonic() - start)
+
+    def succeed(self, dsn: str, *args: str) -> Ended:
+        """Run the relay, and see that it ends well."""
+        ended = self.run(dsn, *args)
+        assert ended.code == 0, ended.stderr
+        assert ended.stderr == ""
+        return ended
+
+    def fail(self, dsn: str, code: int, *args: str, server: str | None = None) -> tuple[str, str]:
+        """Run the relay, see that it is refused as it should be, and return the error and its hint.
+
+        ``server``: where to look for what was left behind, if that is not ``dsn``; empty for nowhere.
+        """
+        look_at = dsn if server is None else server
+        before = _left(look_at)
+        ended = self.run(dsn, *args)
+        lines = ended.stderr.splitlines()
+        assert [line.partition(": ")[0] for line in lines] == ["bwtui", "hint"], ended.stderr
+        assert lines[0].startswith("bwtui: error: ")
+        assert ended.code == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert "unexpected" not in ended.stderr
+        assert ended.seconds < QUICK_SECONDS
+        assert _left(look_at) == before
+        self._check_folder(ended, dsn)
+        return lines[0].removeprefix("bwtui: error: "), lines[1].removeprefix("hint: ")
+
+    def _check_folder(self, ended: Ended, dsn: str) -> None:
+        """See that no socket and no lock are left, and that no file and no output holds the password."""
+        os.environ["BWTUI_STATE_HOME"] = str(self.state)
+        try:
+            assert not is_held(self.name)
+        finally:
+            del os.environ["BWTUI_STATE_HOME"]
+        assert not list(self.state.rglob("*.sock"))
+        texts = [ended.stdout, ended.stderr, *(p.read_text() for p in self.state.rglob("*") if p.is_file())]
+        secret = password(dsn)
+        assert not secret or not any(secret in text for text in texts)
+
+
+def password(dsn: str) -> str:
+    """Return the password of a connection URI, or an empty string."""
+    try:
+        return urlsplit(dsn).password or ""
+    except ValueError:
+        return ""
+
+
+def _left(dsn: str) -> tuple[list[str], list[str]]:
+    if not dsn:
+        return [], []
+    with session(dsn) as opened:
+        return opened.slots(), opened.publications()

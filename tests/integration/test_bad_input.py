@@ -1,0 +1,386 @@
+"""Bad input: one plain sentence with a hint, the documented exit code, and nothing left behind."""
+
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.source.connection import connect_raw
+from bwtui.source.stream import ReplicationStream
+from tests.attempts import Attempts
+from tests.database import Session, session
+from tests.second_postgres import SecondPostgres
+
+PASSWORD = "topsecret-4711"
+
+
+@pytest.fixture
+def attempts(services: Services, tmp_path: Path) -> Attempts:
+    """Runs of the relay, with a state folder of the test's own."""
+    return Attempts(services, tmp_path)
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Session]:
+    """A session on a database with one table of three rows."""
+    with closing(Session(database)) as opened:
+        opened.run("create table orders (id int primary key, note text, secret text)")
+        opened.run("insert into orders select i, 'note', 'secret' from generate_series(1, 3) i")
+        yield opened
+
+
+@pytest.fixture
+def role(source: Session) -> Iterator[str]:
+    """A role that may log in and replicate, and no more."""
+    name = f"role_{secrets.token_hex(4)}"
+    source.run(f"create role {name} login replication password '{PASSWORD}'")
+    yield name
+    source.run(f"drop owned by {name}")
+    source.run(f"drop role {name}")
+
+
+def as_role(dsn: str, role: str, password: str = PASSWORD) -> str:
+    """Return the connection URI for another role."""
+    parts = urlsplit(dsn)
+    return parts._replace(netloc=f"{role}:{password}@{parts.hostname}:{parts.port}").geturl()
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# -- connections ---------------------------------------------------------------------------------------------
+
+
+def test_server_unreachable(attempts: Attempts) -> None:
+    dsn = f"postgresql://me:{PASSWORD}@127.0.0.1:{free_port()}/shop"
+    error, hint = attempts.fail(dsn, 4, server="")
+    assert "can't connect to PostgreSQL" in error
+    assert "-d/--postgres" in hint
+
+
+def test_host_unknown(attempts: Attempts) -> None:
+    error, _ = attempts.fail(f"postgresql://me:{PASSWORD}@no-such-host.invalid/shop", 4, server="")
+    assert "no-such-host.invalid" in error
+
+
+def test_wrong_password(attempts: Attempts, database: str, role: str) -> None:
+    error, hint = attempts.fail(as_role(database, role, PASSWORD + "x"), 4, server=database)
+    assert "password authentication failed" in error
+    assert "PGPASSWORD" in hint
+
+
+def test_database_that_does_not_exist(attempts: Attempts, database: str) -> None:
+    dsn = urlsplit(database)._replace(path="/no_such_database").geturl()
+    error, hint = attempts.fail(dsn, 4, server=database)
+    assert "no_such_database" in error
+    assert "database" in hint
+
+
+def test_a_server_that_is_no_postgresql(attempts: Attempts, services: Services) -> None:
+    broker = services.broker.rpartition(":")[2]
+    attempts.fail(f"postgresql://me:{PASSWORD}@127.0.0.1:{broker}/shop", 4, server="")
+
+
+def test_no_connection_left_for_the_role(
+    attempts: Attempts, database: str, source: Session, role: str
+) -> None:
+    source.run(f"alter role {role} connection limit 0")
+    error, hint = attempts.fail(as_role(database, role), 4, server=database)
+    assert "too many connections" in error
+    assert "raise the limit" in hint
+
+
+def test_broker_unreachable(attempts: Attempts, database: str, source: Session) -> None:
+    error, hint = attempts.fail(database, 4, "-b", f"127.0.0.1:{free_port()}")
+    assert "can't reach Kafka at 127.0.0.1:" in error
+    assert "-b/--broker" in hint
+
+
+def test_broker_that_is_no_kafka(
+    attempts: Attempts, database: str, source: Session, services: Services
+) -> None:
+    error, _ = attempts.fail(database, 4, "-b", f"127.0.0.1:{urlsplit(services.postgres).port}")
+    assert "can't reach Kafka" in error
+
+
+def test_registry_unreachable(attempts: Attempts, database: str, source: Session) -> None:
+    error, hint = attempts.fail(database, 4, "-r", f"http://me:{PASSWORD}@127.0.0.1:{free_port()}")
+    assert "can't reach the schema registry at http://127.0.0.1:" in error
+    assert "-r/--schema-registry" in hint
+    assert PASSWORD not in error
+
+
+def test_registry_at_another_path(
+    attempts: Attempts, database: str, source: Session, services: Services
+) -> None:
+    error, hint = attempts.fail(database, 4, "-r", services.schema_registry + "/nothing/here")
+    assert "schema registry" in error
+    assert "-r/--schema-registry" in hint
+
+
+# -- what the role may do ------------------------------------------------------------------------------------
+
+
+def test_role_without_replication(attempts: Attempts, database: str, source: Session, role: str) -> None:
+    source.run(f"alter role {role} noreplication")
+    error, hint = attempts.fail(as_role(database, role), 2, server=database)
+    assert f"role {role} may not replicate" in error
+    assert f"ALTER ROLE {role} REPLICATION" in hint
+
+
+def test_role_that_may_not_read(attempts: Attempts, database: str, source: Session, role: str) -> None:
+    source.run(f"create publication bwtui_{attempts.name} for all tables")
+    error, hint = attempts.fail(as_role(database, role), 2, server=database)
+    assert f"role {role} may not read public.orders" in error
+    assert f"GRANT SELECT ON public.orders TO {role}" in hint
+
+
+def test_role_that_may_not_publish(attempts: Attempts, database: str, source: Session, role: str) -> None:
+    source.run(f"grant select on orders to {role}")
+    error, hint = attempts.fail(as_role(database, role), 2, server=database)
+    assert "can't create publication" in error
+    assert f'create publication "bwtui_{attempts.name}" for table "public"."orders"' in hint
+
+
+def test_columns_that_may_not_be_read(attempts: Attempts, database: str, source: Session, role: str) -> None:
+    source.run(f"create publication bwtui_{attempts.name} for all tables")
+    source.run(f"grant select (id, note) on orders to {role}")
+    error, hint = attempts.fail(as_role(database, role), 2, server=database)
+    assert "public.orders" in error
+    assert f"GRANT SELECT ON public.orders TO {role}" in hint
+
+
+def test_schema_that_may_not_be_used(attempts: Attempts, database: str, source: Session, role: str) -> None:
+    source.run("create schema hidden; create table hidden.t (id int primary key)")
+    source.run(f"create publication bwtui_{attempts.name} for table hidden.t")
+    source.run(f"grant select on hidden.t to {role}")
+    error, hint = attempts.fail(as_role(database, role), 2, server=database)
+    assert "hidden.t" in error
+    assert f"GRANT USAGE ON SCHEMA hidden TO {role}" in hint
+
+
+def test_row_security_hides_nothing(attempts: Attempts, database: str, source: Session, role: str) -> None:
+    source.run("alter table orders enable row level security")
+    source.run("create policy only_some on orders using (id < 3)")
+    source.run(f"create publication bwtui_{attempts.name} for all tables")
+    source.run(f"grant select on orders to {role}")
+    error, hint = attempts.fail(as_role(database, role), 2, server=database)
+    assert "public.orders" in error
+    assert f"ALTER ROLE {role} BYPASSRLS" in hint
+    source.run(f"alter role {role} bypassrls")
+    assert attempts.succeed(as_role(database, role)).status["tables"]["public.orders"]["snapshot_rows"] == 3
+
+
+# -- tables and settings -------------------------------------------------------------------------------------
+
+
+def test_unkeyed_table(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("create table unkeyed (i int)")
+    error, hint = attempts.fail(database, 2)
+    assert "public.unkeyed" in error
+    assert "allow with -u" in hint
+    attempts.succeed(database, "-u")
+
+
+def test_unkeyed_table_of_a_publication_without_its_key(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    source.run("alter table orders replica identity nothing")
+    error, _ = attempts.fail(database, 2)
+    assert "public.orders" in error
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--table", "nothing"], "no table matches"),
+        (["--table", "(unclosed"], "--table"),
+        (["--exclude-table", "*"], "--exclude-table"),
+        (["--endpos", "yesterday"], "--endpos"),
+        (["-s", "Not-A-Slot"], "slot"),
+        (["-C", "enable.idempotence=false"], "enable.idempotence=false is refused"),
+        (["-C", "acks=1"], "acks=1 is refused"),
+        (["-C", "no.such.property=1"], "no.such.property"),
+        (["-C", "linger.ms=soon"], "queue.buffering.max.ms"),
+        (["-C", "without-a-value"], "KEY=VALUE"),
+        (["-T", "no.such.property=1"], "no.such.property"),
+        (["-e", "ignore"], "ignore"),
+        (["-f", "xml"], "xml"),
+        (["-r", "ftp://registry"], "ftp"),
+        (["-d", "host=127.0.0.1 port"], "connection string"),
+        (["-d", "host=127.0.0.1 no_such_keyword=1"], "connection string"),
+        (["-d", f"postgresql://me:{PASSWORD}@[half/shop"], "connection string"),
+        (["-d", f"host=127.0.0.1 password={PASSWORD} port"], "connection string"),
+        (["-d", "host=127.0.0.1 port=many"], "port"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_settings(args: list[str], said: str, attempts: Attempts, database: str, source: Session) -> None:
+    error, hint = attempts.fail(database, 2, *args)
+    assert said in error
+    assert hint
+    assert PASSWORD not in error + hint
+
+
+# -- slots ---------------------------------------------------------------------------------------------------
+
+
+def test_slot_of_another_plugin(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("select pg_create_logical_replication_slot(%s, 'test_decoding')", attempts.name)
+    error, hint = attempts.fail(database, 2)
+    assert f"slot {attempts.name} belongs to another plugin, test_decoding" in error
+    assert "-s/--slot" in hint
+
+
+def test_physical_slot(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("select pg_create_physical_replication_slot(%s)", attempts.name)
+    try:
+        error, _ = attempts.fail(database, 2)
+        assert "physical replication" in error
+    finally:
+        source.run("select pg_drop_replication_slot(%s)", attempts.name)
+
+
+def test_slot_of_another_database(
+    attempts: Attempts, database: str, source: Session, services: Services
+) -> None:
+    with session(services.postgres) as elsewhere:
+        elsewhere.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", attempts.name)
+        try:
+            error, _ = attempts.fail(database, 2)
+        finally:
+            elsewhere.run("select pg_drop_replication_slot(%s)", attempts.name)
+    assert f"slot {attempts.name} belongs to database postgres" in error
+
+
+def test_slot_already_active(attempts: Attempts, database: str, source: Session) -> None:
+    source.run(f"create publication bwtui_{attempts.name} for all tables")
+    source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", attempts.name)
+    connection = connect_raw(database)
+    pid = connection.backend_pid
+    stream = ReplicationStream(connection, attempts.name, [f"bwtui_{attempts.name}"])
+    try:
+        error, hint = attempts.fail(database, 2)
+    finally:
+        stream.finish()
+    assert f"slot {attempts.name} is already active" in error
+    assert str(pid) in error
+    assert "-s/--slot" in hint
+
+
+def test_slot_without_its_publication(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", attempts.name)
+    error, hint = attempts.fail(database, 2)
+    assert f"publication bwtui_{attempts.name} does not" in error
+    assert "--publication" in hint
+
+
+def test_slot_moved_by_someone_else(attempts: Attempts, database: str, source: Session) -> None:
+    """A gap is refused for good, not hidden."""
+    attempts.succeed(database)
+    source.run("insert into orders values (4, 'in the gap')")
+    source.run("select pg_replication_slot_advance(%s, pg_current_wal_lsn())", attempts.name)
+    for _ in range(2):
+        error, hint = attempts.fail(database, 5)
+        assert f"slot {attempts.name} was moved to" in error
+        assert f"bwtui slots drop {attempts.name}" in hint
+
+
+def test_slot_dropped_by_someone_else(attempts: Attempts, database: str, source: Session) -> None:
+    attempts.succeed(database)
+    source.run("select pg_drop_replication_slot(%s)", attempts.name)
+    error, hint = attempts.fail(database, 5)
+    assert f"slot {attempts.name} is gone" in error
+    assert f"bwtui slots drop {attempts.name}" in hint
+
+
+def test_slot_dropped_and_made_again(attempts: Attempts, database: str, source: Session) -> None:
+    """Debezium lost rows here without a word (DBZ-5739)."""
+    attempts.succeed(database)
+    source.run("select pg_drop_replication_slot(%s)", attempts.name)
+    source.run("insert into orders values (4, 'in the gap')")
+    source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", attempts.name)
+    error, _ = attempts.fail(database, 5)
+    assert f"slot {attempts.name} was moved to" in error
+
+
+def test_the_way_out_of_a_gap_is_the_one_in_the_hint(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    attempts.succeed(database)
+    source.run("insert into orders values (4, 'in the gap')")
+    source.run("select pg_replication_slot_advance(%s, pg_current_wal_lsn())", attempts.name)
+    attempts.fail(database, 5)
+    dropped = attempts.command("slots", "drop", attempts.name, "-d", database, "--yes")
+    assert dropped.code == 0, dropped.stderr
+    status = attempts.succeed(database).status
+    assert status["tables"]["public.orders"]["snapshot_rows"] == 4
+
+
+# -- a server with other settings ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def second(sandbox: Sandbox) -> Iterator[SecondPostgres]:
+    """Another PostgreSQL, stopped; the test starts it with the settings it needs."""
+    server = SecondPostgres(sandbox)
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def other_settings(second: SecondPostgres) -> Iterator[SecondPostgres]:
+    """The other PostgreSQL, stopped again after the test."""
+    yield second
+    second.stop()
+
+
+def test_wal_level(attempts: Attempts, other_settings: SecondPostgres) -> None:
+    other_settings.start(wal_level="replica")
+    error, hint = attempts.fail(other_settings.dsn, 2)
+    assert "wal_level is replica, not logical" in error
+    assert "ALTER SYSTEM SET wal_level = logical" in hint
+
+
+def test_too_few_slots(attempts: Attempts, other_settings: SecondPostgres) -> None:
+    """The snapshot needs a slot of its own beside the permanent one; -x does not."""
+    other_settings.start(wal_level="logical", max_replication_slots="1")
+    error, hint = attempts.fail(other_settings.dsn, 2)
+    assert "0 of 1 replication slots are in use, and the relay needs 2" in error
+    assert "max_replication_slots" in hint
+    attempts.succeed(other_settings.dsn, "-x")
+    with session(other_settings.dsn) as opened:
+        opened.run("select pg_drop_replication_slot(%s)", attempts.name)
+
+
+def test_no_wal_sender_left(attempts: Attempts, other_settings: SecondPostgres) -> None:
+    other_settings.start(wal_level="logical", max_wal_senders="0")
+    error, hint = attempts.fail(other_settings.dsn, 2)
+    assert "max_wal_senders" in error + hint
+
+
+def test_slot_lost(attempts: Attempts, other_settings: SecondPostgres) -> None:
+    limits = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    other_settings.start(wal_level="logical", **limits)
+    with session(other_settings.dsn) as opened:
+        opened.run("create table lost (id int primary key, filler text)")
+        attempts.succeed(other_settings.dsn)
+        sql = "select wal_status from pg_replication_slots where slot_name = %s"
+        while opened.value(sql, attempts.name) != "lost":
+            opened.run("insert into lost select coalesce(max(id), 0) + 1 from lost")
+            opened.run("select pg_switch_wal()")
+            opened.run("checkpoint")
+        error, hint = attempts.fail(other_settings.dsn, 5)
+        opened.run("select pg_drop_replication_slot(%s)", attempts.name)
+        opened.run("drop table lost")
+    assert f"slot {attempts.name} lost the WAL that it needs" in error
+    assert f"bwtui slots drop {attempts.name}" in hint

@@ -1,0 +1,77 @@
+"""A PostgreSQL of a test's own, with settings that the shared sandbox must not have."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import psycopg2
+
+from bwtui.sandbox.artifacts import ArtifactStore
+from bwtui.sandbox.layout import Layout, ServerUser
+from bwtui.sandbox.ports import LOOPBACK, choose
+from bwtui.sandbox.postgres import programs
+from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox
+from tests.waiting import eventually
+
+
+class SecondPostgres:
+    """One cluster that can be started again and again with other settings; it trusts everybody."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        layout = Layout(sandbox.folder)
+        self._programs = programs(layout, layout.recall(), ArtifactStore(), DEFAULT_MAJOR) / "bin"
+        self._user = ServerUser.needed()
+        # Not a folder of pytest's: its own server user has to get there.
+        self._folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port = choose(["postgres"], {})["postgres"]
+        self.dsn = f"postgresql://postgres@{LOOPBACK}:{self._port}/postgres"
+        if self._user:
+            os.chown(self._folder, self._user.uid, self._user.gid)
+        options = ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        self._run("initdb", "--pgdata", str(self._folder / "data"), *options).wait(120)
+
+    def start(self, **settings: str) -> None:
+        """Start it with ``settings``; it must not run."""
+        chosen = {"listen_addresses": LOOPBACK, "port": str(self._port), "fsync": "off"}
+        chosen |= {"unix_socket_directories": ""} | settings
+        given = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
+        self._process = self._run("postgres", "-D", str(self._folder / "data"), *given)
+        eventually("the second PostgreSQL answers", self._answers, 60)
+
+    def stop(self) -> None:
+        """Stop it, if it runs."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(60)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stop it and remove its files."""
+        self.stop()
+        shutil.rmtree(self._folder)
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, "the second PostgreSQL did not start"
+        try:
+            psycopg2.connect(self.dsn, connect_timeout=2).close()
+        except psycopg2.OperationalError:
+            return False
+        return True
+
+    def _run(self, program: str, *args: str) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [str(self._programs / program), *args],
+            user=self._user.uid if self._user else None,
+            group=self._user.gid if self._user else None,
+            extra_groups=[] if self._user else None,
+            env={"LC_ALL": "C", "TZ": "UTC", "PATH": os.environ["PATH"]},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
