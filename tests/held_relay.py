@@ -127,7 +127,7 @@ class HeldRelay:
         self.memory = SlotMemory(folder, "1", "test", slot)
         router = Router(settings, self.sink, _Registry(), self.report, lambda seconds: None)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
-        toast = ToastFill(settings, lambda question: router.ask(question))
+        toast = ToastFill(settings, router.ask)
         parts = Parts(
             settings=settings,
             report=self.report,

@@ -57,14 +57,14 @@ class SlotMemory:
     def _write(self, last: Remembered) -> None:
         if last == self.last:
             return
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        with partial.open("w") as file:
-            json.dump(asdict(last), file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(self.path)
-        _fsync_folder(self.path.parent)
+        try:
+            _write_durably(self.path, json.dumps(asdict(last)))
+        except OSError as error:
+            # Nothing is confirmed that is not remembered, so the relay ends here.
+            raise BwtuiError(
+                f"the relay's memory {self.path} can't be written: {error.strerror}",
+                "free disk space, or set BWTUI_STATE_HOME to a folder that can be written; then start again",
+            ) from error
         self.last = last
 
     def forget(self) -> None:
@@ -111,6 +111,17 @@ class SlotMemory:
                 f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
             ) from error
         return found if (found.system_identifier, found.database, found.slot) == self._identity else None
+
+
+def _write_durably(path: Path, text: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    with partial.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+    _fsync_folder(path.parent)
 
 
 def _fsync_folder(folder: Path) -> None:
