@@ -59,6 +59,8 @@ create table public.orders (
     deliver_at  timestamp
 );
 create index on public.orders (customer_id);
+-- The whole old row comes along, so that the screens can show before and after.
+alter table public.orders replica identity full;
 
 create table public.order_items (
     order_id   bigint not null references public.orders deferrable initially deferred,
