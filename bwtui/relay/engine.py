@@ -302,7 +302,7 @@ class Engine:
                 streaming.run()
                 return
             except Redrive as redrive:
-                careful_until = self._recover(parts, acks, redrive)
+                careful_until = max(self._recover(parts, acks, redrive), streaming.begun_lsn + 1)
                 acks = Acknowledgements(acks.confirmed)
             except ConnectionFailed as error:
                 self._report.error("outage", error)

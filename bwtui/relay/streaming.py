@@ -67,6 +67,7 @@ class Streaming:
         self._confirmed = 0
         self._confirmed_at = 0.0
         self._told_at = 0.0
+        self._stop_by = 0.0
         #: Rows up to this LSN are sent one at a time, to find the one that Kafka refuses.
         self.careful_until = 0
         self._last: tuple[Route, DroppedRow] | None = None
@@ -99,15 +100,21 @@ class Streaming:
         self._finish()
 
     def _loop(self) -> None:
-        stop_by: float | None = None
         while self._target is None or self._acks.confirmed < self._target:
-            if self._parts.stop_requested():
-                # The open transaction is read to its end, so that a restart has nothing to repeat.
-                stop_by = stop_by or time.monotonic() + _STOP_SECONDS
-                if not self._in_transaction or time.monotonic() > stop_by:
-                    return
+            if self._is_time_to_stop():
+                return
             if not self._step() and self._acks.is_idle:
                 self._stream.wait(0.25)
+
+    def _is_time_to_stop(self) -> bool:
+        """Whether a stop was asked for; the open transaction is read to its end, if that does not take long.
+
+        A restart then has nothing to repeat.
+        """
+        if not self._parts.stop_requested():
+            return False
+        self._stop_by = self._stop_by or time.monotonic() + _STOP_SECONDS
+        return not self._in_transaction or time.monotonic() > self._stop_by
 
     def pulse(self, seconds: float) -> None:
         """Wait, keep server and spans going, and raise StopRequested or Redrive when it is time to."""
@@ -115,6 +122,11 @@ class Streaming:
         self._settle(idle=False)
         if self._parts.stop_requested():
             raise StopRequested
+
+    @property
+    def begun_lsn(self) -> int:
+        """Where the newest transaction of which anything was read commits."""
+        return self._commit_lsn
 
     def abandon(self) -> None:
         """Close the session at once; nothing happens where `run` ended in order."""
@@ -135,7 +147,10 @@ class Streaming:
         self._parts.sink.poll(0)
         self._settle(idle=not had_data)
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
-            self.pulse(0.02)
+            self._parts.sink.poll(0.02)
+            self._settle(idle=False)
+            if self._is_time_to_stop():
+                break
         return had_data
 
     def _read(self) -> bool:

@@ -1,0 +1,130 @@
+"""Sinks that do what a broker does on its worst days; each holds what became durable in ``delivered``."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from bwtui.relay.ack import Span
+from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits
+
+
+class MemorySink:
+    """Takes every message, and makes it durable at the next poll; see `bwtui.sink.base.Sink`."""
+
+    def __init__(self) -> None:
+        self.delivered: list[tuple[str, Message]] = []
+        self._waiting: deque[tuple[str, Message, Span]] = deque()
+        self._failures: list[DeliveryFailure] = []
+
+    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+        """Accept ``messages``."""
+        span.pending += len(messages)
+        self._waiting += ((topic, message, span) for message in messages)
+
+    def poll(self, timeout: float) -> None:
+        """Let everything that waits arrive."""
+        while self._waiting:
+            self._arrive(*self._waiting.popleft())
+
+    def flush(self, timeout: float) -> bool:
+        """Let everything that waits arrive."""
+        self.poll(timeout)
+        return not self._waiting
+
+    def take_failures(self) -> list[DeliveryFailure]:
+        """Return the failures since the last call."""
+        failures, self._failures = self._failures, []
+        return failures
+
+    def outage(self) -> str | None:
+        """There is never one."""
+        return None
+
+    def discard(self) -> None:
+        """Forget what waits; nobody counts it down any more."""
+        self._waiting.clear()
+        self._failures.clear()
+
+    def queued(self) -> int:
+        """Messages that wait."""
+        return len(self._waiting)
+
+    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
+        """Every topic is there."""
+        return TopicLimits(1 << 20, compacted=keyed)
+
+    def marks(self, topic: str) -> Marks:
+        """One partition, which ends behind what was delivered."""
+        return {0: sum(name == topic for name, _ in self.delivered)}
+
+    def keys(
+        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
+    ) -> Iterator[tuple[bytes, bool]]:
+        """Yield the keys of what was delivered."""
+        found = [message for name, message in self.delivered if name == topic]
+        yield from ((m.key, m.value is None) for m in found[start[0] : end[0]] if m.key is not None)
+
+    def check(self) -> dict[str, Any]:
+        """Everything is well."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _arrive(self, topic: str, message: Message, span: Span) -> None:
+        self.delivered.append((topic, message))
+        span.pending -= 1
+
+    def _fail(self, topic: str, message: Message, span: Span, reason: str, *, is_outage: bool) -> None:
+        span.failed += 1
+        self._failures.append(DeliveryFailure(topic, reason, is_outage, None, message, span))
+
+
+class Reject(MemorySink):
+    """Refuses every message of which ``refuses`` says so, for good."""
+
+    def __init__(self, refuses: Callable[[Message], bool]) -> None:
+        super().__init__()
+        self._refuses = refuses
+
+    def _arrive(self, topic: str, message: Message, span: Span) -> None:
+        if self._refuses(message):
+            self._fail(topic, message, span, "refused", is_outage=False)
+        else:
+            super()._arrive(topic, message, span)
+
+
+class FailAfterWrite(MemorySink):
+    """Writes the next ``lost`` messages, and then says that it failed: the lost acknowledgement."""
+
+    def __init__(self, lost: int = 0) -> None:
+        super().__init__()
+        self.lost = lost
+
+    def _arrive(self, topic: str, message: Message, span: Span) -> None:
+        if self.lost:
+            self.lost -= 1
+            self.delivered.append((topic, message))
+            self._fail(topic, message, span, "the acknowledgement was lost", is_outage=True)
+        else:
+            super()._arrive(topic, message, span)
+
+
+class HoldResponse(MemorySink):
+    """Answers only for what `release` lets go, in any order that the test likes."""
+
+    def poll(self, timeout: float) -> None:
+        """Nothing arrives by itself."""
+
+    def release(self, at: int) -> None:
+        """Let the message at place ``at`` of those that wait arrive."""
+        self._arrive(*self._take(at))
+
+    def refuse(self, at: int) -> None:
+        """Let the message at place ``at`` of those that wait fail."""
+        self._fail(*self._take(at), "refused", is_outage=False)
+
+    def _take(self, at: int) -> tuple[str, Message, Span]:
+        taken = self._waiting[at]
+        del self._waiting[at]
+        return taken
