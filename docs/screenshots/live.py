@@ -1,7 +1,7 @@
 """Make the README's screenshots from a running relay.
 
-With ``bwtui demo`` running in another terminal: ``.venv/bin/python docs/screenshots/live.py [NAME [SCENE …]]``. The
-pictures show whatever that relay does at the moment.
+With ``bwtui demo`` running: ``.venv/bin/python docs/screenshots/live.py [NAME [SCENE …]]``. The pictures show
+whatever that relay does at the moment.
 """
 
 import asyncio
