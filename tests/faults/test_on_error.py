@@ -205,6 +205,30 @@ def test_log_drops_only_the_row(
     assert kept == [f"{MARK} 7", "round 0 7", "round 1 7", "round 2 7", "round 2 7!"]
 
 
+def test_log_counts_a_row_once_that_is_read_twice(
+    services: Services, database: str, new_relay: NewRelay, table: None
+) -> None:
+    """The broker's refusal of one row makes the relay read again; the other row was dropped by then."""
+    relay = new_relay("-e", "log", "-C", f"message.max.bytes={3 * LIMIT}")
+    relay.run()
+    relay.start()
+    relay.wait_streaming()
+    # It knows the topic's limit from before.
+    execute(database, good(1))
+    relay.wait_caught_up()
+    limit_topic(services, f"{relay.name}.items", LIMIT)
+    relay.signal(signal.SIGSTOP)
+    medium = f"insert into items values (3, '{MARK}{random.randbytes(LIMIT).hex()}')"
+    execute(database, bad(2), medium, good(4))
+    execute(database, "update items set body = 'changed' where id in (1, 4)", bad(5))
+    relay.signal(signal.SIGCONT)
+    relay.wait_caught_up()
+    relay.stop()
+    assert_dropped(relay, 3)
+    assert [letter["after"]["id"] for letter in relay.letters()] == ["2", "5", "3"]
+    assert_all_but_dropped(services, database, relay, {2, 3, 5})
+
+
 @pytest.mark.parametrize("refused_by", ["relay", "broker"])
 def test_log_in_the_snapshot(
     services: Services, database: str, new_relay: NewRelay, table: None, refused_by: str
