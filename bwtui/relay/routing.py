@@ -20,7 +20,7 @@ from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.status import SchemaEntry
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Message, Sink, TopicLimits
+from bwtui.sink.base import MessageTuple, Sink, TopicLimits
 from bwtui.source.catalog import TableFilter, key_columns, load_types
 from bwtui.source.connection import Connection, connect, holds_any_bytes
 from bwtui.types.registry import TypeInfo
@@ -41,6 +41,7 @@ class Route:
     __slots__ = (
         "both",
         "both_filled",
+        "bytes",
         "column_names",
         "counters",
         "key",
@@ -74,8 +75,9 @@ class Route:
         self.key_schema_id = counters.key_schema_id
         self.refusal = refusal
         self.max_message_bytes = limits.max_message_bytes if limits else 0
-        #: Messages of the batch that is being filled.
-        self.messages: list[Message] = []
+        #: Messages of the batch that is being filled, and their bytes.
+        self.messages: list[MessageTuple] = []
+        self.bytes = 0
         self.column_names = [column.name for column in relation.columns]
         self.split = splitter(len(relation.columns))
         if bound is not None:

@@ -1,6 +1,6 @@
 """What the relay needs of a sink, and how a failed delivery is told apart from a service that is down."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,10 @@ class Message(NamedTuple):
     value: bytes | None
     timestamp: int
     headers: list[tuple[str, bytes]] | None = None
+
+
+#: What a `Message` is made of, and as good as one wherever it is only taken apart.
+MessageTuple = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,7 @@ class TopicLimits:
 class Sink(Protocol):
     """A destination of messages; every method is called from the relay's main thread."""
 
-    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+    def send(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
         """Accept ``messages``, in order, and count them in ``span.pending`` until each is durable."""
 
     def poll(self, timeout: float) -> None:

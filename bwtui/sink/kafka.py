@@ -5,7 +5,7 @@ a message refused for a full queue while the next one is taken would change the 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.relay.ack import Span
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits
+from bwtui.sink.base import DeliveryFailure, Marks, Message, MessageTuple, TopicLimits
 from bwtui.sink.config import client_config, producer_config
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
@@ -60,7 +60,7 @@ class KafkaSink:
         except KafkaException as error:
             raise _bad_setting(error) from error
 
-    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+    def send(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
         """Accept ``messages``; see `Sink.send`."""
         produce = self._producer.produce
         plain = self._report_for(span, topic, None)
@@ -73,9 +73,9 @@ class KafkaSink:
                 # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
                 produce(topic, value, key, -1, report, None, timestamp, headers)  # type: ignore[arg-type]
             except KafkaException as error:
-                self._failed(topic, error.args[0], message, span)
+                self._failed(topic, error.args[0], Message(*message), span)
             except BufferError:
-                self._failed(topic, KafkaError(KafkaError._QUEUE_FULL), message, span)
+                self._failed(topic, KafkaError(KafkaError._QUEUE_FULL), Message(*message), span)
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""
