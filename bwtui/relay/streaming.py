@@ -46,6 +46,28 @@ _STOP_SECONDS = 10.0
 _STOP_OUTAGE_SECONDS = 2.0
 
 
+class _Routes(dict[int, Route | None]):
+    """Routes by the relation's oid, built when the first row comes; None is a table that is filtered out.
+
+    Not when the RELATION comes: PostgreSQL also announces a partition whose rows all come through its root,
+    and a topic of its own would stay empty for ever.
+    """
+
+    def __init__(self, build: Callable[[Relation], Route | None]) -> None:
+        super().__init__()
+        self._build = build
+        self._announced: dict[int, Relation] = {}
+
+    def announce(self, relation: Relation) -> None:
+        """Take note of a relation that is new or has changed."""
+        self._announced[relation.oid] = relation
+        self.pop(relation.oid, None)
+
+    def __missing__(self, oid: int) -> Route | None:
+        route = self[oid] = self._build(self._announced[oid])
+        return route
+
+
 class Streaming:
     """One session of streaming, from its START_REPLICATION until it ends or breaks."""
 
@@ -58,7 +80,7 @@ class Streaming:
         self._acks = acks
         self._target = target_lsn
         self._batch = Batch(parts.sink, acks, parts.report)
-        self._routes: dict[int, Route | None] = {}
+        self._routes = _Routes(self._route)
         self._in_transaction = False
         self._commit_lsn = 0
         self._xid = 0
@@ -267,9 +289,12 @@ class Streaming:
         known = self._routes.get(relation.oid)
         if known is not None and known.relation == relation and known.refusal is None:
             return
+        self._routes.announce(relation)
+
+    def _route(self, relation: Relation) -> Route | None:
         # The old route's messages go first, and the new one may have to wait for a service.
         self._batch.flush()
-        self._routes[relation.oid] = self._parts.router.route(relation)
+        return self._parts.router.route(relation)
 
     def _on_nothing(self, data: bytes) -> None:
         """TYPE, ORIGIN and MESSAGE say nothing that a row needs."""
@@ -336,7 +361,7 @@ class Streaming:
         assert isinstance(message, Truncate)
         topic = self._parts.settings.truncate_topic
         for oid in message.relation_oids:
-            route = self._routes.get(oid)
+            route = self._routes[oid]
             if route is not None:
                 route.counters.truncates += 1
                 route.counters.note("truncated: the topic still holds the rows from before")

@@ -46,7 +46,7 @@ select c.oid, n.nspname, c.relname, c.relreplident::text,
        c.relkind = 'p',
        case when c.reltuples >= 0 then c.reltuples::bigint end
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
- where c.relkind in ('r', 'p') and c.relpersistence = 'p' and not c.relispartition
+ where c.relkind in ('r', 'p') and c.relpersistence = 'p' and (%s or not c.relispartition)
    and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
  order by 2, 3
 """
@@ -90,9 +90,9 @@ class TableFilter:
         return not any(p.fullmatch(n) for p in self._exclude for n in names)
 
 
-def list_tables(connection: Connection) -> list[TableInfo]:
-    """Return every permanent table outside the system schemas; partitions stand behind their root."""
-    return [TableInfo(*row) for row in query(connection, _TABLES_SQL)]
+def list_tables(connection: Connection, *, partitions: bool = False) -> list[TableInfo]:
+    """Return every permanent table outside the system schemas; partitions only when they are asked for."""
+    return [TableInfo(*row) for row in query(connection, _TABLES_SQL, partitions)]
 
 
 def key_columns(connection: Connection, oid: int) -> tuple[str, ...]:

@@ -220,10 +220,13 @@ def left_out(connection: Connection, settings: RelaySettings) -> list[str]:
     names = publication.existing(connection, settings.publication_name)
     published = publication.published_tables(connection, names)
     carried = {(table.namespace, table.name) for table in published}
+    by_partition = not publication.via_root(connection, names)
     return [
         table.qualified_name
         for table in list_tables(connection)
-        if chosen(table.namespace, table.name) and (table.namespace, table.name) not in carried
+        if chosen(table.namespace, table.name)
+        and (table.namespace, table.name) not in carried
+        and not (table.partitioned and by_partition)
     ]
 
 
@@ -231,7 +234,9 @@ def _chosen(
     connection: Connection, settings: RelaySettings, published: Sequence[PublishedTable] | None
 ) -> tuple[TableInfo, ...]:
     chosen = TableFilter(settings)
-    tables = [table for table in list_tables(connection) if chosen(table.namespace, table.name)]
+    # A publication without publish_via_partition_root lists and sends partitions in place of their root.
+    found = list_tables(connection, partitions=published is not None)
+    tables = [table for table in found if chosen(table.namespace, table.name)]
     if published is not None:
         names = {(table.namespace, table.name) for table in published}
         tables = [table for table in tables if (table.namespace, table.name) in names]

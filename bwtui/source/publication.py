@@ -47,6 +47,12 @@ def existing(connection: Connection, publication: str) -> tuple[str, ...]:
     return tuple(name for name in names if name in found)
 
 
+def via_root(connection: Connection, publications: Sequence[str]) -> bool:
+    """Return whether all ``publications`` send the rows of partitions as rows of their root."""
+    sql = "select coalesce(bool_and(pubviaroot), true) from pg_catalog.pg_publication where pubname = any(%s)"
+    return bool(query(connection, sql, list(publications))[0][0])
+
+
 def published_tables(connection: Connection, publications: Sequence[str]) -> list[PublishedTable]:
     """Return the tables of ``publications``; column lists and row filters exist from PostgreSQL 15 on."""
     modern = connection.server_version >= 150000
