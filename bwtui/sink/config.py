@@ -35,6 +35,7 @@ FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "delivery.report.only.error": (("false", "0"), "every acknowledgement is counted"),
     "produce.offset.report": (("true", "1"), "every acknowledgement is counted"),
     "queuing.strategy": (("fifo",), "rows of one key stay in commit order"),
+    "allow.auto.create.topics": (("false", "0"), "bwtui makes its topics itself, with their settings"),
     "transactional.id": ((), "the relay does not use Kafka transactions"),
     "bootstrap.servers": ((), "it is what -b/--broker says"),
     "metadata.broker.list": ((), "it is what -b/--broker says"),
@@ -61,6 +62,8 @@ def producer_config(settings: RelaySettings) -> dict[str, Any]:
         config["client.id"] = f"bwtui-{settings.slot}"
     return config | {
         "bootstrap.servers": settings.broker,
+        # A topic that was deleted must not come back with the broker's defaults, and unnoticed.
+        "allow.auto.create.topics": False,
         "enable.idempotence": True,
         "acks": "all",
         "message.timeout.ms": 0,

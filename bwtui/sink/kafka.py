@@ -32,10 +32,11 @@ _MESSAGE_ERRORS = frozenset(
         KafkaError.POLICY_VIOLATION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.TOPIC_EXCEPTION,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
     }
+)
+#: The topic is not there any more: it is made again, so that nothing that comes now is lost.
+_TOPIC_GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 _CONNECTION_ERRORS = frozenset(
     {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._AUTHENTICATION}
@@ -163,6 +164,8 @@ class KafkaSink:
         hint = None
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
             hint = f"raise max.message.bytes of topic {topic}, and -C message.max.bytes"
+        elif error.code() in _TOPIC_GONE:
+            hint = f"topic {topic} was deleted; it is made again, and the rows from before are not in it"
         is_outage = error.code() not in _MESSAGE_ERRORS
         reason = f"Kafka refuses a message: {error.str()}"
         self._failures.append(DeliveryFailure(topic, reason, is_outage, hint, message, span))
