@@ -279,7 +279,9 @@ class Engine:
     def _drop_quietly(self, publications: tuple[str, ...]) -> None:
         try:
             connection = connect(self._settings.postgres)
-            publication.drop(connection, publications)
+            # The answer alone may have been lost when the slot was made; then it needs its publication.
+            if slot.slot_state(connection, self._settings.slot) is None:
+                publication.drop(connection, publications)
             connection.close()
         except (BwtuiError, psycopg2.Error):
             _log.warning("could not drop publication %s", ", ".join(publications))

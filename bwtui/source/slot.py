@@ -13,7 +13,16 @@ from psycopg import pq
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.lsn import parse_lsn
-from bwtui.source.connection import Connection, ServerError, execute, execute_raw, query, quote_identifier
+from bwtui.source.connection import (
+    Connection,
+    ServerError,
+    connection_failed,
+    execute,
+    execute_raw,
+    query,
+    quote_identifier,
+    statement_failed,
+)
 
 PLUGIN = "pgoutput"
 CURRENT_LSN = (
@@ -77,6 +86,8 @@ def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:
     try:
         row = execute_raw(connection, sql)[0]
     except ServerError as error:
+        if connection.status != pq.ConnStatus.OK:
+            raise connection_failed(error.message) from error
         raise creation_refused(error) from error
     return TemporarySlot(connection, name, parse_lsn(row[1] or "0/0"), row[2] or "")
 
@@ -114,6 +125,8 @@ def _create(connection: Connection, sql: str, *args: str) -> str:
     try:
         return str(query(connection, sql, *args)[0][0])
     except psycopg2.Error as error:
+        if connection.closed:
+            raise statement_failed(error) from error
         raise creation_refused(BwtuiError(" ".join(str(error).split()))) from error
 
 

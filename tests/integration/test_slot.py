@@ -1,0 +1,194 @@
+"""Slots on a real server: the temporary one, the copy that becomes permanent, and what others do to them."""
+
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
+from bwtui.sandbox.supervisor import Services
+from bwtui.source import slot
+from bwtui.source.connection import Connection, connect, connect_raw
+from bwtui.source.snapshot import open_snapshot
+from bwtui.source.stream import ReplicationStream
+from tests.attempts import Attempts
+from tests.database import Session
+from tests.waiting import eventually
+
+#: The server's process that streams from a slot; while a slot is made it is active too.
+STREAMING = """select active_pid from pg_replication_slots join pg_stat_replication on pid = active_pid
+                where slot_name = %s and state = 'streaming'"""
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Session]:
+    """A session on a database with one published table of one row."""
+    with closing(Session(database)) as opened:
+        opened.run("create table t (id int primary key)")
+        opened.run("insert into t values (1)")
+        opened.run("create publication everything for all tables")
+        yield opened
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """The relay's own kind of session."""
+    with closing(connect(database)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other slot has."""
+    return f"slot_{secrets.token_hex(5)}"
+
+
+def test_the_permanent_slot_stands_where_the_temporary_one_did(
+    database: str, source: Session, connection: Connection, name: str
+) -> None:
+    """Rows that are committed meanwhile are not in the snapshot, and come from the permanent slot."""
+    temporary = slot.create_temporary(connect_raw(database))
+    importer = open_snapshot(database, temporary.snapshot)
+    source.run("insert into t values (2)")
+    with importer.cursor() as cursor:
+        cursor.execute("select count(*) from public.t")
+        assert cursor.fetchone() == (1,)
+    importer.close()
+    before = slot.slot_state(connection, temporary.name)
+    slot.make_permanent(connection, temporary.name, name)
+    after = slot.slot_state(connection, name)
+    assert before is not None
+    assert after is not None
+    assert before.temporary
+    assert not after.temporary
+    assert after.confirmed_lsn == temporary.consistent_point == before.confirmed_lsn
+    assert after.restart_lsn == before.restart_lsn
+    temporary.close()
+    eventually("the temporary slot is gone", lambda: source.slots() == [name])
+
+
+def test_the_temporary_slot_dies_with_its_session(database: str, source: Session) -> None:
+    temporary = slot.create_temporary(connect_raw(database))
+    assert source.slots() == [temporary.name]
+    source.run("select pg_terminate_backend(%s)", temporary.connection.backend_pid)
+    eventually("it is gone", lambda: not source.slots())
+    temporary.close()
+
+
+def test_a_name_that_is_taken_is_refused(source: Session, connection: Connection, name: str) -> None:
+    slot.create_permanent(connection, name)
+    with pytest.raises(RefusedError, match="already exists"):
+        slot.create_permanent(connection, name)
+
+
+def test_a_slot_that_is_not_there(database: str, source: Session, name: str) -> None:
+    raw = connect_raw(database)
+    with pytest.raises(SlotLost, match="does not exist"):
+        ReplicationStream(raw, name, ["everything"])
+    raw.finish()
+
+
+def test_a_slot_that_is_read_by_somebody_else(
+    database: str, source: Session, connection: Connection, name: str
+) -> None:
+    slot.create_permanent(connection, name)
+    first = ReplicationStream(connect_raw(database), name, ["everything"])
+    raw = connect_raw(database)
+    with pytest.raises(RefusedError, match="already active"):
+        ReplicationStream(raw, name, ["everything"])
+    raw.finish()
+    first.end()
+
+
+def test_a_session_that_is_ended_by_the_server(
+    database: str, source: Session, connection: Connection, name: str
+) -> None:
+    slot.create_permanent(connection, name)
+    stream = ReplicationStream(connect_raw(database), name, ["everything"])
+    source.run("select pg_terminate_backend(%s)", stream.connection.backend_pid)
+
+    def read_on() -> bool:
+        stream.wait(0.1)
+        stream.read()
+        return False
+
+    with pytest.raises(ConnectionFailed, match="the replication connection broke"):
+        eventually("the end", read_on)
+    stream.finish()
+
+
+@pytest.fixture
+def attempts(services: Services, tmp_path: Path) -> Attempts:
+    """Runs of the relay, with a state folder of the test's own."""
+    return Attempts(services, tmp_path)
+
+
+def test_a_connection_that_was_cut_is_made_again(attempts: Attempts, database: str, source: Session) -> None:
+    """While the relay runs; nothing is lost and no snapshot is taken again."""
+    with attempts.start(database) as relay:
+        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
+        source.run("select pg_terminate_backend(%s)", first)
+        source.run("insert into t values (2)")
+        end = source.wal_end()
+        eventually("it goes on", lambda: source.confirmed(attempts.name) >= end)
+        relay.terminate()
+        out, err = relay.communicate(timeout=60)
+    assert (relay.returncode, err) == (0, "")
+    assert '"inserts": 1' in out.splitlines()[-1]
+
+
+def test_a_slot_that_is_moved_while_the_connection_is_cut_is_refused(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    """The relay looks again whenever it connects again, not at its start alone."""
+    with attempts.start(database) as relay:
+        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
+        # One statement, so that the relay is not back before the slot is moved.
+        source.run(
+            f"""do $$ begin
+                  perform pg_terminate_backend({first}, 5000);
+                  insert into t values (2);
+                end $$"""
+        )
+        source.run("select pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", attempts.name)
+        _, err = relay.communicate(timeout=60)
+    assert relay.returncode == 5, err
+    assert f"slot {attempts.name} was moved to" in err
+
+
+def test_a_slot_that_is_dropped_while_the_connection_is_cut_is_lost(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    with attempts.start(database) as relay:
+        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
+        source.run("select pg_terminate_backend(%s, 5000)", first)
+        source.run("select pg_drop_replication_slot(%s)", attempts.name)
+        _, err = relay.communicate(timeout=60)
+    assert relay.returncode == 5, err
+    assert f"slot {attempts.name} is gone" in err
+
+
+def test_a_slot_that_is_taken_by_another_consumer_is_waited_for(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    """Or held by our own old session, which the server does not know to be gone."""
+    with attempts.start(database, "--publication", "everything") as relay:
+        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
+        source.run("select pg_terminate_backend(%s, 5000)", first)
+        taker = ReplicationStream(connect_raw(database), attempts.name, ["everything"])
+        # The patience of a start is ten seconds.
+        told = eventually("it tells of it", lambda: _told(attempts, "already active"), 30)
+        assert "waiting" in told
+        taker.finish()
+        end = source.wal_end()
+        eventually("it goes on", lambda: source.confirmed(attempts.name) >= end, 30)
+        relay.terminate()
+        _, err = relay.communicate(timeout=60)
+    assert (relay.returncode, err) == (0, "")
+
+
+def _told(attempts: Attempts, words: str) -> str | None:
+    detail = attempts.command("status", attempts.name, "--json").stdout
+    return detail if words in detail else None
