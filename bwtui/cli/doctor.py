@@ -1,5 +1,7 @@
 """``bwtui doctor``: every precondition of a relay, each with what mends it; nothing is made or changed."""
 
+import contextlib
+import dataclasses
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from bwtui.errors import BwtuiError, RefusedError
 from bwtui.settings import RelaySettings
 
 if TYPE_CHECKING:
+    from bwtui.source.advice import Advice
     from bwtui.source.connection import Connection
 
 _EPILOG = """\b
@@ -62,10 +65,15 @@ def doctor(as_json: bool, **given: Any) -> None:
         results.append(result)
         if not as_json:
             click.echo(_line(result))
+    considered = _advice(settings) if results[0].error is None else []
+    if not as_json:
+        for found in considered:
+            click.echo(f"  !   {found.name}: {found.message}\n        {found.hint}")
     failed = [result.error for result in results if result.error]
     if as_json:
         checks = [result.to_json() for result in results]
-        click.echo(json.dumps({"ok": not failed, "checks": checks}))
+        warnings = [dataclasses.asdict(found) for found in considered]
+        click.echo(json.dumps({"ok": not failed, "checks": checks, "warnings": warnings}))
     if failed:
         told = f"{len(failed)} of {len(results)} preconditions do not hold"
         raise error_with_code(failed[0].exit_code, told, None)
@@ -111,6 +119,20 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
         yield _run("slot is free", lambda: _check_free(connection, settings))
     finally:
         connection.close()
+
+
+def _advice(settings: RelaySettings) -> "list[Advice]":
+    """Return what should be considered; none where it can't be found out, which a check has told then."""
+    import psycopg2
+
+    from bwtui.source.advice import advice
+    from bwtui.source.connection import connect
+
+    try:
+        with contextlib.closing(connect(settings.postgres)) as connection:
+            return list(advice(connection, settings))
+    except (BwtuiError, psycopg2.Error):
+        return []
 
 
 def _run(name: str, check: Callable[[], str]) -> Result:
