@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench venv lock clean
+.PHONY: help demo test check format bench torture campaign venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -36,6 +36,13 @@ format: .venv/installed-dev ## Format the sources, and mend what ruff can mend.
 
 bench: .venv/installed ## Measure rows per second and memory of the relay.
 	@$(BIN)/python benchmarks/relay.py $(ARGS)
+
+torture: .venv/installed-dev ## Kill the relay ten times in the snapshot and ten times while it streams.
+	BWTUI_KILLS=$${BWTUI_KILLS:-10} $(BIN)/python -m pytest --timeout 900 tests/faults/test_kill.py $(ARGS)
+
+campaign: .venv/installed-dev ## Send 500 random tables with 10,000 rows through PostgreSQL and back.
+	BWTUI_RANDOM_TABLES=$${BWTUI_RANDOM_TABLES:-500} $(BIN)/python -m pytest --timeout 1800 \
+		tests/integration/test_random_types.py $(ARGS)
 
 venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
 
