@@ -15,7 +15,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 	@printf '\nOptions go into ARGS: make demo ARGS="--headless --seconds 20"\n'
 
 demo: .venv/installed ## Start real services and show the relay live; q ends it.
