@@ -121,7 +121,11 @@ def _check_wal_level(connection: Connection) -> str:
 
 
 def _check_role(connection: Connection) -> str:
-    sql = "select rolname, rolsuper or rolreplication from pg_catalog.pg_roles where rolname = current_user"
+    # On Amazon RDS the right to replicate comes by membership in a role, not by the attribute.
+    sql = """select r.rolname, r.rolsuper or r.rolreplication or exists (
+                      select from pg_catalog.pg_roles m
+                       where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member'))
+               from pg_catalog.pg_roles r where r.rolname = current_user"""
     role, allowed = query(connection, sql)[0]
     if not allowed:
         raise RefusedError(
