@@ -13,22 +13,33 @@ RawMessage = tuple[bytes | None, bytes | None]
 
 def raw_messages(services: Services, topic: str) -> list[RawMessage]:
     """Return key and value of every message of ``topic``, partition by partition; none when it is missing."""
+    return raw_topics(services, [topic])[topic]
+
+
+def raw_topics(services: Services, topics: list[str]) -> dict[str, list[RawMessage]]:
+    """Return what `raw_messages` does of several topics, which are read at once."""
     settings = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
     with closing(Consumer(settings | {"enable.auto.commit": False})) as consumer:
         known = consumer.list_topics(timeout=30).topics
-        if topic not in known:
-            return []
-        found: list[RawMessage] = []
-        for partition in known[topic].partitions:
-            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), 30)
-            consumer.assign([TopicPartition(topic, partition, low)])
-            want = len(found) + high - low
+        places = [TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions]
+        ends = [consumer.get_watermark_offsets(place, 30) for place in places]
+        consumer.assign(
+            [TopicPartition(at.topic, at.partition, low) for at, (low, _) in zip(places, ends, strict=True)]
+        )
+        found: dict[tuple[str, int], list[RawMessage]] = {(at.topic, at.partition): [] for at in places}
+        missing = sum(high - low for low, high in ends)
 
-            def read(want: int = want) -> bool:
-                messages = consumer.consume(want - len(found), 0.2) if len(found) < want else []
-                assert not any(message.error() for message in messages)
-                found.extend((message.key(), message.value()) for message in messages)
-                return len(found) == want
+        def read() -> bool:
+            nonlocal missing
+            message = consumer.poll(0.1) if missing else None
+            if message is not None:
+                assert message.error() is None, message.error()
+                found[message.topic(), message.partition()].append((message.key(), message.value()))
+                missing -= 1
+            return not missing
 
-            eventually(f"all of {topic}", read, 60)
-        return found
+        eventually(f"all of {', '.join(topics)}", read, 60)
+    return {
+        topic: [one for place in sorted(found) if place[0] == topic for one in found[place]]
+        for topic in topics
+    }

@@ -22,7 +22,7 @@ from bwtui.relay.routing import Route
 from bwtui.sink.base import DeliveryFailure, Marks
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.connection import Connection
-from bwtui.source.snapshot import SnapshotTable, copy_rows
+from bwtui.source.snapshot import SnapshotTable, copy_rows, right_to_read
 
 _OUTAGE_PAUSE_SECONDS = 1.0
 
@@ -131,7 +131,7 @@ class Copying:
             raise ConnectionFailed(f"the snapshot of {name} was cut off: {reason}", hint) from error
         except psycopg2.Error as error:
             reason = " ".join((error.diag.message_primary or str(error)).split())
-            hint = _right_to_read(reason, table, connection)
+            hint = right_to_read(reason, table.relation, connection)
             raise RefusedError(f"the snapshot can't read {name}: {reason}", hint) from error
         self._flush()
         route.counters.snapshot_state = "done"
@@ -221,13 +221,3 @@ class Copying:
             route.relation.qualified_name, route.topic, "snapshot", identity, columns, None, encoded
         )
         self._parts.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
-
-
-def _right_to_read(reason: str, table: SnapshotTable, connection: Connection) -> str:
-    """Return the statement that lets the role of ``connection`` read ``table``."""
-    role = connection.info.user
-    if "row-level security" in reason:
-        return f"it hides rows from the role: let a superuser run: ALTER ROLE {role} BYPASSRLS"
-    if "permission denied for schema" in reason:
-        return f"let its owner run: GRANT USAGE ON SCHEMA {table.relation.namespace} TO {role}"
-    return f"let its owner run: GRANT SELECT ON {table.relation.qualified_name} TO {role}"

@@ -18,6 +18,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.lsn import format_lsn
 from bwtui.relay import picture
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.control import state_folder
 from bwtui.relay.copying import Copying
 from bwtui.relay.memory import SlotMemory
@@ -197,7 +198,8 @@ class Engine:
         settings, report, sink = self._settings, self._report, self._sink
         folder = state_folder(settings.relay_name)
         policy = RowPolicy(settings, report, DeadLetters(folder), sink)
-        router = Router(settings, sink, self._registry, report, self._pulse)
+        seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
+        router = Router(settings, sink, self._registry, report, self._pulse, seen)
         memory = SlotMemory(folder, findings.system_identifier, findings.database, settings.slot)
         if findings.slot is None:
             memory.check(None)

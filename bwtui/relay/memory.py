@@ -58,7 +58,7 @@ class SlotMemory:
         if last == self.last:
             return
         try:
-            _write_durably(self.path, json.dumps(asdict(last)))
+            write_durably(self.path, json.dumps(asdict(last)))
         except OSError as error:
             # Nothing is confirmed that is not remembered, so the relay ends here.
             raise BwtuiError(
@@ -113,7 +113,8 @@ class SlotMemory:
         return found if (found.system_identifier, found.database, found.slot) == self._identity else None
 
 
-def _write_durably(path: Path, text: str) -> None:
+def write_durably(path: Path, text: str) -> None:
+    """Replace the file so that a crash leaves the old text or the new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     with partial.open("w") as file:

@@ -17,12 +17,14 @@ from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.pgoutput.tuples import splitter
+from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.status import SchemaEntry
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple, Sink, TopicLimits
-from bwtui.source.catalog import TableFilter, key_columns, load_types
-from bwtui.source.connection import Connection, connect, holds_any_bytes
+from bwtui.source.catalog import TableFilter, load_types
+from bwtui.source.connection import Connection, connect, execute, holds_any_bytes
+from bwtui.source.history import attributes, primary_key_then
 from bwtui.types.registry import TypeInfo
 
 #: Oids below this are PostgreSQL's own types, the same in every database (transam.h, FirstNormalObjectId).
@@ -100,8 +102,10 @@ class Router:
         registry: SchemaRegistry,
         report: Report,
         pulse: Callable[[float], None],
+        catalog_memory: CatalogMemory | None = None,
     ) -> None:
         """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay."""
+        self._catalog_memory = catalog_memory or CatalogMemory()
         self._settings = settings
         self._sink = sink
         self._registry = registry
@@ -112,16 +116,17 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._catalog: Connection | None = None
 
-    def route(self, relation: Relation) -> Route | None:
+    def route(self, relation: Relation, *, placeholders: bool = False) -> Route | None:
         """Return the route of ``relation``, or None when its table is filtered out.
 
-        Never raises for what is wrong with the table itself: that stands in `Route.refusal`.
+        ``placeholders``: its schema shall have room for them, whatever --toast says. Never raises for what is
+        wrong with the table itself: that stands in `Route.refusal`.
         """
         if not self._filter(relation.namespace, relation.name):
             return None
         counters = self._report.table(relation.qualified_name)
         try:
-            return self._build(relation, counters)
+            return self._build(relation, counters, placeholders or self._settings.toast == "placeholder")
         except ConnectionFailed:
             raise
         except BwtuiError as error:
@@ -151,16 +156,12 @@ class Router:
                 self._pulse(min(left, 0.5))
             pause = min(pause * 2, _WAIT_LAST)
 
-    def _build(self, relation: Relation, counters: TableCounters) -> Route:
+    def _build(self, relation: Relation, counters: TableCounters, placeholders: bool) -> Route:
         settings = self._settings
         name = relation.qualified_name
         topic = topic_name(settings.topic_prefix, relation.namespace, relation.name)
         counters.topic = topic
-        owner = self._topics.setdefault(topic, name)
-        if owner != name:
-            raise RefusedError(f"tables {owner} and {name} would share topic {topic}", "rename one of them")
-        for group in colliding_topics(self._topics):
-            raise topics_collide([self._topics[member] for member in group], group)
+        self._claim(topic, name)
         keys = self.patiently("PostgreSQL", lambda: self._keys(relation))
         if not keys and not settings.allow_unkeyed:
             raise unkeyed_refusal(name)
@@ -176,7 +177,7 @@ class Router:
         if settings.output_format == "json":
             bound: BoundEncoder | JsonEncoder = JsonEncoder(relation, keys, types)
         else:
-            bound = self._bind_avro(relation, keys, topic, types, counters)
+            bound = self._bind_avro(relation, keys, topic, types, counters, placeholders)
         route = Route(relation, topic, keys, counters, bound, limits)
         before = self._routes.get(topic)
         if before is not None and (before.key_columns, before.key_schema_id) != (
@@ -186,6 +187,17 @@ class Router:
             counters.note("the key changed: rows from before stand in the topic under their old keys")
         self._routes[topic] = route
         return route
+
+    def _claim(self, topic: str, name: str) -> None:
+        """Give ``topic`` to table ``name``. Raises RefusedError when another table stands in the way."""
+        owner = self._topics.get(topic, name)
+        if owner != name:
+            raise RefusedError(f"tables {owner} and {name} would share topic {topic}", "rename one of them")
+        for group in colliding_topics([*self._topics, topic]):
+            if topic in group and topic not in self._topics:
+                owners = [self._topics.get(member, name) for member in group]
+                raise topics_collide(owners, group)
+        self._topics[topic] = name
 
     def known(self, topic: str) -> Route:
         """Return the newest route into ``topic``. Raises KeyError."""
@@ -198,11 +210,10 @@ class Router:
         topic: str,
         types: dict[int, TypeInfo],
         counters: TableCounters,
+        placeholders: bool,
     ) -> BoundEncoder:
         any_bytes = self.patiently("PostgreSQL", lambda: self.ask(holds_any_bytes))
-        encoder = build_encoder(
-            relation, keys, topic, types, any_bytes, self._settings.toast == "placeholder"
-        )
+        encoder = build_encoder(relation, keys, topic, types, any_bytes, placeholders)
         if encoder.text_columns:
             counters.schema_notes += (f"sent as text: {', '.join(encoder.text_columns)}",)
         return self._register(encoder, relation.qualified_name, counters)
@@ -226,12 +237,21 @@ class Router:
     def _keys(self, relation: Relation) -> tuple[str, ...]:
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
-            return self.ask(lambda connection: key_columns(connection, relation.oid))
+            now = self.ask(lambda connection: attributes(connection, relation.oid))
+            key = primary_key_then(relation, now) if now else None
+            if key is not None:
+                self._catalog_memory.remember_key(relation.oid, key)
+                return key
+            # The table is gone or its key was renamed beyond recognition, after the rows that come now.
+            known = self._catalog_memory.key(relation.oid)
+            return known if set(known) <= {column.name for column in relation.columns} else ()
         return tuple(column.name for column in relation.columns if column.is_key)
 
     def _types(self, relation: Relation) -> dict[int, TypeInfo]:
         oids = [c.type_oid for c in relation.columns if c.type_oid >= _FIRST_USER_OID]
-        return self.ask(lambda connection: load_types(connection, oids)) if oids else {}
+        if not oids:
+            return {}
+        return self._catalog_memory.types(self.ask(lambda connection: load_types(connection, oids)))
 
     def ask(self, question: Callable[[Connection], T]) -> T:
         """Ask PostgreSQL over a session that is kept, and made again after a failure.
@@ -241,6 +261,8 @@ class Router:
         try:
             if self._catalog is None:
                 self._catalog = connect(self._settings.postgres)
+                # A policy that hides rows must make a question fail: a row not found counts as deleted.
+                execute(self._catalog, "set row_security = off")
             return question(self._catalog)
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             self.close()

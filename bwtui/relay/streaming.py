@@ -287,14 +287,16 @@ class Streaming:
         relation = decode(data[PAYLOAD_OFFSET:])
         assert isinstance(relation, Relation)
         known = self._routes.get(relation.oid)
-        if known is not None and known.relation == relation and known.refusal is None:
+        # Under FULL a RELATION does not say which columns are the key, so that may have changed.
+        same = known is not None and known.relation == relation and relation.replica_identity != "f"
+        if same and known is not None and known.refusal is None:
             return
         self._routes.announce(relation)
 
-    def _route(self, relation: Relation) -> Route | None:
+    def _route(self, relation: Relation, *, placeholders: bool = False) -> Route | None:
         # The old route's messages go first, and the new one may have to wait for a service.
         self._batch.flush()
-        return self._parts.router.route(relation)
+        return self._parts.router.route(relation, placeholders=placeholders)
 
     def _on_nothing(self, data: bytes) -> None:
         """TYPE, ORIGIN and MESSAGE say nothing that a row needs."""
@@ -329,7 +331,7 @@ class Streaming:
                 at += 1
             new = route.split(data, at)
             full = old if data[_KIND] == _OLD_FULL else None
-            key, value, new = self._encode(route, old, new, full=full is not None)
+            route, key, value, new = self._encode(route, old, new, full=full is not None)
             old_key = route.key(old) if old is not None else key
             if old_key != key:
                 self._send(route, "delete", old_key, None, None, None)
@@ -375,21 +377,28 @@ class Streaming:
 
     def _encode(
         self, route: Route, old: list[Field] | None, new: list[Field], *, full: bool
-    ) -> tuple[bytes | None, bytes | None, list[Field]]:
+    ) -> tuple[Route, bytes | None, bytes | None, list[Field]]:
         """Encode an updated row, whose unchanged TOAST values `ToastFill` puts in first.
 
-        The value is None when this version of the row is passed over, because the row is gone by now.
+        The value is None when this version of the row is passed over, because the row is gone by now. The
+        route is another one when the old one's schema had no room for a placeholder.
         """
         try:
-            return *route.both(new), new
+            return route, *route.both(new), new
         except UnchangedToastError:
             pass
         try:
             row = self._parts.toast.fill(route, new, old, full=full)
-        except RowIsGone:
+        except RowIsGone as gone:
             route.counters.toast_superseded += 1
-            return route.key(new), None, new
-        return *route.both_filled(row), row
+            return route, route.key(gone.row), None, gone.row
+        try:
+            return route, *route.both_filled(row), row
+        except UnchangedToastError:
+            wider = self._route(route.relation, placeholders=True)
+        assert wider is not None
+        self._routes[route.relation.oid] = wider
+        return wider, *wider.both_filled(row), row
 
     def _send(
         self,

@@ -5,31 +5,34 @@ there, exactly. Otherwise no exact source exists, and ``--toast`` decides:
 
 - ``fetch`` reads the row's present value by key. The topic's latest value is right; one in between may hold a
   value that is newer than its commit. A row that is gone by now has its delete still to come, so that this
-  version of it is passed over.
+  version of it is passed over. A column that was dropped meanwhile gets a placeholder.
 - ``error`` leaves the row to ``--on-error``.
 - ``placeholder`` sends null for the column, and names the column in the record's field ``__escaped``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import psycopg2
 
 from bwtui.encode.avro import UnchangedToastError
-from bwtui.errors import RowError
-from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.routing import Route
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import Connection, query, quote_identifier, quote_literal
-from bwtui.source.snapshot import copy_out
-
-_NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_class c
-                 join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = %s"""
+from bwtui.source.connection import Connection
+from bwtui.source.present_row import present_fields
+from bwtui.source.snapshot import right_to_read
 
 
 class RowIsGone(Exception):
-    """The row was deleted, or got another key, after the change that is being relayed."""
+    """The row was deleted, or got another key, after the change that is being relayed.
+
+    ``row`` is as complete as the change itself made it: its key is there.
+    """
+
+    def __init__(self, row: list[Field]) -> None:
+        super().__init__()
+        self.row = row
 
 
 class ToastFill:
@@ -48,7 +51,7 @@ class ToastFill:
         """Return ``new`` without UNCHANGED, or with it where a placeholder is to stand for it.
 
         ``old`` holds the whole old row when ``full``, and else the key's old values. Raises
-        UnchangedToastError under --toast error, RowError when the value can't be read, and RowIsGone.
+        UnchangedToastError under --toast error, BwtuiError when the value can't be read, and RowIsGone.
         """
         names = route.column_names
         row = list(new)
@@ -59,45 +62,37 @@ class ToastFill:
         if not missing:
             return row
         if self._mode == "error" or not route.key_columns:
-            raise UnchangedToastError(names[missing[0]])
-        if self._mode == "placeholder":
-            route.counters.toast_placeholders += len(missing)
-            return row
-        present = self._fetch(route, row, [names[index] for index in missing])
-        route.counters.toast_fetched += len(missing)
-        for index, field in zip(missing, present, strict=True):
-            row[index] = field
+            error = UnchangedToastError(names[missing[0]])
+            table = route.relation.qualified_name
+            error.hint = f"use --toast fetch, or run: ALTER TABLE {table} REPLICA IDENTITY FULL"
+            raise error
+        if self._mode == "fetch":
+            for index, field in zip(missing, self._fetch(route, row, missing), strict=True):
+                row[index] = field
+        marked = sum(row[index] is UNCHANGED for index in missing)
+        route.counters.toast_placeholders += marked
+        route.counters.toast_fetched += len(missing) - marked
         return row
 
-    def _fetch(self, route: Route, new: Sequence[Field], columns: Sequence[str]) -> list[Field]:
-        lines: list[bytes] = []
+    def _fetch(self, route: Route, row: list[Field], missing: Sequence[int]) -> list[Field]:
+        key: dict[str, bytes] = {}
+        for name, field in zip(route.column_names, row, strict=True):
+            if name in route.key_columns:
+                if not isinstance(field, bytes):
+                    raise UnchangedToastError(name)
+                key[name] = field
+        wanted = [route.column_names[index] for index in missing]
+        found: list[list[Field] | None] = []
 
-        def question(connection: Connection) -> object:
-            rows = query(connection, _NAME_SQL, route.relation.oid)
-            if not rows:
-                raise RowIsGone
+        def question(session: Connection) -> None:
             try:
-                copy_out(connection, _select(rows[0], columns, route, new), lines.append)
-            except psycopg2.errors.UndefinedColumn as error:
-                name = (error.diag.message_primary or "a column").split(" does not")[0]
-                raise RowError(f"an unchanged TOAST value can't be fetched: {name} is gone") from error
-            return None
+                found.append(present_fields(session, route.relation, key, wanted))
+            except psycopg2.errors.InsufficientPrivilege as error:
+                reason = error.diag.message_primary or "no right to read the table"
+                hint = right_to_read(reason, route.relation, session)
+                raise RefusedError(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
 
         self._ask(question)
-        if not lines:
-            raise RowIsGone
-        return list(unescape_copy_line(lines[0]))
-
-
-def _select(table: tuple[Any, ...], columns: Sequence[str], route: Route, new: Sequence[Field]) -> str:
-    namespace, name, partitioned = table
-    wanted = ", ".join(map(quote_identifier, columns))
-    source = f"{'' if partitioned else 'only '}{quote_identifier(namespace)}.{quote_identifier(name)}"
-    values = dict(zip(route.column_names, new, strict=True))
-    conditions = []
-    for key in route.key_columns:
-        value = values[key]
-        if not isinstance(value, bytes):
-            raise UnchangedToastError(key)
-        conditions.append(f"{quote_identifier(key)} = {quote_literal(value.decode())}")
-    return f"select {wanted} from {source} where {' and '.join(conditions)}"
+        if found[-1] is None:
+            raise RowIsGone(row)
+        return found[-1]

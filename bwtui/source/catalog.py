@@ -95,11 +95,6 @@ def list_tables(connection: Connection, *, partitions: bool = False) -> list[Tab
     return [TableInfo(*row) for row in query(connection, _TABLES_SQL, partitions)]
 
 
-def key_columns(connection: Connection, oid: int) -> tuple[str, ...]:
-    """Return the key's column names in table order, by the rules of `TableInfo.has_key`."""
-    return tuple(row[0] for row in query(connection, _COLUMNS_SQL, oid) if row[4])
-
-
 def load_relation(connection: Connection, table: TableInfo, columns: Sequence[str] | None) -> Relation:
     """Return the RELATION that pgoutput would send for ``table``, read from the catalog.
 

@@ -83,3 +83,13 @@ def copy_out(connection: Connection, sql: str, on_row: Callable[[bytes], None]) 
         cursor.execute(value_encoding_sql(any_bytes))
         cursor.copy_expert(f"copy ({sql}) to stdout", _RowWriter(on_row))
         cursor.execute(value_encoding_sql(any_bytes=False))
+
+
+def right_to_read(reason: str, relation: Relation, connection: Connection) -> str:
+    """Return the statement that lets the role of ``connection`` read the table that it could not read."""
+    role = connection.info.user
+    if "row-level security" in reason:
+        return f"it hides rows from the role: let a superuser run: ALTER ROLE {role} BYPASSRLS"
+    if "permission denied for schema" in reason:
+        return f"let its owner run: GRANT USAGE ON SCHEMA {relation.namespace} TO {role}"
+    return f"let its owner run: GRANT SELECT ON {relation.qualified_name} TO {role}"

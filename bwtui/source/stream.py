@@ -16,7 +16,7 @@ from psycopg import pq
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.lsn import format_lsn
-from bwtui.source.connection import ServerError, quote_identifier, quote_literal, server_error
+from bwtui.source.connection import ServerError, quote_identifier, server_error
 
 #: Where the payload of an XLogData frame begins: the tag, WAL start, WAL end and send time.
 PAYLOAD_OFFSET = 25
@@ -55,7 +55,7 @@ class ReplicationStream:
         self.connection = connection
         chosen = {"proto_version": "1", "publication_names": ",".join(map(quote_identifier, publications))}
         chosen |= options or {}
-        rendered = ", ".join(f"{name} {quote_literal(value).strip()}" for name, value in chosen.items())
+        rendered = ", ".join(f"{name} {_quoted(value)}" for name, value in chosen.items())
         sql = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {format_lsn(start_lsn)} ({rendered})"
         result = connection.exec_(sql.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
@@ -161,6 +161,11 @@ def parse_keepalive(frame: memoryview | bytes) -> Keepalive:
     """Return the content of a ``k`` frame. Raises struct.error when it is too short."""
     wal_end, _, reply = _KEEPALIVE.unpack_from(frame)
     return Keepalive(wal_end, bool(reply))
+
+
+def _quoted(value: str) -> str:
+    """Return a string of the replication commands' own grammar, to which a backslash means nothing."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _start_refused(slot: str, error: ServerError) -> Exception:

@@ -1,0 +1,67 @@
+"""What the catalog once said of types and keys, for changes that are older than a DROP.
+
+The replication stream names a column's type by its number alone, and under REPLICA IDENTITY FULL it does not
+name the key. PostgreSQL's catalog answers for the present: a domain that was dropped since, or a table, is no
+longer in it. So the relay keeps what it was told, in its state folder, across restarts.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+from bwtui.relay.memory import write_durably
+from bwtui.types.registry import TypeInfo
+
+
+class CatalogMemory:
+    """Types by oid, and key columns of tables under FULL by the table's oid."""
+
+    def __init__(self, path: Path | None = None, system_identifier: str = "", database: str = "") -> None:
+        """Open the file; one about another server or database counts as none. No path: only in memory."""
+        self._path = path
+        self._identity = [system_identifier, database]
+        self._types: dict[int, TypeInfo] = {}
+        self._keys: dict[int, tuple[str, ...]] = {}
+        if path is not None:
+            self._load(path)
+
+    def types(self, present: Mapping[int, TypeInfo]) -> dict[int, TypeInfo]:
+        """Remember ``present`` types, and return all that were ever seen; the present comes first."""
+        merged = self._types | dict(present)
+        if merged != self._types:
+            self._types = merged
+            self._write()
+        return merged
+
+    def key(self, oid: int) -> tuple[str, ...]:
+        """Return the key columns that the table had when it was last seen; none when it never was."""
+        return self._keys.get(oid, ())
+
+    def remember_key(self, oid: int, columns: tuple[str, ...]) -> None:
+        """Remember a table's key columns."""
+        if self._keys.get(oid) != columns:
+            self._keys[oid] = columns
+            self._write()
+
+    def _load(self, path: Path) -> None:
+        try:
+            data: dict[str, Any] = json.loads(path.read_text())
+            if data["identity"] == self._identity:
+                self._types = {row[0]: TypeInfo(*row) for row in data["types"]}
+                self._keys = {int(oid): tuple(columns) for oid, columns in data["keys"].items()}
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            # It only helps: what is lost here is asked of the catalog again.
+            self._types, self._keys = {}, {}
+
+    def _write(self) -> None:
+        if self._path is None:
+            return
+        types = [astuple(info) for info in self._types.values()]
+        text = json.dumps({"identity": self._identity, "types": types, "keys": self._keys})
+        try:
+            write_durably(self._path, text)
+        except OSError:
+            # The slot's own memory, in the same folder, ends the relay with a sentence about it.
+            return

@@ -1,0 +1,88 @@
+"""Some columns of one row, as they are now: where the replication stream leaves out what did not change."""
+
+from collections.abc import Mapping, Sequence
+
+import psycopg2
+
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
+from bwtui.source.connection import Connection, query, quote_identifier, quote_literal
+from bwtui.source.history import attributes, present_names
+from bwtui.source.snapshot import copy_out
+
+_NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_class c
+                 join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = %s"""
+
+# The operator by which the key's index compares: the session's empty search_path hides those of extensions.
+_OPERATORS_SQL = """
+select a.attname, n.nspname, o.oprname
+  from pg_catalog.pg_index i
+ cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) as k (attnum, opclass)
+  join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+  join pg_catalog.pg_opclass c on c.oid = k.opclass
+  join pg_catalog.pg_amop m on m.amopfamily = c.opcfamily and m.amopstrategy = 3
+       and m.amoplefttype = c.opcintype and m.amoprighttype = c.opcintype
+  join pg_catalog.pg_operator o on o.oid = m.amopopr
+  join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
+ where i.indrelid = %s and (i.indisprimary or i.indisreplident)
+"""
+#: The table may be altered between the look at the catalog and the query.
+_TRIES = 5
+
+
+def present_fields(
+    connection: Connection, relation: Relation, key: Mapping[str, bytes], wanted: Sequence[str]
+) -> list[Field] | None:
+    """Return the ``wanted`` columns of the row with this key, or None when there is no such row.
+
+    ``relation`` and ``key`` may be from before the table was altered. A column that is gone, or can't be
+    recognised any more, comes back as UNCHANGED. Raises psycopg2.Error.
+    """
+    for attempt in range(_TRIES):
+        try:
+            return _read(connection, relation, key, wanted)
+        except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable):
+            if attempt == _TRIES - 1:
+                raise
+    raise AssertionError
+
+
+def _read(
+    connection: Connection, relation: Relation, key: Mapping[str, bytes], wanted: Sequence[str]
+) -> list[Field] | None:
+    tables = query(connection, _NAME_SQL, relation.oid)
+    if not tables:
+        return None
+    names = [column.name for column in relation.columns]
+    now = dict(zip(names, present_names(relation, attributes(connection, relation.oid)), strict=True))
+    places = {now[column]: value for column, value in key.items()}
+    found = [name for column in wanted if (name := now[column]) is not None]
+    if None in places or not found:
+        return [UNCHANGED] * len(wanted)
+    operators = {row[0]: (row[1], row[2]) for row in query(connection, _OPERATORS_SQL, relation.oid)}
+    conditions = [_equal(name, value, operators.get(name)) for name, value in places.items() if name]
+    namespace, table, partitioned = tables[0]
+    source = f"{'' if partitioned else 'only '}{quote_identifier(namespace)}.{quote_identifier(table)}"
+    columns = ", ".join(map(quote_identifier, found))
+    lines: list[bytes] = []
+    copy_out(connection, f"select {columns} from {source} where {' and '.join(conditions)}", lines.append)
+    if not lines:
+        return None
+    fields = iter(unescape_copy_line(lines[0]))
+    return [UNCHANGED if now[column] is None else next(fields) for column in wanted]
+
+
+def _equal(column: str, value: bytes, operator: tuple[str, str] | None) -> str:
+    name, literal = quote_identifier(column), _literal(value)
+    if operator is None:
+        # No index helps any more, and the type's operators are unknown: compare what it writes.
+        return f"pg_catalog.format('%s', {name}) operator(pg_catalog.=) {literal}"
+    return f"{name} operator({quote_identifier(operator[0])}.{operator[1]}) {literal}"
+
+
+def _literal(value: bytes) -> str:
+    try:
+        return quote_literal(value.decode())
+    except UnicodeDecodeError:
+        # A database in SQL_ASCII holds any bytes.
+        return " E'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"

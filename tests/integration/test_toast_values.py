@@ -1,0 +1,224 @@
+"""Large values that an UPDATE did not touch: what --toast sends in their place is never null or empty."""
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.relay.control import state_folder
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts
+from tests.database import Session, session
+from tests.decoded_topic import Decoded, decoded_avro, decoded_json, latest, of_key
+
+pytestmark = pytest.mark.services
+
+PLACEHOLDER = "unchanged TOAST"
+READERS: dict[str, Callable[[Services, str], list[Decoded]]] = {"avro": decoded_avro, "json": decoded_json}
+
+
+@pytest.fixture
+def attempts(services: Services, tmp_path: Path) -> Attempts:
+    """Runs of the relay, with a state folder of the test's own."""
+    return Attempts(services, tmp_path)
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Session]:
+    """A session on a database with one table, whose large values are kept out of line."""
+    with closing(Session(database)) as opened:
+        opened.run("create table doc (id int primary key, n int, big text)")
+        opened.run("alter table doc alter big set storage external")
+        yield opened
+
+
+def large() -> str:
+    """Return a value that PostgreSQL keeps out of line."""
+    return secrets.token_hex(2_000)
+
+
+def fill(source: Session, count: int, table: str = "doc") -> dict[int, str]:
+    """Insert rows 1 to ``count``, and return their large values."""
+    values = {number: large() for number in range(1, count + 1)}
+    for number, value in values.items():
+        source.run(f"insert into {table} values (%s, 0, %s)", number, value)
+    return values
+
+
+def figures(status: dict[str, Any], table: str = "public.doc") -> tuple[int, int, int]:
+    """Return how many values were fetched, marked, and rows passed over."""
+    found = status["tables"][table]
+    return found["toast_fetched"], found["toast_placeholders"], found["toast_superseded"]
+
+
+@pytest.mark.parametrize("form", ["avro", "json"])
+def test_fetched(attempts: Attempts, source: Session, database: str, form: str) -> None:
+    big = fill(source, 7)
+    attempts.succeed(database, "-f", form)
+    source.run("update doc set n = 1 where id = 1")
+    source.run("update doc set n = 1 where id = 2")
+    source.run("delete from doc where id = 2")
+    source.run("update doc set id = 30 where id = 3")
+    source.run("update doc set n = 1 where id = 4")
+    source.run("update doc set id = 40, n = 2 where id = 4")
+    source.run("update doc set n = 1 where id = 5")
+    source.run("update doc set n = 2, big = 'small' where id = 5")
+    source.run("update doc set big = null where id = 6")
+    source.run("update doc set n = 1 where id = 6")
+    source.run("update doc set n = 1, big = '' where id = 7")
+    status = attempts.succeed(database, "-f", form).status
+    found = READERS[form](attempts.services, f"{attempts.name}.doc")
+    rows = [
+        {"id": 1, "n": 1, "big": big[1]},
+        {"id": 5, "n": 2, "big": "small"},
+        {"id": 6, "n": 1, "big": None},
+        {"id": 7, "n": 1, "big": ""},
+        {"id": 30, "n": 0, "big": big[3]},
+        {"id": 40, "n": 2, "big": big[4]},
+    ]
+    assert sorted(latest(found).values(), key=lambda row: row["id"]) == rows
+    # Row 2 was gone, and so was row 4 under its old key: that version was passed over.
+    assert of_key(found, 2) == [{"id": 2, "n": 0, "big": big[2]}, None]
+    assert of_key(found, 4) == [{"id": 4, "n": 0, "big": big[4]}, None]
+    # The version in between holds a value that is newer than its commit, as documented.
+    assert of_key(found, 5)[1] == {"id": 5, "n": 1, "big": "small"}
+    assert figures(status) == (4, 0, 2)
+
+
+@pytest.mark.parametrize("mode", ["fetch", "error", "placeholder"])
+def test_the_old_row_has_it_under_full(attempts: Attempts, source: Session, database: str, mode: str) -> None:
+    source.run("alter table doc replica identity full")
+    big = fill(source, 2)
+    attempts.succeed(database, "--toast", mode)
+    source.run("update doc set n = 1 where id = 1")
+    source.run("delete from doc where id = 1")
+    source.run("update doc set id = 3 where id = 2")
+    status = attempts.succeed(database, "--toast", mode).status
+    found = decoded_avro(attempts.services, f"{attempts.name}.doc")
+    assert of_key(found, 1)[1:] == [with_marks({"id": 1, "n": 1, "big": big[1]}, mode), None]
+    assert latest(found) == {(3,): with_marks({"id": 3, "n": 0, "big": big[2]}, mode)}
+    assert figures(status) == (0, 0, 0)
+
+
+def with_marks(row: dict[str, Any], mode: str) -> dict[str, Any]:
+    """Return the row as the mode's schema has it: only a placeholder's has room for marks here."""
+    return row | ({"__escaped": None} if mode == "placeholder" else {})
+
+
+def test_error_and_exit(attempts: Attempts, source: Session, database: str) -> None:
+    big = fill(source, 1)
+    attempts.succeed(database, "--toast", "error")
+    source.run("insert into doc values (2, 0, 'before')")
+    source.run("update doc set n = 1 where id = 1")
+    error, hint = attempts.fail(database, 2, "--toast", "error")
+    assert 'column "big": an unchanged TOAST value was not sent' in error
+    assert "--toast fetch" in hint
+    assert big[1][:20] not in error
+    topic = f"{attempts.name}.doc"
+    assert of_key(decoded_avro(attempts.services, topic), 1) == [{"id": 1, "n": 0, "big": big[1]}]
+    # Nothing was confirmed past it: another mode goes on right there.
+    attempts.succeed(database)
+    assert of_key(decoded_avro(attempts.services, topic), 1)[-1] == {"id": 1, "n": 1, "big": big[1]}
+
+
+def test_error_and_log(
+    attempts: Attempts, source: Session, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big = fill(source, 2)
+    chosen = ("--toast", "error", "--on-error", "log")
+    attempts.succeed(database, *chosen)
+    source.run("update doc set n = 1 where id = 1")
+    source.run("update doc set n = 1, big = 'short' where id = 2")
+    status = attempts.run(database, *chosen).status
+    assert status["tables"]["public.doc"]["dead_letters"] == 1
+    found = decoded_avro(attempts.services, f"{attempts.name}.doc")
+    assert of_key(found, 1) == [{"id": 1, "n": 0, "big": big[1]}]
+    assert of_key(found, 2)[-1] == {"id": 2, "n": 1, "big": "short"}
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(attempts.state))
+    (letter,) = (state_folder(attempts.name) / "dead-letters.jsonl").read_text().splitlines()
+    assert "unchanged TOAST" in letter
+
+
+@pytest.mark.parametrize("form", ["avro", "json"])
+def test_placeholder(attempts: Attempts, source: Session, database: str, form: str) -> None:
+    source.run("alter table doc add also text, add none text")
+    source.run("alter table doc alter also set storage external")
+    source.run("insert into doc values (1, 0, %s, %s)", large(), large())
+    source.run("insert into doc values (2, 0, '', null)")
+    attempts.succeed(database, "--toast", "placeholder", "-f", form)
+    source.run("update doc set n = 1")
+    status = attempts.succeed(database, "--toast", "placeholder", "-f", form).status
+    found = latest(READERS[form](attempts.services, f"{attempts.name}.doc"))
+    if form == "avro":
+        marked = {"big": None, "also": None, "__escaped": {PLACEHOLDER: "big also"}}
+        plain: dict[str, Any] = {"__escaped": None}
+    else:
+        marked = {name: {PLACEHOLDER: True} for name in ("big", "also")}
+        plain = {}
+    assert found[1,] == {"id": 1, "n": 1, "none": None} | marked
+    assert found[2,] == {"id": 2, "n": 1, "big": "", "also": None, "none": None} | plain
+    assert figures(status) == (0, 2, 0)
+
+
+def test_large_key(attempts: Attempts, source: Session, database: str) -> None:
+    source.run("create table by_text (k text primary key, n int, big text)")
+    source.run("alter table by_text alter k set storage external, alter big set storage external")
+    key, other, big = secrets.token_hex(1_200), secrets.token_hex(1_200), large()
+    source.run("insert into by_text values (%s, 0, %s)", key, big)
+    attempts.succeed(database)
+    source.run("update by_text set n = 1")
+    source.run("update by_text set k = %s", other)
+    attempts.succeed(database)
+    found = decoded_avro(attempts.services, f"{attempts.name}.by_text")
+    assert latest(found) == {(other,): {"k": other, "n": 1, "big": big}}
+    assert of_key(found, key)[-1] is None
+
+
+def test_fetched_where_types_live_elsewhere(attempts: Attempts, source: Session, database: str) -> None:
+    """The session has an empty search_path: an operator of the key's type must be found all the same."""
+    source.run("create extension ltree; create extension citext; create type mood as enum ('glad', 'sad')")
+    source.run("create domain way as ltree; create domain short as char(4)")
+    source.run(
+        r"""create table doc_of (a way, b citext, c mood, d short, e timestamptz, f numeric, g text, n int,
+            big text, primary key (a, b, c, d, e, f, g))"""
+    )
+    source.run("alter table doc_of alter big set storage external")
+    big = large()
+    row = "'a.b', 'Ab', 'sad', 'x', '2024-03-01 12:00+02', 1.50"
+    source.run(f"insert into doc_of values ({row}, %s, 0, %s)", "100%s \\ '", big)
+    attempts.succeed(database)
+    source.run("update doc_of set n = 1")
+    attempts.succeed(database)
+    (found,) = latest(decoded_avro(attempts.services, f"{attempts.name}.doc_of")).values()
+    assert (found["n"], found["big"]) == (1, big)
+
+
+def test_a_policy_that_hides_rows_hides_no_change(attempts: Attempts, source: Session, database: str) -> None:
+    """Row security would make a present row look deleted, and its change would be passed over."""
+    from tests.integration.test_bad_input import PASSWORD, as_role
+
+    role = f"role_{secrets.token_hex(4)}"
+    big = fill(source, 1)
+    source.run(f"create role {role} login replication bypassrls password '{PASSWORD}'")
+    try:
+        source.run(f"grant select on doc to {role}; create publication bwtui_{attempts.name} for table doc")
+        attempts.succeed(as_role(database, role))
+        source.run("alter table doc enable row level security")
+        source.run(f"alter role {role} nobypassrls")
+        source.run("update doc set n = 1")
+        error, hint = attempts.fail(as_role(database, role), 2, server=database)
+        assert "row-level security" in error
+        assert "BYPASSRLS" in hint
+        source.run(f"alter role {role} bypassrls")
+        attempts.succeed(as_role(database, role))
+    finally:
+        with session(database) as owner:
+            owner.run(f"drop owned by {role}; drop role {role}")
+    assert latest(decoded_avro(attempts.services, f"{attempts.name}.doc"))[1,] == {
+        "id": 1,
+        "n": 1,
+        "big": big[1],
+    }
