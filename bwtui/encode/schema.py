@@ -52,8 +52,11 @@ def value_schema(namespace: str, plans: Sequence[FieldPlan], *, escape: bool) ->
 
 
 def needs_escape(plans: Sequence[FieldPlan]) -> bool:
-    """Say whether a value of these columns may need the escape field."""
-    return any(plan.codec.escapes for plan in plans)
+    """Say whether a record of these columns has the escape field: one of their values may need it.
+
+    So does a record without columns: Confluent's clients take a message without a byte of Avro for damaged.
+    """
+    return not plans or any(plan.codec.escapes for plan in plans)
 
 
 def _field(plan: FieldPlan) -> dict[str, Any]:

@@ -144,7 +144,8 @@ class Copying:
         batch = self._batch
         batch.rows += 1
         try:
-            fields = list(unescape_copy_line(line))
+            # A table without columns has empty lines, which would be read as one empty column.
+            fields = list(unescape_copy_line(line)) if route.column_names else []
             key, value = route.both(fields)
             batch.add(route, key, value, self._timestamp, self._headers())
         except BwtuiError as error:

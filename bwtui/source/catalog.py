@@ -15,7 +15,9 @@ class TableInfo:
     """One table as the catalog has it.
 
     ``replica_identity`` is pg_class.relreplident (d, n, f or i); ``has_key`` says whether that identity, or
-    for "f" a primary key, names key columns; ``estimate`` is pg_class.reltuples or None when never analysed.
+    for "f" a primary key, names key columns. A deferrable primary key does not: it is no replica identity for
+    PostgreSQL, and two rows may share it in the middle of a transaction. ``estimate`` is pg_class.reltuples,
+    or None when never analysed.
     """
 
     oid: int
@@ -39,7 +41,8 @@ select c.oid, n.nspname, c.relname, c.relreplident::text,
        case c.relreplident when 'n' then false
             when 'i' then exists (select from pg_catalog.pg_index i
                                where i.indrelid = c.oid and i.indisreplident)
-            else exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary) end,
+            else exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary
+                                and i.indimmediate) end,
        pg_catalog.has_table_privilege(c.oid, 'select')
          or pg_catalog.has_any_column_privilege(c.oid, 'select'),
        pg_catalog.pg_has_role(c.relowner, 'usage'),
@@ -56,7 +59,7 @@ select a.attname, a.atttypid, a.atttypmod, a.attgenerated::text,
        exists (select from pg_catalog.pg_index i
                 where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
                   and case c.relreplident when 'n' then false when 'i' then i.indisreplident
-                           else i.indisprimary end)
+                           else i.indisprimary and i.indimmediate end)
   from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
  where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
  order by a.attnum

@@ -15,7 +15,7 @@ _ATTRIBUTES_SQL = """
 select a.attname, a.atttypid, a.attisdropped, a.attgenerated <> '',
        exists (select from pg_catalog.pg_index i
                 where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
-                  and i.indisprimary)
+                  and i.indisprimary and i.indimmediate)
   from pg_catalog.pg_attribute a where a.attrelid = %s and a.attnum > 0 order by a.attnum
 """
 
