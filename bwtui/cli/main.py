@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),
     "doctor": ("bwtui.cli.doctor", "Check every precondition, and say how to mend what fails."),
     "slots": ("bwtui.cli.slots", "List and drop replication slots."),
+    "schema": ("bwtui.cli.schema", "Say what the schema registry would say, before or after a DDL."),
     "config": ("bwtui.cli.config", "Show every setting and its origin; check configuration files."),
     "completion": ("bwtui.cli.completion", "Print the shell completion script."),
 }

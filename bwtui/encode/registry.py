@@ -4,17 +4,26 @@ Confluent's REST interface, through Confluent's own client. Every registration n
 client's subject name strategy is never asked.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Literal
 
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from bwtui.encode.differences import incompatibilities
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.settings import Pairs
 
 
 class SchemaRefused(BwtuiError):
     """The registry answered, and will not take this schema; trying again does not help."""
+
+    def __init__(self, message: str, hint: str | None = None, status: int = 0) -> None:
+        super().__init__(message, hint)
+        #: The answer's HTTP status.
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,16 @@ class RegisteredSchema:
     id: int
     version: int | None
     schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaCheck:
+    """What a registry would say of a schema; ``reasons`` name the fields that break the subject's rule."""
+
+    subject: str
+    state: Literal["new", "unchanged", "compatible", "incompatible"]
+    rule: str
+    reasons: tuple[str, ...] = ()
 
 
 class SchemaRegistry:
@@ -54,17 +73,84 @@ class SchemaRegistry:
         """
         wanted = Schema(schema, "AVRO")
         try:
-            found = self._client.register_schema_full_response(subject, wanted)
-            version = found.version
-            if version is None:
-                version = self._client.lookup_schema(subject, wanted).version
+            with self._asking(subject):
+                found = self._client.register_schema_full_response(subject, wanted)
+                version = found.version
+                if version is None:
+                    version = self._client.lookup_schema(subject, wanted).version
+        except SchemaRefused as error:
+            if error.status != 409:
+                raise
+            raise self._incompatible(subject, schema, error) from error
+        return RegisteredSchema(subject, int(found.schema_id or 0), version, schema)
+
+    def verdict(self, subject: str, schema: str) -> SchemaCheck:
+        """Say what `register` would do; nothing is registered. Raises ConnectionFailed or SchemaRefused."""
+        wanted = Schema(schema, "AVRO")
+        latest = self._latest(subject)
+        rule = self._rule(subject)
+        if latest is None:
+            return SchemaCheck(subject, "new", rule)
+        with self._asking(subject):
+            if self._is_registered(subject, wanted):
+                return SchemaCheck(subject, "unchanged", rule)
+            if self._client.test_compatibility(subject, wanted, verbose=True):
+                return SchemaCheck(subject, "compatible", rule)
+        return SchemaCheck(subject, "incompatible", rule, _reasons(latest, schema, rule))
+
+    def _is_registered(self, subject: str, schema: Schema) -> bool:
+        try:
+            self._client.lookup_schema(subject, schema)
+        except SchemaRegistryError as error:
+            if error.http_status_code != 404:
+                raise
+            return False
+        return True
+
+    def _latest(self, subject: str) -> str | None:
+        """Return the subject's newest schema, or None when there is no such subject."""
+        with self._asking(subject):
+            try:
+                return self._client.get_latest_version(subject).schema.schema_str
+            except SchemaRegistryError as error:
+                if error.http_status_code != 404:
+                    raise
+                return None
+
+    def _rule(self, subject: str) -> str:
+        """Return the compatibility level that the subject is held to."""
+        with self._asking(subject):
+            try:
+                return str(self._client.get_compatibility(subject))
+            except SchemaRegistryError as error:
+                if error.http_status_code != 404:
+                    raise
+                return str(self._client.get_compatibility())
+
+    def _incompatible(self, subject: str, schema: str, error: SchemaRefused) -> SchemaRefused:
+        """Return the refusal that names field and rule, which the registry's own words may not."""
+        try:
+            latest, rule = self._latest(subject), self._rule(subject)
+        except BwtuiError:
+            return error
+        told = "; ".join(_reasons(latest or "{}", schema, rule)) or error.message
+        return SchemaRefused(
+            f"the schema registry refuses {subject} (HTTP 409), whose rule is {rule}: {told}",
+            f"undo the change, or relax the rule: PUT {self.url_without_user}/config/{subject}",
+            409,
+        )
+
+    @contextmanager
+    def _asking(self, subject: str) -> Iterator[None]:
+        """Tell an outage from a refusal."""
+        try:
+            yield
         except SchemaRegistryError as error:
             if error.http_status_code in (401, 403, 408, 429) or error.http_status_code >= 500:
                 raise self._unavailable(error) from error
             raise _refused(subject, error) from error
         except Exception as error:
             raise self._unavailable(error) from error
-        return RegisteredSchema(subject, int(found.schema_id or 0), version, schema)
 
     def _unavailable(self, error: Exception) -> ConnectionFailed:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -76,13 +162,16 @@ class SchemaRegistry:
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:
     reason = " ".join(str(error.error_message).split())
-    if error.http_status_code == 409:
-        hint = f"the change breaks the compatibility rule of {subject}: relax the rule or undo the change"
-    else:
-        hint = f"see what the registry holds under subject {subject}"
+    status = error.http_status_code
     return SchemaRefused(
-        f"the schema registry refuses {subject} (HTTP {error.http_status_code}): {reason}", hint
+        f"the schema registry refuses {subject} (HTTP {status}): {reason}",
+        f"see what the registry holds under subject {subject}",
+        status,
     )
+
+
+def _reasons(before: str, after: str, rule: str) -> tuple[str, ...]:
+    return tuple(incompatibilities(before, after, rule))
 
 
 def _without_user(url: str) -> str:

@@ -1,0 +1,82 @@
+"""``bwtui schema``: what the schema registry would say of the tables."""
+
+import json
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from bwtui.cli.relay_options import relay_options
+from bwtui.cli.table import columns
+from bwtui.errors import DifferencesFound, UsageError
+
+if TYPE_CHECKING:
+    from bwtui.relay.schema_check import TableCheck
+
+_EPILOG = """\b
+Examples:
+  bwtui schema check -d service=shop -r http://registry:8081
+  bwtui schema check -d service=shop -r http://registry:8081 --ddl migration.sql
+  pg_dump --schema-only … | bwtui schema check -d service=scratch --ddl - --json
+
+\b
+The script runs in one transaction, which is rolled back; it takes its locks for
+that long, and gives up on one after three seconds. Sequences that it draws from
+stay drawn. It takes the options of connect, because topics depend on them.
+Exit code 1: something is incompatible; 4: a server can't be reached.
+"""
+
+
+@click.group()
+def schema() -> None:
+    """Check the tables' schemas against the schema registry."""
+
+
+@schema.command(epilog=_EPILOG)
+@relay_options
+@click.option(
+    "--ddl", type=click.File(encoding="utf-8"), metavar="FILE", help="Check the tables as they'd be after it."
+)
+@click.option("--json", "as_json", is_flag=True, help="One object with all tables.")
+def check(ddl: TextIO | None, as_json: bool, **given: Any) -> None:
+    """Say what the registry would say of every table's key and value; nothing is registered or changed."""
+    from bwtui.cli.connect import relay_settings
+    from bwtui.encode.registry import SchemaRegistry
+    from bwtui.relay.schema_check import check_schemas
+
+    settings = relay_settings(given)
+    if settings.output_format != "avro":
+        raise UsageError("JSON messages have no schema", "leave out -f json")
+    script = _read(ddl) if ddl else ""
+    registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+    found = check_schemas(settings, registry, script)
+    bad = [table for table in found if not table.ok]
+    if as_json:
+        click.echo(json.dumps({"ok": not bad, "tables": {table.table: table.to_json() for table in found}}))
+    else:
+        _show(found)
+    if bad:
+        raise DifferencesFound(f"{len(bad)} of {len(found)} tables would stop the relay")
+
+
+def _read(file: TextIO) -> str:
+    try:
+        return file.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file.name} is not UTF-8", "convert it first") from error
+
+
+def _show(tables: "list[TableCheck]") -> None:
+    rows: list[tuple[str, str, str, str]] = []
+    notes: list[str] = []
+    for table in tables:
+        for part in table.parts.values():
+            rows.append((table.table, part.subject, part.rule, part.state))
+            notes += [f"{part.subject}: {reason}" for reason in part.reasons]
+            if part.state == "incompatible" and not part.reasons:
+                notes.append(f"{part.subject}: incompatible under {part.rule}")
+        if table.refusal is not None:
+            rows.append((table.table, "-", "-", "refused"))
+            notes.append(f"{table.table}: {table.refusal.message}")
+    click.echo(columns(("TABLE", "SUBJECT", "RULE", "RESULT"), rows))
+    for note in notes:
+        click.echo(f"  {note}")

@@ -1,0 +1,118 @@
+"""SQL files, taken apart into statements as psql does it, so that each can be looked at before it is run."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bwtui.errors import RefusedError
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|--[^\n]*)
+      | (?P<comment>/\*)
+      | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')
+      | (?P<unclosed>[eE]')
+      | (?P<string>'(?:[^']|'')*')
+      | (?P<quoted>"(?:[^"]|"")*")
+      | (?P<dollar>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$)
+      | (?P<word>[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*)
+      | (?P<open>['"])
+      | (?P<end>;)
+      | (?P<meta>\\)
+      | (?P<other>.)""",
+    re.VERBOSE | re.DOTALL,
+)
+_CONTROL = frozenset(("begin", "start", "commit", "end", "rollback", "abort", "savepoint", "release"))
+_ROUTINES = frozenset(("function", "procedure"))
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of a script, without its semicolon; ``words`` are its bare words, in lower case."""
+
+    text: str
+    line: int
+    words: tuple[str, ...]
+
+    @property
+    def place(self) -> str:
+        """What it begins with, and where, for an error; never a value."""
+        return f"{' '.join(self.words[:3]).upper()} (line {self.line})"
+
+
+def statements(script: str) -> list[Statement]:
+    """Return the statements of ``script``. Raises RefusedError for what may not run in a trial.
+
+    That is transaction control, psql's own commands, and COPY FROM STDIN, whose rows are no SQL.
+    """
+    found = list(_split(script))
+    for statement in found:
+        first = statement.words[0]
+        if first in _CONTROL or statement.words[:2] == ("prepare", "transaction"):
+            raise RefusedError(
+                f"the script controls its transaction: {statement.place}",
+                "leave it out: the whole script runs in one transaction, which is rolled back",
+            )
+        if first == "copy" and "stdin" in statement.words:
+            raise RefusedError(f"the script copies rows: {statement.place}", "leave it out: only DDL matters")
+    return found
+
+
+def _split(script: str) -> Iterator[Statement]:
+    begin = at = depth = 0
+    words: list[str] = []
+    while at < len(script):
+        token = _TOKEN.match(script, at)
+        assert token is not None
+        kind, at = str(token.lastgroup), token.end()
+        if kind in ("comment", "dollar", "open", "unclosed", "meta"):
+            at = _skip(kind, script, token)
+        elif kind == "word":
+            words.append(token[0].lower())
+            depth = _depth(words, depth)
+        if kind == "end" and depth == 0:
+            yield from _statement(script, begin, token.start(), words)
+            begin, words = at, []
+    yield from _statement(script, begin, len(script), words)
+
+
+def _statement(script: str, begin: int, end: int, words: list[str]) -> Iterator[Statement]:
+    if words:
+        text = script[begin:end]
+        blank = len(text) - len(text.lstrip())
+        yield Statement(text.strip(), script.count("\n", 0, begin + blank) + 1, tuple(words))
+
+
+def _depth(words: list[str], depth: int) -> int:
+    """Follow the BEGIN ATOMIC … END of a routine's body, whose statements end in semicolons of their own."""
+    if words[0] != "create" or not _ROUTINES & set(words[:4]):
+        return 0
+    if words[-2:] == ["begin", "atomic"] or (depth and words[-1] == "case"):
+        return depth + 1
+    return max(0, depth - 1) if words[-1] == "end" else depth
+
+
+def _skip(kind: str, script: str, token: re.Match[str]) -> int:
+    """Return where a comment or a dollar-quoted string ends."""
+    line = script.count("\n", 0, token.start()) + 1
+    if kind == "meta":
+        raise RefusedError(f"line {line} holds a command of psql's own", "leave it out: only SQL is run")
+    if kind == "comment":
+        end = _comment_end(script, token.end())
+    elif kind == "dollar":
+        found = script.find(token[0], token.end())
+        end = found + len(token[0]) if found >= 0 else -1
+    else:
+        end = -1
+    if end < 0:
+        raise RefusedError(f"the script ends within what begins in line {line}: {token[0]}", "close it")
+    return end
+
+
+def _comment_end(script: str, at: int) -> int:
+    """Return where a comment ends, which may hold others; -1 when it does not."""
+    depth = 1
+    for mark in re.compile(r"/\*|\*/").finditer(script, at):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return -1

@@ -1,0 +1,156 @@
+"""``bwtui schema check``: the registry's answer beforehand, and nothing that changes by asking."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts, Ended
+from tests.database import Session
+from tests.integration.test_bad_input import free_port
+from tests.integration.test_names_end_to_end import subjects, topics
+from tests.integration.test_schema_changes import set_rule
+
+pytestmark = pytest.mark.services
+
+
+class Checks:
+    """Runs of ``bwtui schema check`` with the topics of one relay."""
+
+    def __init__(self, attempts: Attempts, database: str, folder: Path) -> None:
+        self.attempts = attempts
+        self.database = database
+        self._folder = folder
+
+    def run(self, *args: str, script: str | None = None, registry: str | None = None) -> Ended:
+        """Run it."""
+        name, services = self.attempts.name, self.attempts.services
+        command = ["schema", "check", "-s", name, "-p", name, "-d", self.database]
+        command += ["-r", registry or services.schema_registry]
+        if script is not None:
+            path = self._folder / "migration.sql"
+            path.write_text(script)
+            command += ["--ddl", str(path)]
+        return self.attempts.command(*command, *args)
+
+    def found(self, code: int, *args: str, script: str | None = None) -> dict[str, Any]:
+        """Return its tables."""
+        ended = self.run("--json", *args, script=script)
+        assert ended.code == code, ended.stderr
+        answer: dict[str, Any] = json.loads(ended.stdout)
+        assert answer["ok"] == (code == 0)
+        return dict(answer["tables"])
+
+    def refusal(self, script: str) -> str:
+        """Return the one line of a script that is refused."""
+        ended = self.run(script=script)
+        assert ended.code == 2, ended.stderr
+        assert "Traceback" not in ended.stderr
+        return ended.stderr
+
+
+@pytest.fixture
+def checks(services: Services, database: str, tmp_path: Path) -> Checks:
+    """Checks with a state folder of the test's own."""
+    return Checks(Attempts(services, tmp_path), database, tmp_path)
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Session]:
+    """A session on a database with two tables."""
+    with closing(Session(database)) as opened:
+        opened.run("create table t (id int primary key, a int, b text); create table u (id int primary key)")
+        yield opened
+
+
+def results(tables: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Return the result of each table's key and value."""
+    return {name: (table["key"]["result"], table["value"]["result"]) for name, table in tables.items()}
+
+
+def test_before_and_after(checks: Checks, source: Session, database: str) -> None:
+    services, prefix = checks.attempts.services, checks.attempts.name
+    assert results(checks.found(0)) == dict.fromkeys(("public.t", "public.u"), ("new", "new"))
+    assert not subjects(services, prefix)
+    assert not topics(services, prefix)
+    checks.attempts.succeed(database)
+    for table in "tu":
+        set_rule(services, f"{prefix}.{table}-value", "BACKWARD")
+    assert results(checks.found(0)) == dict.fromkeys(("public.t", "public.u"), ("unchanged", "unchanged"))
+    # The relay's publication is FOR ALL TABLES, so a new table is part of it.
+    script = """alter table t add c int default 7, alter a type bigint;
+        create table v (id int primary key); drop table u; comment on table t is 'commit; rollback';"""
+    assert results(checks.found(0, script=script)) == {
+        "public.t": ("unchanged", "compatible"),
+        "public.v": ("new", "new"),
+    }
+    found = checks.found(1, script="alter table t alter a type text; alter table u rename id to number")
+    assert found["public.t"]["value"] == {
+        "subject": f"{prefix}.t-value",
+        "result": "incompatible",
+        "rule": "BACKWARD",
+        "reasons": ['field "a" was int and is string'],
+    }
+    assert source.value("select format_type(atttypid, -1) from pg_attribute where attname = 'a'") == "integer"
+    assert source.value("select to_regclass('u') is not null and to_regclass('v') is null")
+    assert len(subjects(services, prefix)) == 4
+
+
+def test_for_people(checks: Checks, source: Session, database: str) -> None:
+    checks.attempts.succeed(database)
+    set_rule(checks.attempts.services, f"{checks.attempts.name}.t-value", "FULL")
+    ended = checks.run(script="alter table t alter a type bigint")
+    assert ended.code == 1
+    assert 'field "a" was int and is long' in ended.stdout
+    assert "FULL" in ended.stdout
+    assert ended.stderr == "bwtui: error: 1 of 2 tables would stop the relay\n"
+    assert checks.run().code == 0
+
+
+def test_tables_that_the_relay_would_refuse(checks: Checks, source: Session, database: str) -> None:
+    checks.attempts.succeed(database)
+    found = checks.found(1, script="alter table t drop constraint t_pkey")
+    assert "no primary key" in found["public.t"]["error"]
+    prefix = checks.attempts.name
+    found = checks.found(
+        1,
+        script="create schema a; create table a.b (id int primary key);create table a_b (id int primary key)",
+    )
+    assert f"{prefix}.a.b and {prefix}.a_b" in found["a.b"]["error"]
+    assert found["public.t"]["ok"]
+
+
+def test_scripts_that_can_not_be_tried(checks: Checks, source: Session) -> None:
+    assert "controls its transaction: COMMIT (line 2)" in checks.refusal("drop table u;\ncommit;")
+    assert "controls its transaction: ROLLBACK" in checks.refusal("drop table u; rollback")
+    told = checks.refusal("create index concurrently i on t (a)")
+    assert "CREATE INDEX CONCURRENTLY (line 1) can't be tried" in told
+    assert "hint: leave it out" in told
+    assert 'relation "nothing" does not exist' in checks.refusal("\n\nalter table nothing add a int")
+    assert "syntax error" in checks.refusal("alter tabel t")
+    # Whatever hides a COMMIT from us, it does not commit.
+    hidden = "drop table u; set standard_conforming_strings = off; select 'a\\''; commit; --'"
+    assert "fails" in checks.refusal(hidden)
+    hidden = "drop table u; do $$ begin commit; end $$"
+    assert "invalid transaction termination" in checks.refusal(hidden)
+    assert source.value("select to_regclass('u') is not null")
+
+
+def test_a_lock_is_not_waited_for_long(checks: Checks, source: Session) -> None:
+    source.run("begin; lock table t in share mode")
+    assert "did not get its lock" in checks.refusal("alter table t add c int")
+    source.run("rollback")
+
+
+def test_unreachable(checks: Checks, source: Session) -> None:
+    registry = f"http://127.0.0.1:{free_port()}"
+    ended = checks.run(registry=registry)
+    assert (ended.code, "can't reach the schema registry" in ended.stderr) == (4, True)
+    checks.database = f"postgresql://postgres@127.0.0.1:{free_port()}/x"
+    ended = checks.run()
+    assert (ended.code, "can't connect to PostgreSQL" in ended.stderr) == (4, True)
+    assert checks.run("-f", "json").code == 2
