@@ -26,7 +26,7 @@ Exit code 1: something is incompatible; 4: a server can't be reached.
 """
 
 
-@click.group()
+@click.group(epilog="\b\nExample:\n  bwtui schema check -d service=shop --ddl migration.sql")
 def schema() -> None:
     """Check the tables' schemas against the schema registry."""
 
