@@ -1,15 +1,15 @@
 """Random schema changes among random row changes, with kill -9 of the relay and restarts behind its back.
 
 ``BWTUI_STORM_CHANGES=200 BWTUI_STORM_ROWS=20000 BWTUI_STORM_KILLS=10`` is the long run;
-``BWTUI_STORM_SEED`` repeats one. What a topic must hold is each row as its last change under that table's name
-left it, and at the end, when every row was touched once more, the table itself, column by column. Not expected
-by design, though part of the storm:
+``BWTUI_STORM_SEED`` repeats one. What a topic must hold is each row as its last change under that table's
+name left it, and at the end, when every row was touched once more, the table itself, column by column. Not
+expected by design, though part of the storm:
 
 - A key that gets other columns: its old keys stay in the topic (ADR 8). Table ``rekeyed`` is not compared.
-- Topics of tables that were dropped or renamed: a row that is gone can't be fetched, so that a version of it is
-  passed over, and its tombstone, if any, goes to the new topic. They must be readable.
-- A large value that did not change, of a column that was dropped or renamed since: a placeholder stands for it
-  until the row is touched again (docs/row-images.md).
+- Topics of tables that were dropped or renamed: a row that is gone can't be fetched, so that a version of it
+  is passed over, and its tombstone, if any, goes to the new topic. They must be readable.
+- A large value that did not change, of a column that was dropped or renamed since: a placeholder stands for
+  it until the row is touched again (docs/row-images.md).
 """
 
 import json
