@@ -31,8 +31,7 @@ def raw_topics(services: Services, topics: list[str]) -> dict[str, list[RawMessa
 
         def read() -> bool:
             nonlocal missing
-            message = consumer.poll(0.1) if missing else None
-            if message is not None:
+            for message in consumer.consume(5_000, 0.1) if missing else ():
                 assert message.error() is None, message.error()
                 found[message.topic(), message.partition()].append((message.key(), message.value()))
                 missing -= 1

@@ -52,8 +52,8 @@ def _round_trip(connection: Connection, table: RandomTable) -> list[tuple[object
         cursor.execute(f"create table {stored.replace('%', '%%')} ({definition.replace('%', '%%')})", ())
         cursor.execute(f"alter table {stored} add primary key (id)")
         cursor.execute(f"create table {returned} (like {stored})")
-        _insert(cursor, stored, table, table.rows)
-        _insert(cursor, returned, table, _relayed(connection, stored))
+        insert_rows(cursor, stored, table, table.rows)
+        insert_rows(cursor, returned, table, _relayed(connection, stored))
         cursor.execute(
             f"""
             select coalesce("a row".id, "b row".id)
@@ -67,7 +67,7 @@ def _round_trip(connection: Connection, table: RandomTable) -> list[tuple[object
     return differences
 
 
-def _insert(cursor: "psycopg2.extensions.cursor", name: str, table: RandomTable, rows: object) -> None:
+def insert_rows(cursor: "psycopg2.extensions.cursor", name: str, table: RandomTable, rows: object) -> None:
     assert isinstance(rows, list)
     values = ", ".join(f"%s::{declaration}" for _, declaration in table.columns)
     for row in rows:

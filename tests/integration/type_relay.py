@@ -44,8 +44,13 @@ def consumed(encoder: TableEncoder, fields: Sequence[m.Field]) -> list[str | Non
     bound = encoder.bind(1, 2)
     key, value = bound.both(fields)
     assert (key, value) == (bound.key(fields), bound.value(fields))
-    schema = json.loads(encoder.value_schema)
-    stream = io.BytesIO(value[5:])
+    return record_texts(encoder.value_schema, value[5:])
+
+
+def record_texts(value_schema: str, encoded: bytes) -> list[str | None]:
+    """Return the texts of a record's columns; ``encoded`` is its Avro alone."""
+    schema = json.loads(value_schema)
+    stream = io.BytesIO(encoded)
     record = fastavro.schemaless_reader(stream, fastavro.parse_schema(schema), None)
     assert isinstance(record, dict)
     assert not stream.read()
