@@ -98,6 +98,7 @@ def _results(settings: RelaySettings) -> Iterable[Result]:
 
 def _postgres(settings: RelaySettings) -> Iterable[Result]:
     from bwtui.source.connection import connect
+    from bwtui.source.large_values import large_values
     from bwtui.source.preflight import server_checks
 
     opened: list[Connection] = []
@@ -116,6 +117,7 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
     try:
         for check in server_checks(connection, settings):
             yield _run(check.name, check.run)
+        yield _run("unchanged large values", lambda: large_values(connection, settings))
         yield _run("slot is free", lambda: _check_free(connection, settings))
     finally:
         connection.close()

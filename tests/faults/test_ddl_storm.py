@@ -52,8 +52,9 @@ def test_storm(services: Services, database: str, new_relay: Callable[..., Relay
         relay.wait_caught_up()
         assert not assert_tables(services, source, storm, relay, f"seed {seed}: the tables")
         relay.stop()
+        fetched = sum(table.toast_fetched for table in relay.last_status().tables.values())
     told = f"{storm.rows} rows, {storm.changes} schema changes {storm.done}"
-    print(f"{told}, {KILLS} kills, {marked} placeholders")
+    print(f"{told}, {KILLS} kills, {marked} placeholders, {fetched} fetched at the end")
 
 
 class backward(closing[SchemaRegistryClient]):

@@ -1,5 +1,6 @@
 """Large values that an UPDATE did not touch: what --toast sends in their place is never null or empty."""
 
+import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -222,3 +223,20 @@ def test_a_policy_that_hides_rows_hides_no_change(attempts: Attempts, source: Se
         "n": 1,
         "big": big[1],
     }
+
+
+def test_doctor_names_the_tables(attempts: Attempts, source: Session, database: str) -> None:
+    source.run(
+        "create table small (id int primary key, n int); create table whole (id int primary key, t text)"
+    )
+    source.run("create table part (id int primary key, t text) partition by range (id)")
+    source.run("create table part1 partition of part for values from (0) to (10)")
+    source.run("alter table whole replica identity full")
+    services = attempts.services
+    ends = ("-d", database, "-b", services.broker, "-r", services.schema_registry)
+    ended = attempts.command("doctor", *ends, "--toast", "error", "--json")
+    assert ended.code == 0, ended.stdout
+    told = {check["name"]: check["message"] for check in json.loads(ended.stdout)["checks"]}
+    concerned = "their rows follow --on-error (public.doc, public.part)"
+    found = told["unchanged large values"]
+    assert found == f"--toast error: {concerned}; REPLICA IDENTITY FULL sends them"

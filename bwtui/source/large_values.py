@@ -1,0 +1,29 @@
+"""Which tables may leave values out of the replication stream, because an UPDATE did not touch them."""
+
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, query
+from bwtui.source.preflight import selected_tables
+
+# A table without room for out-of-line values has none; the rows of a partitioned one are in its partitions.
+_TABLES_SQL = """
+select c.oid from pg_catalog.pg_class c
+ where c.oid = any(%s) and c.relreplident <> 'f'
+   and (c.reltoastrelid <> 0
+        or exists (select from pg_catalog.pg_partition_tree(c.oid) t
+                     join pg_catalog.pg_class p on p.oid = t.relid where p.reltoastrelid <> 0))
+"""
+_MEANING = {
+    "fetch": "read from the table when they are missing",
+    "error": "their rows follow --on-error",
+    "placeholder": "marked in the messages",
+}
+
+
+def large_values(connection: Connection, settings: RelaySettings) -> str:
+    """Return the tables concerned, and what --toast does about them, in one line. Raises RefusedError."""
+    tables = [table for table in selected_tables(connection, settings) if table.has_key]
+    found = {row[0] for row in query(connection, _TABLES_SQL, [table.oid for table in tables])}
+    names = ", ".join(table.qualified_name for table in tables if table.oid in found)
+    if not names:
+        return "no table leaves any out"
+    return f"--toast {settings.toast}: {_MEANING[settings.toast]} ({names}); REPLICA IDENTITY FULL sends them"
