@@ -11,12 +11,11 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
-from bwtui.relay.memory import write_durably
 from bwtui.types.registry import TypeInfo
 
 
 class CatalogMemory:
-    """Types by oid, and key columns of tables under FULL by the table's oid."""
+    """Types by oid, and key columns by the table's oid."""
 
     def __init__(self, path: Path | None = None, system_identifier: str = "", database: str = "") -> None:
         """Open the file; one about another server or database counts as none. No path: only in memory."""
@@ -61,7 +60,10 @@ class CatalogMemory:
         types = [astuple(info) for info in self._types.values()]
         text = json.dumps({"identity": self._identity, "types": types, "keys": self._keys})
         try:
-            write_durably(self._path, text)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            partial = self._path.with_suffix(".partial")
+            partial.write_text(text)
+            partial.rename(self._path)
         except OSError:
             # The slot's own memory, in the same folder, ends the relay with a sentence about it.
             return

@@ -164,7 +164,9 @@ class Router:
         self._claim(topic, name)
         keys = self.patiently("PostgreSQL", lambda: self._keys(relation))
         if not keys and not settings.allow_unkeyed:
-            raise unkeyed_refusal(name)
+            if self.patiently("PostgreSQL", lambda: self.ask(lambda c: attributes(c, relation.oid))):
+                raise unkeyed_refusal(name)
+            counters.note("the table is gone, and its key with it: its messages have a null key")
         types = self.patiently("PostgreSQL", lambda: self._types(relation))
         limits = self.patiently("Kafka", lambda: self._sink.ensure_topic(topic, keyed=bool(keys)))
         if limits.compacted and not keys:
@@ -235,17 +237,18 @@ class Router:
         return found
 
     def _keys(self, relation: Relation) -> tuple[str, ...]:
+        marked = tuple(column.name for column in relation.columns if column.is_key)
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
             now = self.ask(lambda connection: attributes(connection, relation.oid))
             key = primary_key_then(relation, now) if now else None
-            if key is not None:
-                self._catalog_memory.remember_key(relation.oid, key)
-                return key
-            # The table is gone or its key was renamed beyond recognition, after the rows that come now.
-            known = self._catalog_memory.key(relation.oid)
-            return known if set(known) <= {column.name for column in relation.columns} else ()
-        return tuple(column.name for column in relation.columns if column.is_key)
+            if key is None:
+                # The table is gone or its key was renamed beyond recognition, after the rows that come now.
+                known = self._catalog_memory.key(relation.oid)
+                return known if set(known) <= {column.name for column in relation.columns} else ()
+            marked = key
+        self._catalog_memory.remember_key(relation.oid, marked)
+        return marked
 
     def _types(self, relation: Relation) -> dict[int, TypeInfo]:
         oids = [c.type_oid for c in relation.columns if c.type_oid >= _FIRST_USER_OID]

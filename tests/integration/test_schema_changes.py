@@ -168,7 +168,17 @@ def test_keys_under_full(attempts: Attempts, source: Session, database: str) -> 
     source.run("alter table renamed rename id to number; update renamed set n = 'three'")
     source.run("alter table mixed rename id to number; update mixed set n = 'three'")
     source.run("drop table dropped")
-    attempts.succeed(database)
+    # Known from before it was under FULL, and not known at all.
+    for name in ("switched", "unseen"):
+        source.run(f"create table {name} (id int primary key, n text)")
+        if name == "switched":
+            source.run("insert into switched values (1, 'one')")
+        source.run(f"alter table {name} replica identity full")
+        source.run(f"insert into {name} values (2, 'two'); drop table {name}")
+    status = attempts.succeed(database).status
+    assert latest(read(attempts, "switched")) == {(1,): {"id": 1, "n": "one"}, (2,): {"id": 2, "n": "two"}}
+    assert read(attempts, "unseen") == [(None, {"id": 2, "n": "two"})]
+    assert any("the table is gone" in note for note in status["tables"]["public.unseen"]["notes"])
     # Another key schema gives other bytes: the row from before stands under its old key.
     by_key = {json.dumps(key): value for key, value in read(attempts, "renamed")}
     assert by_key == {
