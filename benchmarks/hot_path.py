@@ -74,11 +74,13 @@ def main() -> None:
         sink=NoSink(), report=Report(), samples=Samples(), settings=SimpleNamespace(headers=False)
     )
     streaming: Any = Streaming(parts, cast(Any, None), Acknowledgements(), None)
-    streaming._routes[1] = Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
+    streaming._rows.routes[1] = Route(
+        relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False)
+    )
 
     def relay() -> None:
         for data in frames:
-            streaming._on_insert(data)
+            streaming._rows.on_insert(data)
             if streaming._batch.is_full():
                 streaming._batch.flush()
 

@@ -6,6 +6,7 @@
     ├── UsageError              2  an option or a setting is wrong
     ├── RefusedError            2  a precondition does not hold (wal_level, unkeyed table, …)
     ├── RowError                2  one row can't be relayed, and --on-error is exit
+    ├── StateFailed              2  one of the relay's own files can't be read or written
     ├── DifferencesFound        1  a comparison found differences
     ├── Indeterminate           3  a comparison could not be decided
     ├── ConnectionFailed        4  a server can't be reached, or does not let us in
@@ -39,6 +40,10 @@ class RefusedError(BwtuiError):
 
 class RowError(BwtuiError):
     """One row can't be relayed."""
+
+
+class StateFailed(BwtuiError):
+    """One of the relay's own files can't be read or written."""
 
 
 class DifferencesFound(BwtuiError):

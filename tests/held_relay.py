@@ -127,7 +127,7 @@ class HeldRelay:
         self.memory = SlotMemory(folder, "1", "test", slot)
         router = Router(settings, self.sink, _Registry(), self.report, lambda seconds: None)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
-        toast = ToastFill(settings, router.ask)
+        toast = ToastFill(settings, router.ask, lambda seconds: None)
         parts = Parts(
             settings=settings,
             report=self.report,

@@ -15,11 +15,11 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.relay.ack import Acknowledgements, Span
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
-from bwtui.relay.headers import Headers, make_headers
+from bwtui.relay.headers import SESSION, Headers, make_headers
 from bwtui.relay.leftovers import Leftovers
 from bwtui.relay.parts import Parts, StopRequested
 from bwtui.relay.routing import Route
-from bwtui.sink.base import DeliveryFailure, Marks
+from bwtui.sink.base import DeliveryFailure, Marks, Message
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_rows, right_to_read
@@ -39,6 +39,7 @@ class Copying:
         self._timestamp = int(time.time() * 1000)
         self._route: Route | None = None
         self._ordinal = 0
+        self._session_header: Headers = [(SESSION, parts.session)]
         self._failures: deque[DeliveryFailure] = deque()
 
     def run(self, connection: Connection, tables: Sequence[SnapshotTable]) -> None:
@@ -52,6 +53,7 @@ class Copying:
             counters.snapshot_estimate = table.estimate
         routes = self._prepare(tables)
         before = self._parts.memory.unfinished_marks()
+        sessions = self._parts.memory.unfinished_sessions()
         begun = self._mark([route for route in routes if route is not None], before)
         for table, route in zip(tables, routes, strict=True):
             if route is not None:
@@ -60,7 +62,7 @@ class Copying:
         self._batch.flush()
         while not self._acks.is_idle:
             self.pulse(0.05)
-        self._remove_leftovers(before, begun)
+        self._remove_leftovers(before, begun, sessions)
 
     def pulse(self, seconds: float) -> None:
         """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
@@ -100,19 +102,21 @@ class Copying:
                 begun[topic] = parts.router.patiently("Kafka", lambda topic=topic: parts.sink.marks(topic))  # type: ignore[misc]
                 if topic not in before and any(begun[topic].values()):
                     route.counters.note("the topic held messages before this snapshot, which stay in it")
-        parts.memory.remember_snapshot(self._lsn, begun | before)
+        parts.memory.remember_snapshot(self._lsn, begun | before, parts.session)
         return begun
 
-    def _remove_leftovers(self, before: dict[str, Marks], begun: dict[str, Marks]) -> None:
+    def _remove_leftovers(
+        self, before: dict[str, Marks], begun: dict[str, Marks], sessions: list[bytes]
+    ) -> None:
         """Take out of the topics what an earlier attempt sent and this one did not."""
         parts = self._parts
         leftovers = Leftovers(parts.sink, parts.report, self.pulse)
         for topic in sorted(set(before) & set(begun)):
             route = parts.router.known(topic)
             if route.key_columns:
-                leftovers.remove(
-                    route.relation.qualified_name, topic, before[topic], begun[topic], self._timestamp
-                )
+                tombstone = Message(b"", None, self._timestamp, self._session_header)
+                name = route.relation.qualified_name
+                leftovers.remove(name, topic, before[topic], begun[topic], sessions, tombstone)
             elif before[topic] != begun[topic]:
                 route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
 
@@ -165,9 +169,9 @@ class Copying:
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
             self.pulse(0.02)
 
-    def _headers(self) -> Headers | None:
+    def _headers(self) -> Headers:
         if not self._parts.settings.headers:
-            return None
+            return self._session_header
         return make_headers(self._lsn, self._ordinal, "snapshot", 0, self._parts.session)
 
     def _dropped(self, route: Route, fields: list[Field] | None) -> DroppedRow:
@@ -180,6 +184,9 @@ class Copying:
         sink, span = self._parts.sink, failure.span
         assert span is not None and failure.message is not None
         while True:
+            if failure.is_final:
+                hint = failure.hint or "nothing is left behind; start again for a new snapshot"
+                raise ConnectionFailed(f"the snapshot was cut off: {failure.reason}", hint)
             if failure.is_outage:
                 self._wait(failure)
             single = Span()

@@ -18,6 +18,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.lsn import format_lsn
 from bwtui.relay import picture
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.beginning import Beginning
 from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.control import state_folder
 from bwtui.relay.copying import Copying
@@ -36,13 +37,14 @@ from bwtui.sink.kafka import KafkaSink
 from bwtui.source import publication, slot
 from bwtui.source.connection import Connection, connect, connect_raw, describe, query, statement_failed
 from bwtui.source.lag import LagSampler
-from bwtui.source.preflight import Findings, inspect, left_out, selected_tables, wait_for_release
-from bwtui.source.snapshot import load_tables, open_snapshot
+from bwtui.source.preflight import Findings, inspect, left_out, wait_for_release
 from bwtui.source.stream import ReplicationStream
 
 _log = logging.getLogger(__name__)
 _LOOK_FOR_TABLES_SECONDS = 10.0
 _RECONNECT_SECONDS = 1.0
+#: Past this age the last look at the slot says nothing of the present.
+_LAG_IS_OLD_SECONDS = 10.0
 
 
 class Engine:
@@ -82,7 +84,7 @@ class Engine:
             state=report.state,
             name=settings.relay_name,
             slot=settings.slot,
-            detail=self._sink.outage() or report.detail,
+            detail=self._detail(),
             pid=os.getpid(),
             started=report.started,
             time=time.time(),
@@ -108,6 +110,16 @@ class Engine:
             stages=picture.stages(report, numbers, rates),
             errors=report.errors(),
         )
+
+    def _detail(self) -> str:
+        age = time.time() - self._lag.lag.time
+        if (
+            self._lag.lag.time
+            and age > _LAG_IS_OLD_SECONDS
+            and self._report.state in ("snapshot", "streaming")
+        ):
+            return f"PostgreSQL has not told of the slot for {age:.0f} s: the lag shown is older than that"
+        return self._sink.outage() or self._report.detail
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return sampled changes behind sequence ``after``, oldest first."""
@@ -152,19 +164,24 @@ class Engine:
             self._lag.start()
             publications = findings.publications
             if findings.slot is None:
-                publications = self._begin(connection, findings, parts)
+                publications = Beginning(self._settings, self._report, parts, self._enter).run(
+                    connection, findings
+                )
             else:
                 note = parts.memory.check(findings.slot)
                 if note is not None:
                     _log.warning("%s", note)
-                    self._report.error("note", RefusedError(note))
-                last = parts.memory.last
-                self._report.confirmed_lsn = max(
-                    findings.slot.confirmed_lsn, last.confirmed_lsn if last else 0
-                )
+                    self._report.error("notice", RefusedError(note))
+                # Not the remembered LSN, which may be ahead: after a failover the slot may be an older copy.
+                self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
             connection.close()
         self._stream(parts, publications, target)
+
+    def _enter(self, phase: Copying | None, slot_in_use: str) -> None:
+        """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
+        self._phase = phase
+        self._slot_in_use = slot_in_use
 
     def _inspect(self, connection: Connection) -> Findings:
         self._database = describe_session(connection)
@@ -205,7 +222,9 @@ class Engine:
             memory.check(None)
         for topic in filter(None, (settings.dead_letter_topic, settings.truncate_topic)):
             sink.ensure_topic(topic, keyed=False)
-        toast = ToastFill(settings, lambda q: router.patiently("PostgreSQL", lambda: router.ask(q)))
+        toast = ToastFill(
+            settings, lambda q: router.patiently("PostgreSQL", lambda: router.ask(q)), self._pulse
+        )
         session = secrets.token_bytes(8)
         return Parts(
             settings,
@@ -224,70 +243,6 @@ class Engine:
         if self._phase is not None:
             self._phase.pulse(seconds)
 
-    # -- the beginning: publication, slot, snapshot --------------------------------------------------------
-
-    def _begin(self, connection: Connection, findings: Findings, parts: Parts) -> tuple[str, ...]:
-        """Make what is missing and take the snapshot; whatever fails, no permanent slot is left."""
-        made: tuple[str, ...] = ()
-        publications = findings.publications
-        if not publications:
-            made = publications = publication.create(
-                connection,
-                self._settings.publication_name,
-                findings.tables,
-                every_table=findings.every_table,
-            )
-        try:
-            if self._settings.skip_snapshot:
-                parts.memory.forget()
-                self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
-                parts.memory.remember(self._report.confirmed_lsn)
-            else:
-                self._snapshot(connection, parts, publications)
-        except BaseException:
-            # The publication was made for this slot, which does not exist: nothing is left behind.
-            self._drop_quietly(made)
-            raise
-        return publications
-
-    def _snapshot(self, connection: Connection, parts: Parts, publications: tuple[str, ...]) -> None:
-        self._report.state = "snapshot"
-        self._report.detail = "making a temporary slot and its snapshot"
-        temporary = slot.create_temporary(connect_raw(self._settings.postgres))
-        self._slot_in_use = temporary.name
-        importer: Connection | None = None
-        try:
-            importer = open_snapshot(self._settings.postgres, temporary.snapshot)
-            published = publication.published_tables(importer, publications)
-            tables = load_tables(importer, selected_tables(importer, self._settings), published)
-            copying = Copying(parts, temporary.consistent_point)
-            self._phase = copying
-            copying.run(importer, tables)
-            # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
-            # remembered with, while the other order would leave a memory of a slot that never was.
-            slot.make_permanent(connection, temporary.name, self._settings.slot)
-            parts.memory.remember(temporary.consistent_point)
-            self._report.confirmed_lsn = temporary.consistent_point
-        except psycopg2.Error as error:
-            reason = " ".join(str(error).split())
-            raise ConnectionFailed(f"the snapshot was cut off: {reason}", "start again") from error
-        finally:
-            self._phase = None
-            self._slot_in_use = self._settings.slot
-            if importer is not None:
-                importer.close()
-            temporary.close()
-
-    def _drop_quietly(self, publications: tuple[str, ...]) -> None:
-        try:
-            connection = connect(self._settings.postgres)
-            # The answer alone may have been lost when the slot was made; then it needs its publication.
-            if slot.slot_state(connection, self._settings.slot) is None:
-                publication.drop(connection, publications)
-            connection.close()
-        except (BwtuiError, psycopg2.Error):
-            _log.warning("could not drop publication %s", ", ".join(publications))
-
     # -- the stream ----------------------------------------------------------------------------------------
 
     def _stream(self, parts: Parts, publications: tuple[str, ...], target: int | None) -> None:
@@ -295,9 +250,10 @@ class Engine:
         self._report.state = "streaming"
         acks = Acknowledgements(self._report.confirmed_lsn)
         careful_until = 0
+        start_lsn = 0
         while True:
             try:
-                stream = self._open_stream(parts, publications, acks.confirmed)
+                stream = self._open_stream(parts, publications, start_lsn)
                 self._has_streamed = True
                 streaming = Streaming(parts, stream, acks, target)
                 streaming.careful_until = careful_until
@@ -308,7 +264,10 @@ class Engine:
             except Redrive as redrive:
                 careful_until = max(self._recover(parts, acks, redrive), streaming.begun_lsn + 1)
                 acks = Acknowledgements(acks.confirmed)
+                start_lsn = acks.confirmed
             except ConnectionFailed as error:
+                # Another server may answer next, whose slot may be an older copy: it says where to start.
+                start_lsn = 0
                 self._report.error("outage", error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._wait(_RECONNECT_SECONDS)
@@ -318,6 +277,7 @@ class Engine:
                 self._phase = None
 
     def _open_stream(self, parts: Parts, publications: tuple[str, ...], start_lsn: int) -> ReplicationStream:
+        """Start streaming from where the slot stands, or from ``start_lsn`` if that is later."""
         name = self._settings.slot
         session = connect(self._settings.postgres)
         try:
@@ -370,9 +330,10 @@ class Engine:
         if self._report.state != "streaming" or now - self._looked_for_tables < _LOOK_FOR_TABLES_SECONDS:
             return
         self._looked_for_tables = now
-        for name in left_out(connection, self._settings):
-            hint = f"add it: ALTER PUBLICATION {self._settings.publication_name} ADD TABLE {name}"
-            self._report.error("note", RefusedError(f"table {name} is not in the publication", hint), name)
+        for table in left_out(connection, self._settings):
+            name = table.qualified_name
+            hint = publication.add_statement(self._settings.publication_name, table)
+            self._report.error("notice", RefusedError(f"table {name} is not in the publication", hint), name)
 
 
 def describe_session(connection: Connection) -> str:

@@ -6,6 +6,9 @@ insert, update or delete), ``bwtui.xid`` (4; 0 in a snapshot), ``bwtui.session``
 run).
 """
 
+#: The header that rows of a snapshot always carry: see bwtui.relay.leftovers.
+SESSION = "bwtui.session"
+
 Headers = list[tuple[str, bytes]]
 
 
@@ -16,5 +19,5 @@ def make_headers(lsn: int, ordinal: int, operation: str, xid: int, session: byte
         ("bwtui.ordinal", ordinal.to_bytes(4, "big")),
         ("bwtui.op", operation.encode()),
         ("bwtui.xid", xid.to_bytes(4, "big")),
-        ("bwtui.session", session),
+        (SESSION, session),
     ]

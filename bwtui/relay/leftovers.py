@@ -5,12 +5,14 @@ was deleted in between is in neither the new snapshot nor the stream, so nothing
 topic. So the first attempt writes down where each topic ended before it sent anything; the next one finds
 every key that was sent since then and that its own snapshot has not sent again, and sends tombstones.
 
-Only what was written since this relay's own attempt is looked at: a topic's older content may be another's.
+A topic may hold another producer's rows. So every row of a snapshot carries its run's id in the header
+``bwtui.session``, the ids of unfinished runs are remembered, and a key counts as left over only if its last
+record carries one of them.
 """
 
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from bwtui.relay.ack import Span
@@ -29,11 +31,20 @@ class Leftovers:
         self._report = report
         self._pulse = pulse
 
-    def remove(self, table: str, topic: str, before: Marks, begun: Marks, timestamp: int) -> int:
-        """Send tombstones for keys of ``[before, begun)`` that do not come again behind ``begun``.
+    def remove(
+        self,
+        table: str,
+        topic: str,
+        before: Marks,
+        begun: Marks,
+        sessions: Collection[bytes],
+        message: Message,
+    ) -> int:
+        """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, and nobody since.
 
         ``before`` is where the topic ended before the first attempt, ``begun`` where it ended before this
-        one. Returns how many tombstones were sent; all of them are durable then. Raises ConnectionFailed.
+        one; ``message`` is a tombstone in all but its key. Returns how many tombstones were sent; all of
+        them are durable then. Raises ConnectionFailed.
         """
         if all(before.get(number, 0) >= end for number, end in begun.items()):
             return 0
@@ -44,32 +55,39 @@ class Leftovers:
             database.execute("pragma journal_mode = off")
             database.execute("create table left_over (key blob primary key) without rowid")
             try:
-                self._collect(database, topic, before, begun)
-                count = self._send(database, topic, timestamp)
+                self._collect(database, topic, before, begun, sessions)
+                count = self._send(database, topic, message)
             finally:
                 database.close()
         if count:
             self._report.table(table).note(f"{count} rows of a snapshot that was cut off were removed")
         return count
 
-    def _collect(self, database: sqlite3.Connection, topic: str, before: Marks, begun: Marks) -> None:
-        for key, is_tombstone in self._sink.keys(topic, before, begun, lambda: self._pulse(0)):
-            sql = (
-                "delete from left_over where key = ?"
-                if is_tombstone
-                else "insert or ignore into left_over values (?)"
-            )
-            database.execute(sql, (key,))
-        now = self._sink.marks(topic)
-        for key, _ in self._sink.keys(topic, begun, now, lambda: self._pulse(0)):
-            database.execute("delete from left_over where key = ?", (key,))
+    def _collect(
+        self,
+        database: sqlite3.Connection,
+        topic: str,
+        before: Marks,
+        begun: Marks,
+        sessions: Collection[bytes],
+    ) -> None:
+        def wait() -> None:
+            self._pulse(0)
 
-    def _send(self, database: sqlite3.Connection, topic: str, timestamp: int) -> int:
+        for record in self._sink.keys(topic, before, begun, wait):
+            if record.session in sessions and not record.is_tombstone:
+                database.execute("insert or ignore into left_over values (?)", (record.key,))
+            else:
+                database.execute("delete from left_over where key = ?", (record.key,))
+        for record in self._sink.keys(topic, begun, self._sink.marks(topic), wait):
+            database.execute("delete from left_over where key = ?", (record.key,))
+
+    def _send(self, database: sqlite3.Connection, topic: str, message: Message) -> int:
         count = 0
         rows = database.execute("select key from left_over")
         while batch := rows.fetchmany(_BATCH):
             span = Span()
-            self._sink.send(topic, [Message(key, None, timestamp) for (key,) in batch], span)
+            self._sink.send(topic, [message._replace(key=key) for (key,) in batch], span)
             while span.pending:
                 self._pulse(0.05)
             count += len(batch)

@@ -10,7 +10,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from bwtui.errors import BwtuiError, SlotLost
+from bwtui.errors import SlotLost, StateFailed
 from bwtui.lsn import format_lsn
 from bwtui.sink.base import Marks
 from bwtui.source.slot import SlotState
@@ -28,6 +28,8 @@ class Remembered:
     snapshot_unfinished: bool = False
     #: Where each topic's partitions ended before the first unfinished snapshot sent anything.
     marks: dict[str, Marks] = field(default_factory=dict)
+    #: The unfinished runs' ids (hexadecimal), as their messages' header bwtui.session has them.
+    sessions: list[str] = field(default_factory=list)
 
 
 class SlotMemory:
@@ -46,13 +48,22 @@ class SlotMemory:
         """Write down, durably, that ``confirmed_lsn`` is about to be confirmed."""
         self._write(Remembered(*self._identity, confirmed_lsn))
 
-    def remember_snapshot(self, consistent_point: int, marks: dict[str, Marks]) -> None:
-        """Write down that a snapshot begins at ``consistent_point``, with its topics ending at ``marks``."""
-        self._write(Remembered(*self._identity, consistent_point, True, marks))
+    def remember_snapshot(self, consistent_point: int, marks: dict[str, Marks], session: bytes) -> None:
+        """Write down that run ``session`` begins a snapshot at ``consistent_point``.
+
+        ``marks`` is where its topics ended before the first unfinished snapshot.
+        """
+        sessions = list(dict.fromkeys([*(s.hex() for s in self.unfinished_sessions()), session.hex()]))
+        self._write(Remembered(*self._identity, consistent_point, True, marks, sessions))
 
     def unfinished_marks(self) -> dict[str, Marks]:
         """Return the marks of the snapshot that did not finish; empty when there is none."""
         return self.last.marks if self.last is not None and self.last.snapshot_unfinished else {}
+
+    def unfinished_sessions(self) -> list[bytes]:
+        """Return the ids of the runs whose snapshot did not finish."""
+        unfinished = self.last is not None and self.last.snapshot_unfinished
+        return [bytes.fromhex(s) for s in self.last.sessions] if self.last is not None and unfinished else []
 
     def _write(self, last: Remembered) -> None:
         if last == self.last:
@@ -61,7 +72,7 @@ class SlotMemory:
             write_durably(self.path, json.dumps(asdict(last)))
         except OSError as error:
             # Nothing is confirmed that is not remembered, so the relay ends here.
-            raise BwtuiError(
+            raise StateFailed(
                 f"the relay's memory {self.path} can't be written: {error.strerror}",
                 "free disk space, or set BWTUI_STATE_HOME to a folder that can be written; then start again",
             ) from error
@@ -107,7 +118,7 @@ class SlotMemory:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:
-            raise BwtuiError(
+            raise StateFailed(
                 f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
             ) from error
         return found if (found.system_identifier, found.database, found.slot) == self._identity else None

@@ -48,6 +48,7 @@ class Route:
         "counters",
         "key",
         "key_columns",
+        "key_indexes",
         "key_schema_id",
         "max_message_bytes",
         "messages",
@@ -80,6 +81,8 @@ class Route:
         #: Messages of the batch that is being filled, and their bytes.
         self.messages: list[MessageTuple] = []
         self.bytes = 0
+        #: Where the key's columns stand in a row.
+        self.key_indexes = [i for i, column in enumerate(relation.columns) if column.name in keys]
         self.column_names = [column.name for column in relation.columns]
         self.split = splitter(len(relation.columns))
         if bound is not None:
@@ -266,11 +269,16 @@ class Router:
                 self._catalog = connect(self._settings.postgres)
                 # A policy that hides rows must make a question fail: a row not found counts as deleted.
                 execute(self._catalog, "set row_security = off")
+                # Behind somebody's lock the question is asked again, and the stream kept alive in between.
+                execute(self._catalog, "set lock_timeout = '2s'")
             return question(self._catalog)
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             self.close()
             reason = " ".join(str(error).split())
             raise ConnectionFailed(f"PostgreSQL does not answer: {reason}") from error
+        except psycopg2.DataError as error:
+            # Its words may quote a row's value.
+            raise RefusedError(f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})") from None
         except psycopg2.Error as error:
             raise RefusedError(f"PostgreSQL: {error.diag.message_primary}") from error
 

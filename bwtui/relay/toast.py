@@ -19,9 +19,12 @@ from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.routing import Route
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import Connection
+from bwtui.source.connection import Connection, query
 from bwtui.source.present_row import present_fields
 from bwtui.source.snapshot import right_to_read
+
+_LOCKED_SQL = """select exists (select from pg_catalog.pg_locks
+                  where locktype = 'transactionid' and transactionid = %s::text::xid)"""
 
 
 class RowIsGone(Exception):
@@ -39,18 +42,27 @@ class ToastFill:
     """Completes rows by the rules above."""
 
     def __init__(
-        self, settings: RelaySettings, ask: Callable[[Callable[[Connection], object]], object]
+        self,
+        settings: RelaySettings,
+        ask: Callable[[Callable[[Connection], object]], object],
+        pulse: Callable[[float], None],
     ) -> None:
-        """``ask`` runs a question over a session to PostgreSQL, and waits while the server is away."""
+        """``ask`` runs a question over a session to PostgreSQL, and waits while the server is away.
+
+        ``pulse(seconds)`` waits, keeps the stream alive, and raises to stop the relay.
+        """
         self._mode = settings.toast
         self._ask = ask
+        self._pulse = pulse
+        self._visible_xid = 0
 
     def fill(
-        self, route: Route, new: Sequence[Field], old: Sequence[Field] | None, *, full: bool
+        self, route: Route, new: Sequence[Field], old: Sequence[Field] | None, *, full: bool, xid: int
     ) -> list[Field]:
         """Return ``new`` without UNCHANGED, or with it where a placeholder is to stand for it.
 
-        ``old`` holds the whole old row when ``full``, and else the key's old values. Raises
+        ``old`` holds the whole old row when ``full``, and else the key's old values; ``xid`` is the
+        transaction that changed the row. Raises
         UnchangedToastError under --toast error, BwtuiError when the value can't be read, and RowIsGone.
         """
         names = route.column_names
@@ -67,12 +79,28 @@ class ToastFill:
             error.hint = f"use --toast fetch, or run: ALTER TABLE {table} REPLICA IDENTITY FULL"
             raise error
         if self._mode == "fetch":
+            self._wait_until_visible(xid)
             for index, field in zip(missing, self._fetch(route, row, missing), strict=True):
                 row[index] = field
         marked = sum(row[index] is UNCHANGED for index in missing)
         route.counters.toast_placeholders += marked
         route.counters.toast_fetched += len(missing) - marked
         return row
+
+    def _wait_until_visible(self, xid: int) -> None:
+        """Wait until other sessions see what the transaction did.
+
+        PostgreSQL streams a commit once its WAL is flushed. Other sessions see it a moment later; with
+        synchronous replication, only when the standby has answered. Until then the row's present value would
+        be an old one. A transaction gives up the lock on its id after it has become visible.
+        """
+        while xid != self._visible_xid:
+            locked: list[bool] = []
+            self._ask(lambda session: locked.append(bool(query(session, _LOCKED_SQL, str(xid))[0][0])))  # noqa: B023
+            if locked[-1]:
+                self._pulse(0.01)
+            else:
+                self._visible_xid = xid
 
     def _fetch(self, route: Route, row: list[Field], missing: Sequence[int]) -> list[Field]:
         key: dict[str, bytes] = {}

@@ -19,6 +19,14 @@ class Message(NamedTuple):
     headers: list[tuple[str, bytes]] | None = None
 
 
+class KeyRecord(NamedTuple):
+    """A record as far as its key goes; ``session`` is the header bwtui.session, or None."""
+
+    key: bytes
+    is_tombstone: bool
+    session: bytes | None
+
+
 #: What a `Message` is made of, and as good as one wherever it is only taken apart.
 MessageTuple = tuple[bytes | None, bytes | None, int, list[tuple[str, bytes]] | None]
 
@@ -37,6 +45,8 @@ class DeliveryFailure:
     hint: str | None = None
     message: Message | None = None
     span: Span | None = None
+    #: Trying again can't help: the topic is gone, or the producer is broken for good.
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +90,8 @@ class Sink(Protocol):
     def marks(self, topic: str) -> Marks:
         """Return where each partition of ``topic`` ends now. Raises ConnectionFailed."""
 
-    def keys(
-        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
-    ) -> Iterator[tuple[bytes, bool]]:
-        """Yield (key, is a tombstone) of every keyed record in ``[start, end)``. Raises ConnectionFailed.
+    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+        """Yield every keyed record in ``[start, end)``. Raises ConnectionFailed.
 
         ``on_wait`` is called between reads, and may raise to end it.
         """

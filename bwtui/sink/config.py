@@ -35,6 +35,10 @@ FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "delivery.report.only.error": (("false", "0"), "every acknowledgement is counted"),
     "produce.offset.report": (("true", "1"), "every acknowledgement is counted"),
     "queuing.strategy": (("fifo",), "rows of one key stay in commit order"),
+    "partitioner": (
+        ("murmur2_random", "murmur2", "consistent", "consistent_random", "fnv1a", "fnv1a_random"),
+        "the rows of one key stay in one partition",
+    ),
     "allow.auto.create.topics": (("false", "0"), "bwtui makes its topics itself, with their settings"),
     "transactional.id": ((), "the relay does not use Kafka transactions"),
     "bootstrap.servers": ((), "it is what -b/--broker says"),

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.relay.ack import Span
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Marks, Message, MessageTuple, TopicLimits
+from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, Message, MessageTuple, TopicLimits
 from bwtui.sink.config import client_config, producer_config
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
@@ -66,10 +66,13 @@ class KafkaSink:
         produce = self._producer.produce
         plain = self._report_for(span, topic, None)
         span.pending += len(messages)
+        report, kept = plain, None
         for message in messages:
             key, value, timestamp, headers = message
-            # A delivery report has no headers, so they are kept beside it for the case that it fails.
-            report = plain if headers is None else self._report_for(span, topic, headers)
+            if headers is not kept:
+                # A delivery report has no headers, so they are kept beside it for the case that it fails.
+                report = plain if headers is None else self._report_for(span, topic, headers)
+                kept = headers
             try:
                 # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
                 produce(topic, value, key, -1, report, None, timestamp, headers)  # type: ignore[arg-type]
@@ -113,15 +116,14 @@ class KafkaSink:
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """See `Sink.ensure_topic`."""
         limits = self._admin.ensure(topic, keyed=keyed)
-        return TopicLimits(min(limits.max_message_bytes, self.max_message_bytes), limits.compacted)
+        # What the topic takes is for the broker to say, which looks at the compressed batch.
+        return TopicLimits(self.max_message_bytes, limits.compacted)
 
     def marks(self, topic: str) -> Marks:
         """See `Sink.marks`."""
         return self._reading().marks(topic)
 
-    def keys(
-        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
-    ) -> Iterator[tuple[bytes, bool]]:
+    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
         """See `Sink.keys`."""
         return self._reading().keys(topic, start, end, on_wait)
 
@@ -167,8 +169,10 @@ class KafkaSink:
         elif error.code() in _TOPIC_GONE:
             hint = f"topic {topic} was deleted; it is made again, and the rows from before are not in it"
         is_outage = error.code() not in _MESSAGE_ERRORS
-        reason = f"Kafka refuses a message: {error.str()}"
-        self._failures.append(DeliveryFailure(topic, reason, is_outage, hint, message, span))
+        size = len(message.key or b"") + len(message.value or b"")
+        reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
+        is_final = error.code() in _TOPIC_GONE or error.fatal()
+        self._failures.append(DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final))
 
     def _noticed(self, error: KafkaError) -> None:
         """Take librdkafka's word on a connection that failed; the next delivery takes it back."""

@@ -8,7 +8,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as ConsumerMessage
 
 from bwtui.errors import ConnectionFailed
-from bwtui.sink.base import Marks
+from bwtui.relay.headers import SESSION
+from bwtui.sink.base import KeyRecord, Marks
 
 _log = logging.getLogger("bwtui.kafka")
 _REQUEST_SECONDS = 10.0
@@ -40,10 +41,8 @@ class TopicReader:
         except KafkaException as error:
             raise ConnectionFailed(f"topic {topic} can't be read: {error.args[0].str()}") from error
 
-    def keys(
-        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
-    ) -> Iterator[tuple[bytes, bool]]:
-        """Yield (key, is a tombstone) of every record in ``[start, end)``, in order within a partition.
+    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+        """Yield every record in ``[start, end)``, in order within a partition.
 
         Records without a key are left out. ``on_wait`` is called between reads, and may raise to end it.
         Raises ConnectionFailed.
@@ -55,7 +54,7 @@ class TopicReader:
                 for message in self._consumer.consume(_BATCH, timeout=0.5):
                     key = self._take(message, topic, open_ends)
                     if key is not None:
-                        yield key, message.value() is None
+                        yield KeyRecord(key, message.value() is None, _session(message))
         finally:
             self._consumer.unassign()
 
@@ -92,3 +91,9 @@ class TopicReader:
             TopicPartition(topic, number), timeout=_REQUEST_SECONDS
         )
         return int(low), int(high)
+
+
+def _session(message: ConsumerMessage) -> bytes | None:
+    headers = message.headers()
+    found = dict(headers).get(SESSION) if headers else None
+    return found if isinstance(found, bytes) else None

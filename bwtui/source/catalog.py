@@ -37,18 +37,27 @@ class TableInfo:
 
 
 _TABLES_SQL = """
-select c.oid, n.nspname, c.relname, c.relreplident::text,
-       case c.relreplident when 'n' then false
+select c.oid, n.nspname, c.relname, case when bare then 'n' else c.relreplident::text end,
+       case when bare then false else case c.relreplident when 'n' then false
             when 'i' then exists (select from pg_catalog.pg_index i
                                where i.indrelid = c.oid and i.indisreplident)
             else exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary
-                                and i.indimmediate) end,
+                                and i.indimmediate) end end,
        pg_catalog.has_table_privilege(c.oid, 'select')
          or pg_catalog.has_any_column_privilege(c.oid, 'select'),
        pg_catalog.pg_has_role(c.relowner, 'usage'),
        c.relkind = 'p',
        case when c.reltuples >= 0 then c.reltuples::bigint end
   from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ cross join lateral (
+       -- A partition without a replica identity can't be updated once its root is published.
+       select c.relkind = 'p' and exists (
+              select from pg_catalog.pg_partition_tree(c.oid) p
+                join pg_catalog.pg_class l on l.oid = p.relid
+               where p.isleaf and l.relreplident not in ('f', 'i')
+                 and (l.relreplident = 'n' or not exists (
+                      select from pg_catalog.pg_index i
+                       where i.indrelid = l.oid and i.indisprimary and i.indimmediate)))) as leaf (bare)
  where c.relkind in ('r', 'p') and c.relpersistence = 'p' and (%s or not c.relispartition)
    and n.nspname not in ('pg_catalog', 'information_schema') and n.nspname !~ '^pg_(toast|temp)'
  order by 2, 3

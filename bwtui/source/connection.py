@@ -29,6 +29,16 @@ PINNED = {
     "search_path": "",
 }
 APPLICATION_NAME = "bwtui"
+#: Timeouts of newer versions, pinned where the server has them: a session may idle through a long snapshot.
+_PIN_TIMEOUTS_SQL = """select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
+                        where name in ('idle_session_timeout', 'transaction_timeout')"""
+#: A peer that vanished without a word is noticed within a minute (seconds; tcp_user_timeout in ms).
+_KEEPALIVES = {
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
 _PIN_SQL = "select " + ", ".join(f"pg_catalog.set_config('{k}', '{v}', false)" for k, v in PINNED.items())
 _REFUSED = re.compile(
     r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
@@ -53,6 +63,7 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
         connection.set_client_encoding("UTF8")
         with connection.cursor() as cursor:
             cursor.execute(_PIN_SQL)
+            cursor.execute(_PIN_TIMEOUTS_SQL)
     except psycopg2.Error as error:
         raise connection_failed(str(error)) from error
     return connection
@@ -73,6 +84,7 @@ def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
     any_bytes = connection.parameter_status(b"server_encoding") == b"SQL_ASCII"
     try:
         execute_raw(connection, _PIN_SQL)
+        execute_raw(connection, _PIN_TIMEOUTS_SQL)
         execute_raw(connection, value_encoding_sql(any_bytes))
     except ServerError as error:
         connection.finish()
@@ -194,6 +206,7 @@ def _with_defaults(dsn: str, timeout: int, **extra: str) -> str:
             "use key=value pairs or a postgresql:// URI, as for psql",
         ) from error
     defaults = {"connect_timeout": str(timeout), "fallback_application_name": APPLICATION_NAME}
+    defaults |= _KEEPALIVES
     added = {key: value for key, value in defaults.items() if key not in given} | extra
     return psycopg2.extensions.make_dsn(dsn, **added)
 

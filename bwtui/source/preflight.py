@@ -218,15 +218,15 @@ def selected_tables(connection: Connection, settings: RelaySettings) -> tuple[Ta
     return _chosen(connection, settings, publication.published_tables(connection, names) if names else None)
 
 
-def left_out(connection: Connection, settings: RelaySettings) -> list[str]:
-    """Return the selected tables that the existing publication does not carry, as ``schema.table``."""
+def left_out(connection: Connection, settings: RelaySettings) -> list[TableInfo]:
+    """Return the selected tables that the existing publication does not carry."""
     chosen = TableFilter(settings)
     names = publication.existing(connection, settings.publication_name)
     published = publication.published_tables(connection, names)
     carried = {(table.namespace, table.name) for table in published}
     by_partition = not publication.via_root(connection, names)
     return [
-        table.qualified_name
+        table
         for table in list_tables(connection)
         if chosen(table.namespace, table.name)
         and (table.namespace, table.name) not in carried

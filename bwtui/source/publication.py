@@ -73,7 +73,7 @@ def create(
 
     ``every_table``: no table is filtered out, so that FOR ALL TABLES may serve.
     """
-    unkeyed = [table for table in tables if not table.has_key and table.replica_identity != "f"]
+    unkeyed = [table for table in tables if lacks_identity(table)]
     keyed = [table for table in tables if table not in unkeyed]
     whole = every_table and not unkeyed and _is_superuser(connection)
     target = "for all tables" if whole else _target(keyed)
@@ -96,6 +96,21 @@ def create(
     return tuple(made)
 
 
+def add_statement(publication: str, table: TableInfo) -> str:
+    """Return what an owner should run, so that ``table`` joins the publication and no application breaks."""
+    if not lacks_identity(table):
+        return f"add it: ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {table_clause(table)}"
+    return (
+        f"it has no replica identity: give it a primary key first, or add it to the publication of inserts: "
+        f"ALTER PUBLICATION {quote_identifier(unkeyed_name(publication))} ADD TABLE {table_clause(table)}"
+    )
+
+
+def lacks_identity(table: TableInfo) -> bool:
+    """Whether PostgreSQL would refuse UPDATE and DELETE on ``table``, were they published."""
+    return not table.has_key and table.replica_identity != "f"
+
+
 def drop(connection: Connection, publications: Iterable[str]) -> None:
     """Drop ``publications``, where they exist."""
     for name in publications:
@@ -105,8 +120,13 @@ def drop(connection: Connection, publications: Iterable[str]) -> None:
 def _target(tables: Sequence[TableInfo]) -> str:
     if not tables:
         return ""
-    names = ", ".join(f"{quote_identifier(t.namespace)}.{quote_identifier(t.name)}" for t in tables)
-    return f"for table {names}"
+    return f"for table {', '.join(map(table_clause, tables))}"
+
+
+def table_clause(table: TableInfo) -> str:
+    """Return ``table`` as a publication names it: without ONLY its inheriting tables would come along."""
+    name = f"{quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
+    return name if table.partitioned else f"only {name}"
 
 
 def _is_superuser(connection: Connection) -> bool:

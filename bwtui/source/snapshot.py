@@ -7,6 +7,8 @@ the same row of the stream are encoded to the same bytes.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import psycopg2
+
 from bwtui.pgoutput.messages import Relation
 from bwtui.source.catalog import TableInfo, load_relation
 from bwtui.source.connection import (
@@ -14,6 +16,7 @@ from bwtui.source.connection import (
     connect,
     execute,
     holds_any_bytes,
+    query,
     quote_identifier,
     quote_literal,
     value_encoding_sql,
@@ -49,6 +52,43 @@ def open_snapshot(dsn: str, snapshot: str) -> Connection:
     execute(connection, "begin isolation level repeatable read read only")
     execute(connection, f"set transaction snapshot {quote_literal(snapshot)}")
     return connection
+
+
+class TablesChanged(Exception):
+    """A table was altered between the snapshot's export and its lock: another snapshot is needed."""
+
+
+_UNCHANGED_SQL = """
+select count(*) from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where c.oid = any(%s)
+   and (coalesce(pg_catalog.pg_relation_filenode(c.oid), 0) <> c.relfilenode
+        or pg_catalog.to_regclass(pg_catalog.format('%%I.%%I', n.nspname, c.relname)) is distinct from c.oid)
+"""
+
+
+def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
+    """Keep ``tables``, and their partitions, from being altered until the snapshot's session ends.
+
+    What was altered since the export must not be copied: a rewritten table looks empty to an older snapshot
+    (PostgreSQL documentation, "MVCC Caveats"), and another one may have its name by now. The catalog's rows
+    are seen as the snapshot has them, and compared with what holds now. Raises TablesChanged, or
+    psycopg2.Error where a right is missing.
+    """
+    if not tables:
+        return
+    names = ", ".join(
+        f"{'' if t.partitioned else 'only '}{quote_identifier(t.namespace)}.{quote_identifier(t.name)}"
+        for t in tables
+    )
+    try:
+        execute(connection, f"lock table {names} in access share mode")
+    except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
+        raise TablesChanged from error
+    leaves = "select p.relid::oid from unnest(%s::oid[]) o, lateral pg_catalog.pg_partition_tree(o) p"
+    oids = [table.oid for table in tables]
+    partitions = [row[0] for row in query(connection, leaves, oids)]
+    if query(connection, _UNCHANGED_SQL, [*oids, *partitions])[0][0]:
+        raise TablesChanged
 
 
 def load_tables(

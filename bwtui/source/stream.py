@@ -53,6 +53,9 @@ class ReplicationStream:
         keeps a transaction to itself until it commits. Raises SlotLost, RefusedError or ConnectionFailed.
         """
         self.connection = connection
+        #: A warning about the publication: from PostgreSQL 18 on, one that is missing is left out silently.
+        self.warning = ""
+        connection.notice_handler = self._on_notice
         chosen = {"proto_version": "1", "publication_names": ",".join(map(quote_identifier, publications))}
         chosen |= options or {}
         rendered = ", ".join(f"{name} {_quoted(value)}" for name, value in chosen.items())
@@ -60,6 +63,11 @@ class ReplicationStream:
         result = connection.exec_(sql.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise _start_refused(slot, server_error(result))
+
+    def _on_notice(self, result: pq.abc.PGresult) -> None:
+        text = server_error(result).message
+        if "publication" in text:
+            self.warning = text
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for data, and take it from the socket. Raises ConnectionFailed."""

@@ -94,15 +94,18 @@ def test_the_memory_of_another_server_database_or_slot_counts_as_none(tmp_path: 
 
 def test_an_unfinished_snapshot_has_no_slot_and_is_taken_anew(tmp_path: Path) -> None:
     marks = {"orders": {0: 7, 1: 0}}
-    SlotMemory(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, marks)
+    SlotMemory(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, marks, b"first")
     memory = SlotMemory(tmp_path, *IDENTITY)
     assert memory.check(None) is None
     assert memory.unfinished_marks() == marks
+    assert memory.unfinished_sessions() == [b"first"]
+    memory.remember_snapshot(CONFIRMED + 1, marks, b"second")
+    assert SlotMemory(tmp_path, *IDENTITY).unfinished_sessions() == [b"first", b"second"]
 
 
 def test_a_kill_right_after_the_slot_was_made_is_a_finished_snapshot(tmp_path: Path) -> None:
     """The slot stands at the consistent point that the snapshot is remembered with."""
-    SlotMemory(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, {})
+    SlotMemory(tmp_path, *IDENTITY).remember_snapshot(CONFIRMED, {}, b"first")
     memory = SlotMemory(tmp_path, *IDENTITY)
     assert memory.check(slot(CONFIRMED)) is None
     with pytest.raises(SlotLost):
@@ -111,7 +114,7 @@ def test_a_kill_right_after_the_slot_was_made_is_a_finished_snapshot(tmp_path: P
 
 def test_a_finished_snapshot_leaves_no_marks(tmp_path: Path) -> None:
     memory = SlotMemory(tmp_path, *IDENTITY)
-    memory.remember_snapshot(CONFIRMED, {"orders": {0: 7}})
+    memory.remember_snapshot(CONFIRMED, {"orders": {0: 7}}, b"first")
     memory.remember(CONFIRMED)
     assert SlotMemory(tmp_path, *IDENTITY).unfinished_marks() == {}
 

@@ -1,0 +1,132 @@
+"""How a relay begins: publication, snapshot and slot, made so that a failure at any moment leaves no slot."""
+
+import logging
+from collections.abc import Callable
+
+import psycopg2
+
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.relay.copying import Copying
+from bwtui.relay.parts import Parts
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+from bwtui.source import publication, slot
+from bwtui.source.connection import Connection, connect, connect_raw
+from bwtui.source.preflight import Findings, selected_tables
+from bwtui.source.slot import TemporarySlot
+from bwtui.source.snapshot import SnapshotTable, TablesChanged, load_tables, lock_tables, open_snapshot
+
+_log = logging.getLogger(__name__)
+#: How often a snapshot is exported anew because a table was altered right behind the export.
+_EXPORTS = 5
+
+
+class Beginning:
+    """The first run of a relay, up to the moment when its slot exists."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        report: Report,
+        parts: Parts,
+        on_phase: Callable[[Copying | None, str], None],
+    ) -> None:
+        """``on_phase`` is told of the snapshot's phase, and of the slot that holds the WAL for it."""
+        self._settings = settings
+        self._report = report
+        self._parts = parts
+        self._on_phase = on_phase
+
+    def run(self, connection: Connection, findings: Findings) -> tuple[str, ...]:
+        """Make what is missing, take the snapshot, and return the publications to read.
+
+        Whatever it raises, no permanent slot is left.
+        """
+        made: tuple[str, ...] = ()
+        publications = findings.publications
+        if not publications:
+            made = publications = publication.create(
+                connection,
+                self._settings.publication_name,
+                findings.tables,
+                every_table=findings.every_table,
+            )
+        try:
+            if self._settings.skip_snapshot:
+                self._skip(connection)
+            else:
+                self._snapshot(connection, publications)
+        except BaseException:
+            # The publication was made for this slot, which does not exist: nothing is left behind.
+            self._drop_quietly(made)
+            raise
+        return publications
+
+    def _skip(self, connection: Connection) -> None:
+        memory = self._parts.memory
+        memory.forget()
+        self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
+        memory.remember(self._report.confirmed_lsn)
+
+    def _snapshot(self, connection: Connection, publications: tuple[str, ...]) -> None:
+        self._report.state = "snapshot"
+        temporary: TemporarySlot | None = None
+        importer: Connection | None = None
+        try:
+            for _ in range(_EXPORTS):
+                self._report.detail = "making a temporary slot and its snapshot"
+                temporary = slot.create_temporary(connect_raw(self._settings.postgres))
+                importer = open_snapshot(self._settings.postgres, temporary.snapshot)
+                try:
+                    tables = self._tables(importer, publications)
+                    break
+                except TablesChanged:
+                    importer.close()
+                    temporary.close()
+            else:
+                raise ConnectionFailed(
+                    "tables are altered again and again while the snapshot begins",
+                    "start again a little later",
+                )
+            self._copy(connection, temporary, importer, tables)
+        except psycopg2.Error as error:
+            reason = " ".join(str(error).split())
+            raise ConnectionFailed(f"the snapshot was cut off: {reason}", "start again") from error
+        finally:
+            self._on_phase(None, self._settings.slot)
+            if importer is not None:
+                importer.close()
+            if temporary is not None:
+                temporary.close()
+
+    def _tables(self, importer: Connection, publications: tuple[str, ...]) -> list[SnapshotTable]:
+        published = publication.published_tables(importer, publications)
+        tables = selected_tables(importer, self._settings)
+        lock_tables(importer, tables)
+        return load_tables(importer, tables, published)
+
+    def _copy(
+        self,
+        connection: Connection,
+        temporary: TemporarySlot,
+        importer: Connection,
+        tables: list[SnapshotTable],
+    ) -> None:
+        copying = Copying(self._parts, temporary.consistent_point)
+        self._on_phase(copying, temporary.name)
+        copying.run(importer, tables)
+        # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
+        # remembered with, while the other order would leave a memory of a slot that never was.
+        slot.make_permanent(connection, temporary.name, self._settings.slot)
+        self._parts.memory.remember(temporary.consistent_point)
+        self._report.confirmed_lsn = temporary.consistent_point
+
+    def _drop_quietly(self, publications: tuple[str, ...]) -> None:
+        try:
+            connection = connect(self._settings.postgres)
+            # The answer alone may have been lost when the slot was made; then it needs its publication.
+            if slot.slot_state(connection, self._settings.slot) is None:
+                publication.drop(connection, publications)
+            connection.close()
+        except (BwtuiError, psycopg2.Error):
+            _log.warning("could not drop publication %s", ", ".join(publications))

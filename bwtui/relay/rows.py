@@ -1,0 +1,258 @@
+"""Rows of the stream: from a frame to messages in the batch, or to the policy for what can't be relayed."""
+
+import struct
+from collections.abc import Callable, Sequence
+
+from bwtui.encode.avro import UnchangedToastError
+from bwtui.errors import BwtuiError, ConnectionFailed, RowError, SlotLost, StateFailed
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.messages import Field, Relation, Truncate
+from bwtui.pgoutput.tuples import split_tuple
+from bwtui.relay.batch import Batch
+from bwtui.relay.headers import make_headers
+from bwtui.relay.parts import Parts
+from bwtui.relay.routing import Route
+from bwtui.relay.toast import RowIsGone
+from bwtui.relay.truncation import truncate_message
+from bwtui.sink.dead_letter import DroppedRow, Identity
+from bwtui.source.stream import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
+
+_oid = struct.Struct(">I").unpack_from
+_begin = struct.Struct(">QqI").unpack_from
+
+#: Offsets in a frame: behind the tag, behind the relation's oid, and behind the first tuple's kind.
+BODY = PAYLOAD_OFFSET + 1
+_KIND = BODY + 4
+TUPLE = _KIND + 1
+_NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
+
+#: Not a row's fault: such an error ends the session, or the relay, whatever --on-error says.
+_NOT_OF_THE_ROW = (ConnectionFailed, SlotLost, StateFailed)
+
+
+class Routes(dict[int, Route | None]):
+    """Routes by the relation's oid, built when the first row comes; None is a table that is filtered out.
+
+    Not when the RELATION comes: PostgreSQL also announces a partition whose rows all come through its root,
+    and a topic of its own would stay empty for ever.
+    """
+
+    def __init__(self, build: Callable[[Relation], Route | None]) -> None:
+        super().__init__()
+        self._build = build
+        self._announced: dict[int, Relation] = {}
+
+    def announce(self, relation: Relation) -> None:
+        """Take note of a relation that is new or has changed."""
+        self._announced[relation.oid] = relation
+        self.pop(relation.oid, None)
+
+    def __missing__(self, oid: int) -> Route | None:
+        route = self[oid] = self._build(self._announced[oid])
+        return route
+
+
+class Rows:
+    """Takes the messages about rows; one transaction at a time."""
+
+    def __init__(self, parts: Parts, batch: Batch) -> None:
+        self._parts = parts
+        self._batch = batch
+        self.routes = Routes(self._route)
+        #: Where the transaction of the rows that come now commits.
+        self.commit_lsn = 0
+        self._xid = 0
+        #: The commit time in Unix milliseconds.
+        self.timestamp = 0
+        self._ordinal = 0
+        #: Whether `last` is kept: one row is sent at a time, and it may have to be named.
+        self.careful = False
+        self.last: tuple[Route, DroppedRow] | None = None
+        self.handlers: dict[int, Callable[[bytes], None]] = {
+            ord("R"): self._on_relation,
+            ord("I"): self.on_insert,
+            ord("U"): self._on_update,
+            ord("D"): self._on_delete,
+            ord("T"): self._on_truncate,
+        }
+
+    def begin(self, data: bytes) -> None:
+        """Take a BEGIN frame."""
+        self.commit_lsn, commit_time, self._xid = _begin(data, BODY)
+        self.timestamp = (commit_time + POSTGRES_EPOCH_US) // 1000
+        self._ordinal = 0
+
+    def _on_relation(self, data: bytes) -> None:
+        relation = decode(data[PAYLOAD_OFFSET:])
+        assert isinstance(relation, Relation)
+        known = self.routes.get(relation.oid)
+        # Under FULL a RELATION does not say which columns are the key, so that may have changed.
+        same = known is not None and known.relation == relation and relation.replica_identity != "f"
+        if same and known is not None and known.refusal is None:
+            return
+        self.routes.announce(relation)
+
+    def _route(self, relation: Relation, *, placeholders: bool = False) -> Route | None:
+        # The old route's messages go first, and the new one may have to wait for a service.
+        self._batch.flush()
+        return self._parts.router.route(relation, placeholders=placeholders)
+
+    def on_insert(self, data: bytes) -> None:
+        route = self.routes[_oid(data, BODY)[0]]
+        if route is None:
+            return
+        self._ordinal += 1
+        self._batch.rows += 1
+        fields: list[Field] | None = None
+        try:
+            fields = route.split(data, TUPLE)
+            key, value = route.both(fields)
+            self._send(route, "insert", key, value, None, fields)
+        except BwtuiError as error:
+            self._refuse(route, "insert", None, fields, error)
+        route.counters.inserts += 1
+
+    def _on_update(self, data: bytes) -> None:
+        route = self.routes[_oid(data, BODY)[0]]
+        if route is None:
+            return
+        self._ordinal += 1
+        self._batch.rows += 1
+        old: list[Field] | None = None
+        new: list[Field] | None = None
+        try:
+            at = TUPLE
+            if data[_KIND] != _NEW:
+                old, at = split_tuple(data, TUPLE)
+                at += 1
+            new = route.split(data, at)
+            full = old if data[_KIND] == _OLD_FULL else None
+            route, key, value, new = self._encode(route, old, new, full=full is not None)
+            old_key = key if old is None else self._old_key(route, data, old)
+            if old_key != key:
+                self._send(route, "delete", old_key, None, None, None)
+            if value is not None:
+                self._send(route, "update", key, value, full, new)
+        except BwtuiError as error:
+            self._refuse(route, "update", old, new, error)
+        route.counters.updates += 1
+
+    def _on_delete(self, data: bytes) -> None:
+        route = self.routes[_oid(data, BODY)[0]]
+        if route is None:
+            return
+        self._ordinal += 1
+        self._batch.rows += 1
+        old: list[Field] | None = None
+        try:
+            old = route.split(data, TUPLE)
+            if route.key_columns or route.refusal is not None:
+                self._send(route, "delete", self._old_key(route, data, old), None, old, None)
+            else:
+                route.counters.note("unkeyed: deletes are counted, and send no message")
+        except BwtuiError as error:
+            self._refuse(route, "delete", old, None, error)
+        route.counters.deletes += 1
+
+    def _on_truncate(self, data: bytes) -> None:
+        message = decode(data[PAYLOAD_OFFSET:])
+        assert isinstance(message, Truncate)
+        for oid in message.relation_oids:
+            route = self.routes[oid]
+            if route is not None:
+                route.counters.truncates += 1
+                route.counters.note("truncated: the topic still holds the rows from before")
+                if self._parts.settings.truncate_topic:
+                    self._tell(route, message)
+
+    def _tell(self, route: Route, truncate: Truncate) -> None:
+        """Send the message of --truncate-topic: a span of its own, behind the rows that came before it."""
+        self._batch.flush()
+        self._batch.rows += 1
+        if self.careful:
+            self.last = (route, self._dropped(route, "truncate", None, None))
+        told = truncate_message(route, truncate, self.commit_lsn, self._xid, self.timestamp)
+        self._parts.sink.send(self._parts.settings.truncate_topic, [told], self._batch.span)
+
+    @staticmethod
+    def _old_key(route: Route, data: bytes, old: Sequence[Field]) -> bytes | None:
+        """Return the key of the old row. Raises RowError when PostgreSQL did not send all of it.
+
+        A replica identity holds no NULL. But that of a partition may be another than its root's, by which the
+        RELATION describes the table.
+        """
+        if data[_KIND] == _OLD_KEY and any(old[index] is None for index in route.key_indexes):
+            raise RowError(
+                f"the old row of {route.relation.qualified_name} does not have the key's columns",
+                "give every partition the same REPLICA IDENTITY as its root",
+            )
+        return route.key(old)
+
+    def _encode(
+        self, route: Route, old: list[Field] | None, new: list[Field], *, full: bool
+    ) -> tuple[Route, bytes | None, bytes | None, list[Field]]:
+        """Encode an updated row, whose unchanged TOAST values `ToastFill` puts in first.
+
+        The value is None when this version of the row is passed over, because the row is gone by now. The
+        route is another one when the old one's schema had no room for a placeholder.
+        """
+        try:
+            return route, *route.both(new), new
+        except UnchangedToastError:
+            pass
+        try:
+            row = self._parts.toast.fill(route, new, old, full=full, xid=self._xid)
+        except RowIsGone as gone:
+            route.counters.toast_superseded += 1
+            return route, route.key(gone.row), None, gone.row
+        try:
+            return route, *route.both_filled(row), row
+        except UnchangedToastError:
+            wider = self._route(route.relation, placeholders=True)
+        assert wider is not None
+        if wider.refusal is None:
+            self.routes[route.relation.oid] = wider
+        return wider, *wider.both_filled(row), row
+
+    def _send(
+        self,
+        route: Route,
+        operation: str,
+        key: bytes | None,
+        value: bytes | None,
+        before: list[Field] | None,
+        after: list[Field] | None,
+    ) -> None:
+        parts = self._parts
+        headers = None
+        if parts.settings.headers:
+            headers = make_headers(self.commit_lsn, self._ordinal, operation, self._xid, parts.session)
+        self._batch.add(route, key, value, self.timestamp, headers)
+        if parts.samples.budget > 0 and (before is not None or after is not None):
+            commit = (self.commit_lsn, self._xid, self.timestamp / 1000)
+            parts.samples.take(
+                operation, route.relation, route.topic, route.key_columns, before, after, commit
+            )
+        if self.careful:
+            self.last = (route, self._dropped(route, operation, before, after))
+
+    def _dropped(
+        self, route: Route, operation: str, before: list[Field] | None, after: list[Field] | None
+    ) -> DroppedRow:
+        identity = Identity(self.commit_lsn, self._ordinal, self._xid)
+        name = route.relation.qualified_name
+        return DroppedRow(name, route.topic, operation, identity, route.column_names, before, after)
+
+    def _refuse(
+        self,
+        route: Route,
+        operation: str,
+        before: list[Field] | None,
+        after: list[Field] | None,
+        error: BwtuiError,
+    ) -> None:
+        """Drop the row by the policy, or raise RowError; `run` then confirms everything before it."""
+        if isinstance(error, _NOT_OF_THE_ROW):
+            raise error
+        row = self._dropped(route, operation, before, after)
+        self._parts.policy.refuse(route, row, error, self._batch.span)
