@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench torture campaign venv lock clean
+.PHONY: help demo test check format bench torture campaign storm venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -42,7 +42,11 @@ torture: .venv/installed-dev ## Kill the relay ten times in the snapshot and ten
 
 campaign: .venv/installed-dev ## Send 500 random tables with 10,000 rows through PostgreSQL and back.
 	BWTUI_RANDOM_TABLES=$${BWTUI_RANDOM_TABLES:-500} $(BIN)/python -m pytest --timeout 1800 \
-		tests/integration/test_random_types.py $(ARGS)
+		tests/integration/test_random_types.py tests/integration/test_random_tables_relayed.py $(ARGS)
+
+storm: .venv/installed-dev ## Alter tables 200 times among 20,000 row changes, with ten kills of the relay.
+	BWTUI_STORM_CHANGES=$${BWTUI_STORM_CHANGES:-200} BWTUI_STORM_ROWS=$${BWTUI_STORM_ROWS:-20000} \
+		BWTUI_STORM_KILLS=$${BWTUI_STORM_KILLS:-10} $(BIN)/python -m pytest -s tests/faults/test_ddl_storm.py $(ARGS)
 
 venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
 
