@@ -179,12 +179,10 @@ def test_a_filter_by_name(attempts: Attempts, source: Session, database: str) ->
     source.run(f"create table {quoted(name)} (id int primary key, {quoted(column)} text, hidden text)")
     source.run("create table other (id int primary key)")
     source.run(f"insert into {quoted(name)} values (1, '%s', 'x'), (2, 'no', 'x')")
+    if source.connection.server_version < 150000:
+        pytest.skip("publications have column lists and row filters from 15 on")
     where = f"{quoted(column)} <> 'no'"
-    published = (
-        f"{quoted(name)} (id, {quoted(column)}) where ({where})"
-        if source.connection.server_version >= 150000
-        else quoted(name)
-    )
+    published = f"{quoted(name)} (id, {quoted(column)}) where ({where})"
     source.run(f"create publication p for table {published} with (publish = 'insert')")
     attempts.succeed(database, "--publication", "p")
     source.run(f"insert into {quoted(name)} values (3, '%s', 'x'), (4, 'no', 'x')")

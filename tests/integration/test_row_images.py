@@ -220,6 +220,9 @@ def test_partitions(attempts: Attempts, source: Session, database: str) -> None:
     source.run("alter table part detach partition part1")
     source.run("update part1 set n = 'alone' where id = 101; insert into part1 values (103, 'alone')")
     attempts.succeed(database)
+    if source.connection.server_version < 150000:
+        # A WAL sender of 14 keeps to what it knew of a partition.
+        return
     assert names(read(attempts, "part")) == {101: "b", 102: "a", 201: "after", 203: "after"}
     assert of_key(read(attempts, "part"), 1)[-1] is None
     # What had been sent for the table of its own stays there; its rows are not sent again for the root.
