@@ -34,7 +34,8 @@ def mask_connection(text: str) -> str:
 
 
 def _mask_odd(match: re.Match[str]) -> str:
-    if match[2] == MASK or match[2].startswith(MASK + "@"):
+    another_uri = match[2].startswith(MASK + "@") and "://" in match[2]
+    if match[2] == MASK or another_uri:
         return match[0]
     return match[1] + MASK + match[3]
 

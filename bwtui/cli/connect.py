@@ -125,8 +125,14 @@ def _line_listener() -> "Listener":
     from bwtui.relay.process import Listener
 
     last: list[str] = []
+    told = 0
 
     def emit(status: "Status") -> None:
+        nonlocal told
+        dropped = sum(table.dead_letters for table in status.tables.values())
+        if dropped > told:
+            told = dropped
+            click.echo(f"bwtui: {status.name}: {dropped} rows dropped, see 'bwtui status'", err=True)
         if [status.state] != last:
             last[:] = [status.state]
             detail = f" ({status.detail})" if status.detail else ""

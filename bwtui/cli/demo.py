@@ -91,7 +91,7 @@ def _with_screens(demo: "Demo") -> None:
     from bwtui.tui.state import Session
 
     # Not run_source, which says how to come back to a relay that was left running: this one ends here.
-    app = RelayApp(DemoSource(demo), Session(owned=True))
+    app = RelayApp(DemoSource(demo), Session(owned=True, detachable=False))
 
     def leave() -> None:
         demo.abandon()

@@ -86,12 +86,19 @@ class Report:
         return counters
 
     def error(self, kind: str, error: BwtuiError, table: str | None = None) -> None:
-        """Add an error to what the UI shows; the same one again only counts."""
+        """Add an error to what the UI shows.
+
+        The same one again only counts, and moves up; a notice stays where it is, so that what is said again
+        and again pushes no error out of sight.
+        """
         entry = ErrorEntry(time.time(), kind, table, error.message, error.hint)
         with self._lock:
-            if self._errors and _same(self._errors[-1], entry):
-                last = self._errors.pop()
-                entry = ErrorEntry(entry.time, kind, table, error.message, error.hint, last.count + 1)
+            same = next((old for old in self._errors if _same(old, entry)), None)
+            if same is not None:
+                if kind == "notice":
+                    return
+                self._errors.remove(same)
+                entry = ErrorEntry(entry.time, kind, table, error.message, error.hint, same.count + 1)
             self._errors.append(entry)
 
     def outage(self, sentence: str | None) -> None:

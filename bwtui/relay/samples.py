@@ -99,6 +99,8 @@ def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
     before, after = raw.before, raw.after
     found = []
     for index, name in enumerate(names):
+        if after is None and not _was_sent(raw, index):
+            continue
         old = None if before is None else before[index]
         new = None if after is None else after[index]
         if after is None:
@@ -113,6 +115,11 @@ def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
             mark = "same" if old == new else "changed"
         found.append(FieldChange(name, _text(old), _text(new), mark))
     return found
+
+
+def _was_sent(raw: _Raw, index: int) -> bool:
+    """Whether a deleted row's column is known: without REPLICA IDENTITY FULL only the key's are."""
+    return raw.relation.replica_identity == "f" or raw.relation.columns[index].is_key
 
 
 def _text(value: Field) -> str | None:

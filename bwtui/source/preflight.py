@@ -172,7 +172,7 @@ def _check_readable(connection: Connection, settings: RelaySettings) -> str:
     if settings.skip_snapshot or slot_state(connection, settings.slot) is not None:
         return "not needed: no snapshot will be taken"
     tables = selected_tables(connection, settings)
-    hidden = [table.qualified_name for table in tables if not table.readable]
+    hidden = [publication.quoted_name(table) for table in tables if not table.readable]
     if hidden:
         role = query(connection, "select current_user")[0][0]
         raise RefusedError(

@@ -99,7 +99,10 @@ def create(
 def add_statement(publication: str, table: TableInfo) -> str:
     """Return what an owner should run, so that ``table`` joins the publication and no application breaks."""
     if not lacks_identity(table):
-        return f"add it: ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE {table_clause(table)}"
+        return (
+            f"rows from now on: ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE "
+            f"{table_clause(table)}; those from before come with a new slot's snapshot only"
+        )
     return (
         f"it has no replica identity: give it a primary key first, or add it to the publication of inserts: "
         f"ALTER PUBLICATION {quote_identifier(unkeyed_name(publication))} ADD TABLE {table_clause(table)}"
@@ -125,8 +128,12 @@ def _target(tables: Sequence[TableInfo]) -> str:
 
 def table_clause(table: TableInfo) -> str:
     """Return ``table`` as a publication names it: without ONLY its inheriting tables would come along."""
-    name = f"{quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
-    return name if table.partitioned else f"only {name}"
+    return quoted_name(table) if table.partitioned else f"only {quoted_name(table)}"
+
+
+def quoted_name(table: TableInfo) -> str:
+    """Return ``"schema"."table"``, as SQL takes it."""
+    return f"{quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
 
 
 def _is_superuser(connection: Connection) -> bool:

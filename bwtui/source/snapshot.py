@@ -131,5 +131,6 @@ def right_to_read(reason: str, relation: Relation, connection: Connection) -> st
     if "row-level security" in reason:
         return f"it hides rows from the role: let a superuser run: ALTER ROLE {role} BYPASSRLS"
     if "permission denied for schema" in reason:
-        return f"let its owner run: GRANT USAGE ON SCHEMA {relation.namespace} TO {role}"
-    return f"let its owner run: GRANT SELECT ON {relation.qualified_name} TO {role}"
+        return f"let its owner run: GRANT USAGE ON SCHEMA {quote_identifier(relation.namespace)} TO {role}"
+    table = f"{quote_identifier(relation.namespace)}.{quote_identifier(relation.name)}"
+    return f"let its owner run: GRANT SELECT ON {table} TO {role}"

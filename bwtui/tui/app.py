@@ -138,9 +138,7 @@ class RelayApp(App[Ending]):
             return
         model = self.model
         running = self.session.live and model.link in ("live", "stale") and not self.stopping
-        self.push_screen(
-            LeaveScreen(model.source.name, owned=self.session.owned, running=running), self._leave
-        )
+        self.push_screen(LeaveScreen(model.source.name, self.session, running=running), self._leave)
 
     def _leave(self, ending: Ending | None) -> None:
         if ending == "stop":

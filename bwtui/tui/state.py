@@ -52,6 +52,8 @@ class Session:
 
     #: This terminal started the relay; then leaving it offers to stop the relay first.
     owned: bool = False
+    #: False where the relay ends with the screens, as in the demo: then leaving offers no detaching.
+    detachable: bool = True
     #: Samples a second, 1 to 10.
     rate: float = 4.0
     #: False for a recording: nothing there can be stopped, and its clock is its own.

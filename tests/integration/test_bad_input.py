@@ -141,7 +141,7 @@ def test_role_that_may_not_read(attempts: Attempts, database: str, source: Sessi
     source.run(f"create publication bwtui_{attempts.name} for all tables")
     error, hint = attempts.fail(as_role(database, role), 2, server=database)
     assert f"role {role} may not read public.orders" in error
-    assert f"GRANT SELECT ON public.orders TO {role}" in hint
+    assert f'GRANT SELECT ON "public"."orders" TO {role}' in hint
 
 
 def test_role_that_may_not_publish(attempts: Attempts, database: str, source: Session, role: str) -> None:
@@ -156,7 +156,7 @@ def test_columns_that_may_not_be_read(attempts: Attempts, database: str, source:
     source.run(f"grant select (id, note) on orders to {role}")
     error, hint = attempts.fail(as_role(database, role), 2, server=database)
     assert "public.orders" in error
-    assert f"GRANT SELECT ON public.orders TO {role}" in hint
+    assert f'GRANT SELECT ON "public"."orders" TO {role}' in hint
 
 
 def test_schema_that_may_not_be_used(attempts: Attempts, database: str, source: Session, role: str) -> None:
@@ -165,7 +165,7 @@ def test_schema_that_may_not_be_used(attempts: Attempts, database: str, source: 
     source.run(f"grant select on hidden.t to {role}")
     error, hint = attempts.fail(as_role(database, role), 2, server=database)
     assert "hidden.t" in error
-    assert f"GRANT USAGE ON SCHEMA hidden TO {role}" in hint
+    assert f'GRANT USAGE ON SCHEMA "hidden" TO {role}' in hint
 
 
 def test_row_security_hides_nothing(attempts: Attempts, database: str, source: Session, role: str) -> None:

@@ -36,9 +36,22 @@ async def test_snapshot(name: str) -> None:
         await stage.advance(8)
         await stage.press(*keys)
         await stage.advance(1)
-        shown = text(stage.app) + "\n"
+        shown = await _steady(stage)
     path = FOLDER / f"{name}.txt"
     if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
         FOLDER.mkdir(exist_ok=True)
         path.write_text(shown)
     assert shown == path.read_text()
+
+
+async def _steady(stage: Stage) -> str:
+    """Return what the screen shows once it shows the same thing again and again."""
+    shown, same = "", 0
+    for _ in range(50):
+        await stage.settle()
+        now = text(stage.app) + "\n"
+        same = same + 1 if now == shown else 0
+        shown = now
+        if same == 3:
+            break
+    return shown

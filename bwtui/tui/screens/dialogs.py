@@ -10,6 +10,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Label, Static
 
 from bwtui.tui.actions import ACTIONS, GROUPS, Action
+from bwtui.tui.state import Session
 
 Ending = Literal["stop", "detach", "quit"]
 
@@ -55,10 +56,11 @@ class LeaveScreen(ModalScreen[Ending | None]):
         Binding("right,down", "app.focus_next", show=False),
     ]
 
-    def __init__(self, name: str, *, owned: bool, running: bool) -> None:
+    def __init__(self, name: str, session: Session, *, running: bool) -> None:
         super().__init__()
         self.relay_name = name
-        self.owned = owned
+        self.owned = session.owned
+        self.detachable = session.detachable
         self.running = running
 
     def compose(self) -> ComposeResult:
@@ -69,14 +71,15 @@ class LeaveScreen(ModalScreen[Ending | None]):
             with Horizontal():
                 if self.running:
                     yield Button("Stop the relay (s)", id="stop", variant="error", compact=True)
-                    yield Button("Detach (d)", id="detach", variant="primary", compact=True)
+                    if self.detachable:
+                        yield Button("Detach (d)", id="detach", variant="primary", compact=True)
                 else:
                     yield Button("Quit (q)", id="quit", variant="primary", compact=True)
                 yield Button("Cancel (Esc)", id="stay", compact=True)
 
     def on_mount(self) -> None:
         """Put the focus on what is most likely meant."""
-        likely = "#quit" if not self.running else "#stop" if self.owned else "#detach"
+        likely = "#quit" if not self.running else "#stop" if self.owned or not self.detachable else "#detach"
         self.query_one(likely).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
@@ -89,12 +92,19 @@ class LeaveScreen(ModalScreen[Ending | None]):
             self.dismiss(None)
         elif choice == "quit" and not self.running:
             self.dismiss("quit")
-        elif choice in ("stop", "detach") and self.running:
-            self.dismiss("stop" if choice == "stop" else "detach")
+        elif choice == "stop" and self.running:
+            self.dismiss("stop")
+        elif choice == "detach" and self.running and self.detachable:
+            self.dismiss("detach")
 
     def _question(self) -> str:
         if not self.running:
             return "Nothing runs here any more that could be stopped."
+        if not self.detachable:
+            return (
+                f"This terminal started {self.relay_name}, which ends with it.\n\n"
+                "Stop: the writes stop, the relay catches up, and tables and topics are compared."
+            )
         origin = "This terminal started" if self.owned else "This terminal is only attached to"
         return (
             f"{origin} the relay {self.relay_name}, which is running.\n\n"

@@ -4,6 +4,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 
+from bwtui.relay import outcome
 from bwtui.tui import figures, judgement
 from bwtui.tui.state import Link, Model
 from bwtui.tui.widgets.line import Line
@@ -89,11 +90,13 @@ def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
 def _news(model: Model, stopping: bool) -> Content:
     status = model.live.status
     if model.link == "gone" and status is not None:
-        ended = status.state in ("stopped", "failed")
-        what = f"relay {status.state}" if ended else "relay gone without a word"
-        code = f", exit code {status.exit_code}" if status.exit_code is not None else ""
-        age = figures.duration(model.age)
-        return Content.styled(f"✗ {what}{code} · figures are {age} old · looking for it", "bold $error")
+        last = outcome.read(model.source.name)
+        code = last.exit_code if last is not None else status.exit_code
+        age = f"figures are {figures.duration(model.age)} old · looking for it"
+        if code == 0:
+            return Content.styled(f"■ relay stopped cleanly · {age}", "bold $warning")
+        what = "relay gone without a word" if code is None else f"relay failed, exit code {code}"
+        return Content.styled(f"✗ {what} · {age}", "bold $error")
     if stopping:
         return Content.styled("▲ stopping: the relay finishes what is under way", "bold $warning")
     if model.paused is not None:
