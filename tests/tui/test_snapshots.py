@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,8 @@ async def _steady(stage: Stage) -> str:
     shown, same = "", 0
     for _ in range(50):
         await stage.settle()
-        now = text(stage.app) + "\n"
+        # Where a scrollbar's thumb ends, in eighths of a line, is not the same on every run.
+        now = re.sub("[▁▂▃▄▅▆▇](?=│)", " ", text(stage.app)) + "\n"
         same = same + 1 if now == shown else 0
         shown = now
         if same == 3:
