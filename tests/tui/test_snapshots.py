@@ -42,7 +42,12 @@ async def test_snapshot(name: str) -> None:
     if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
         FOLDER.mkdir(exist_ok=True)
         path.write_text(shown)
-    assert shown == path.read_text()
+    assert _without_thumbs(shown) == _without_thumbs(path.read_text())
+
+
+def _without_thumbs(shown: str) -> str:
+    """Leave out where a scrollbar's thumb ends, in eighths of a line: it is not the same on every run."""
+    return re.sub("[▁▂▃▄▅▆▇](?=│)", " ", shown)
 
 
 async def _steady(stage: Stage) -> str:
@@ -50,8 +55,7 @@ async def _steady(stage: Stage) -> str:
     shown, same = "", 0
     for _ in range(50):
         await stage.settle()
-        # Where a scrollbar's thumb ends, in eighths of a line, is not the same on every run.
-        now = re.sub("[▁▂▃▄▅▆▇](?=│)", " ", text(stage.app)) + "\n"
+        now = text(stage.app) + "\n"
         same = same + 1 if now == shown else 0
         shown = now
         if same == 3:
