@@ -172,12 +172,12 @@ def _check_readable(connection: Connection, settings: RelaySettings) -> str:
     if settings.skip_snapshot or slot_state(connection, settings.slot) is not None:
         return "not needed: no snapshot will be taken"
     tables = selected_tables(connection, settings)
-    hidden = [publication.quoted_name(table) for table in tables if not table.readable]
+    hidden = [table for table in tables if not table.readable]
     if hidden:
         role = query(connection, "select current_user")[0][0]
         raise RefusedError(
-            f"role {role} may not read {', '.join(hidden)}",
-            f"let the owner run: GRANT SELECT ON {', '.join(hidden)} TO {role}",
+            f"role {role} may not read {', '.join(table.qualified_name for table in hidden)}",
+            f"let the owner run: GRANT SELECT ON {', '.join(map(publication.quoted_name, hidden))} TO {role}",
         )
     return f"{len(tables)} tables"
 

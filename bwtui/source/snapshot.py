@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import psycopg2
 
+from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import Relation
 from bwtui.source.catalog import TableInfo, load_relation
 from bwtui.source.connection import (
@@ -71,19 +72,23 @@ def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
 
     What was altered since the export must not be copied: a rewritten table looks empty to an older snapshot
     (PostgreSQL documentation, "MVCC Caveats"), and another one may have its name by now. The catalog's rows
-    are seen as the snapshot has them, and compared with what holds now. Raises TablesChanged, or
-    psycopg2.Error where a right is missing.
+    are seen as the snapshot has them, and compared with what holds now. Raises TablesChanged, RefusedError
+    where a right is missing, or psycopg2.Error.
     """
     if not tables:
         return
-    names = ", ".join(
-        f"{'' if t.partitioned else 'only '}{quote_identifier(t.namespace)}.{quote_identifier(t.name)}"
-        for t in tables
-    )
-    try:
-        execute(connection, f"lock table {names} in access share mode")
-    except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
-        raise TablesChanged from error
+    for table in tables:
+        only = "" if table.partitioned else "only "
+        name = f"{quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
+        try:
+            # The lock of LOCK TABLE in ACCESS SHARE MODE, which wants more than the right to some columns.
+            execute(connection, f"select from {only}{name} limit 0")
+        except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
+            raise TablesChanged from error
+        except psycopg2.errors.InsufficientPrivilege as error:
+            reason = error.diag.message_primary or "permission denied"
+            hint = right_to_read(reason, table, connection)
+            raise RefusedError(f"the snapshot can't read {table.qualified_name}: {reason}", hint) from error
     leaves = "select p.relid::oid from unnest(%s::oid[]) o, lateral pg_catalog.pg_partition_tree(o) p"
     oids = [table.oid for table in tables]
     partitions = [row[0] for row in query(connection, leaves, oids)]
@@ -125,7 +130,7 @@ def copy_out(connection: Connection, sql: str, on_row: Callable[[bytes], None]) 
         cursor.execute(value_encoding_sql(any_bytes=False))
 
 
-def right_to_read(reason: str, relation: Relation, connection: Connection) -> str:
+def right_to_read(reason: str, relation: Relation | TableInfo, connection: Connection) -> str:
     """Return the statement that lets the role of ``connection`` read the table that it could not read."""
     role = connection.info.user
     if "row-level security" in reason:

@@ -148,7 +148,7 @@ def test_role_that_may_not_publish(attempts: Attempts, database: str, source: Se
     source.run(f"grant select on orders to {role}")
     error, hint = attempts.fail(as_role(database, role), 2, server=database)
     assert "can't create publication" in error
-    assert f'create publication "bwtui_{attempts.name}" for table "public"."orders"' in hint
+    assert f'create publication "bwtui_{attempts.name}" for table only "public"."orders"' in hint
 
 
 def test_columns_that_may_not_be_read(attempts: Attempts, database: str, source: Session, role: str) -> None:
