@@ -1,5 +1,6 @@
 """The picture that other processes see: a `Status` out of the report, the lag and the rates."""
 
+import dataclasses
 import resource
 import threading
 import time
@@ -11,6 +12,10 @@ from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.status import StageStatus, TableStatus
 
 _WINDOW_SECONDS = 2.0
+#: What a table's picture takes over from its counters as it is.
+_SHARED = tuple(
+    field.name for field in dataclasses.fields(TableStatus) if field.name not in ("rows_per_second", "notes")
+)
 _STEP_SECONDS = 0.25
 
 
@@ -84,25 +89,5 @@ def cpu_seconds() -> float:
 
 
 def _table(counters: TableCounters, rate: float) -> TableStatus:
-    return TableStatus(
-        topic=counters.topic,
-        snapshot_rows=counters.snapshot_rows,
-        inserts=counters.inserts,
-        updates=counters.updates,
-        deletes=counters.deletes,
-        truncates=counters.truncates,
-        messages=counters.messages,
-        bytes=counters.bytes,
-        rows_per_second=rate,
-        errors=counters.errors,
-        dead_letters=counters.dead_letters,
-        toast_fetched=counters.toast_fetched,
-        toast_placeholders=counters.toast_placeholders,
-        toast_superseded=counters.toast_superseded,
-        key_schema_id=counters.key_schema_id,
-        value_schema_id=counters.value_schema_id,
-        snapshot_state=counters.snapshot_state,
-        snapshot_estimate=counters.snapshot_estimate,
-        key_columns=counters.key_columns,
-        notes=(*counters.schema_notes, *counters.notes),
-    )
+    shared = {name: getattr(counters, name) for name in _SHARED}
+    return TableStatus(**shared, rows_per_second=rate, notes=(*counters.schema_notes, *counters.notes))

@@ -51,7 +51,10 @@ class DeliveryFailure:
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """What a topic takes: ``max_message_bytes`` bounds one message, ``compacted`` wants keys."""
+    """What may be sent to a topic: ``compacted`` wants keys, ``max_message_bytes`` bounds one message.
+
+    The bound is the producer's: what the topic takes the broker says, which looks at the compressed batch.
+    """
 
     max_message_bytes: int
     compacted: bool

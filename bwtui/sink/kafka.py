@@ -115,9 +115,7 @@ class KafkaSink:
 
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """See `Sink.ensure_topic`."""
-        limits = self._admin.ensure(topic, keyed=keyed)
-        # What the topic takes is for the broker to say, which looks at the compressed batch.
-        return TopicLimits(self.max_message_bytes, limits.compacted)
+        return self._admin.ensure(topic, keyed=keyed)
 
     def marks(self, topic: str) -> Marks:
         """See `Sink.marks`."""

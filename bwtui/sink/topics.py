@@ -88,7 +88,7 @@ class TopicAdmin:
                 return TopicLimits(self._max_message_bytes, compacted=False)
             raise self._failed(error.args[0], topic) from error
         policy = found["cleanup.policy"].value
-        return TopicLimits(int(found["max.message.bytes"].value), "compact" in policy)
+        return TopicLimits(self._max_message_bytes, "compact" in policy)
 
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
         reason = error.str()

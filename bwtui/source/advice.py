@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import Connection, query, quote_identifier
+from bwtui.source.connection import Connection, query, quote_qualified
 from bwtui.source.preflight import selected_tables
 
 _SETTINGS_SQL = "select name, setting from pg_catalog.pg_settings where name = any(%s)"
@@ -62,7 +62,7 @@ def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advi
     tables = selected_tables(connection, settings)
     toasted = {row[0] for row in query(connection, _TOAST_SQL, [table.oid for table in tables])}
     for table in tables:
-        alter = f"run: ALTER TABLE {quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
+        alter = f"run: ALTER TABLE {quote_qualified(table.namespace, table.name)}"
         name = f"table {table.qualified_name}"
         if table.replica_identity == "n":
             message = "REPLICA IDENTITY NOTHING: updates and deletes are not captured"

@@ -188,6 +188,11 @@ def quote_identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def quote_qualified(namespace: str, name: str) -> str:
+    """Return ``"schema"."table"``, as SQL takes it."""
+    return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
+
+
 def quote_literal(value: str) -> str:
     """Return ``value`` as an SQL string literal, safe whatever standard_conforming_strings says."""
     escaped = value.replace("'", "''")

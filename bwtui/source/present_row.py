@@ -6,7 +6,7 @@ import psycopg2
 
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
-from bwtui.source.connection import Connection, query, quote_identifier, quote_literal
+from bwtui.source.connection import Connection, query, quote_identifier, quote_literal, quote_qualified
 from bwtui.source.history import attributes, present_names
 from bwtui.source.snapshot import copy_out
 
@@ -62,7 +62,7 @@ def _read(
     operators = {row[0]: (row[1], row[2]) for row in query(connection, _OPERATORS_SQL, relation.oid)}
     conditions = [_equal(name, value, operators.get(name)) for name, value in places.items() if name]
     namespace, table, partitioned = tables[0]
-    source = f"{'' if partitioned else 'only '}{quote_identifier(namespace)}.{quote_identifier(table)}"
+    source = f"{'' if partitioned else 'only '}{quote_qualified(namespace, table)}"
     columns = ", ".join(map(quote_identifier, found))
     lines: list[bytes] = []
     copy_out(connection, f"select {columns} from {source} where {' and '.join(conditions)}", lines.append)

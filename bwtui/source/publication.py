@@ -16,7 +16,7 @@ import psycopg2
 
 from bwtui.errors import RefusedError
 from bwtui.source.catalog import TableInfo
-from bwtui.source.connection import Connection, execute, query, quote_identifier
+from bwtui.source.connection import Connection, execute, query, quote_identifier, quote_qualified
 
 _PUBLISHED_SQL = """
 select schemaname, tablename, {columns}, {rowfilter}
@@ -133,7 +133,7 @@ def table_clause(table: TableInfo) -> str:
 
 def quoted_name(table: TableInfo) -> str:
     """Return ``"schema"."table"``, as SQL takes it."""
-    return f"{quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
+    return quote_qualified(table.namespace, table.name)
 
 
 def _is_superuser(connection: Connection) -> bool:

@@ -20,6 +20,7 @@ from bwtui.source.connection import (
     query,
     quote_identifier,
     quote_literal,
+    quote_qualified,
     value_encoding_sql,
 )
 from bwtui.source.publication import PublishedTable
@@ -79,7 +80,7 @@ def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
         return
     for table in tables:
         only = "" if table.partitioned else "only "
-        name = f"{quote_identifier(table.namespace)}.{quote_identifier(table.name)}"
+        name = quote_qualified(table.namespace, table.name)
         try:
             # The lock of LOCK TABLE in ACCESS SHARE MODE, which wants more than the right to some columns.
             execute(connection, f"select from {only}{name} limit 0")
@@ -113,7 +114,7 @@ def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[by
     """Give ``on_row`` every row of ``table``, as a line of COPY's text format. Raises psycopg2.Error."""
     relation = table.relation
     columns = ", ".join(quote_identifier(column.name) for column in relation.columns)
-    name = f"{quote_identifier(relation.namespace)}.{quote_identifier(relation.name)}"
+    name = quote_qualified(relation.namespace, relation.name)
     # ONLY, as pgoutput does: rows of an inheriting table come with that table itself.
     source = name if table.partitioned else f"only {name}"
     where = f" where {table.row_filter}" if table.row_filter else ""
@@ -137,5 +138,5 @@ def right_to_read(reason: str, relation: Relation | TableInfo, connection: Conne
         return f"it hides rows from the role: let a superuser run: ALTER ROLE {role} BYPASSRLS"
     if "permission denied for schema" in reason:
         return f"let its owner run: GRANT USAGE ON SCHEMA {quote_identifier(relation.namespace)} TO {role}"
-    table = f"{quote_identifier(relation.namespace)}.{quote_identifier(relation.name)}"
+    table = quote_qualified(relation.namespace, relation.name)
     return f"let its owner run: GRANT SELECT ON {table} TO {role}"
