@@ -149,9 +149,12 @@ class Relay:
     # -- what PostgreSQL says of it ------------------------------------------------------------------------
 
     def slot_lsn(self) -> int | None:
-        """Return the LSN to which the slot is confirmed, or None when there is no slot."""
+        """Return the LSN to which the slot is confirmed, or None when there is no slot, or one still being made.
+
+        PostgreSQL lists a slot before its consistent point is known; it is not a slot yet that a run could use.
+        """
         rows = self._query("select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s")
-        return parse_lsn(rows[0][0]) if rows else None
+        return parse_lsn(rows[0][0]) if rows and rows[0][0] else None
 
     def _sessions(self) -> list[tuple[Any, ...]]:
         return self._query(
