@@ -184,6 +184,22 @@ async def test_a_table_shows_everything_about_itself() -> None:
         }
 
 
+async def test_a_table_shows_what_became_of_its_unchanged_large_values() -> None:
+    stage = Stage(Shop(trouble=True))
+    async with stage.run((120, 40)):
+        stage.app.push_screen(TableScreen("public.products"))
+        await stage.settle()
+        await stage.advance(3)
+        shown = text(stage.app)
+        assert "large values  1,204 fetched by key" in shown
+        assert "3 sent as placeholder" in shown
+        assert "2 passed over" in shown
+        stage.app.push_screen(TableScreen("public.orders"))
+        await stage.settle()
+        await stage.advance(3)
+        assert "fetched by key" not in text(stage.app), "a table without any has no such line"
+
+
 async def test_a_relay_that_goes_away_is_shown_as_gone_and_comes_back() -> None:
     stage = Stage(Shop(trouble=True))
     async with stage.run((80, 24)):

@@ -103,6 +103,8 @@ def _facts(
     keys = ", ".join(table.key_columns) or "none: the table is unkeyed"
     lines.append(_fact("key", keys, "" if table.key_columns else "$warning"))
     lines.append(_fact("snapshot", _snapshot(table)))
+    if toast := _toast(table):
+        lines.append(_fact("large values", toast, "$warning"))
     lines += [_fact(f"{s.part} schema", _schema(s)) for s in schemas]
     lines += [_fact("note", f"▲ {note}", "$warning") for note in table.notes]
     return Content("\n").join(lines)
@@ -115,6 +117,16 @@ def _counter(name: str, value: str) -> list[tuple[str, str]]:
 
 def _fact(name: str, value: str, tone: str = "") -> Content:
     return Content.assemble((f"{name:<14}", "$quiet"), (value, tone))
+
+
+def _toast(table: TableStatus) -> str:
+    """Return what became of large values that an UPDATE did not touch; nothing when there was none."""
+    told = (
+        (table.toast_fetched, "fetched by key"),
+        (table.toast_placeholders, "sent as placeholder"),
+        (table.toast_superseded, "passed over with a row that is gone"),
+    )
+    return " · ".join(f"{number:,} {what}" for number, what in told if number)
 
 
 def _snapshot(table: TableStatus) -> str:
