@@ -1,0 +1,95 @@
+"""A recorded change: what PostgreSQL said, what the relay made of it, and what became of that."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bwtui.lsn import format_lsn
+from bwtui.pgoutput.messages import Field, Relation
+
+Operation = Literal["snapshot", "insert", "update", "delete", "truncate", "cleanup"]
+#: acknowledged: Kafka said where it is. refused: Kafka refused it, and the row was dropped by --on-error log.
+#: unknown: no word came before the relay ended; it may be in the topic. unsent: recorded without Kafka.
+DeliveryState = Literal["acknowledged", "refused", "unknown", "unsent"]
+
+
+@dataclass(frozen=True, slots=True)
+class SentMessage:
+    """One message of a change; a ``value`` of None is a tombstone, a ``key`` of None an unkeyed table's."""
+
+    #: Its number among the messages of its change: an update of the key sends a tombstone, then the row.
+    part: int
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    key_schema_id: int | None
+    value_schema_id: int | None
+    state: DeliveryState
+    partition: int | None = None
+    offset: int | None = None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of one row, or one TRUNCATE of one or more tables.
+
+    ``(lsn, ordinal)`` identifies a change of the stream; a row of a snapshot is identified by its consistent
+    point, its table and its key.
+    """
+
+    #: Its number among the changes of the recording, from 0.
+    position: int
+    #: The snapshot, or the stretch of streaming, that it came with; each begins anew from the confirmed LSN.
+    pass_number: int
+    #: Where the transaction commits; in a snapshot, its consistent point.
+    lsn: int
+    #: Among the row changes of its transaction, from 1; in a snapshot, among the rows of its table.
+    ordinal: int
+    xid: int
+    #: Microseconds since the Unix epoch: the commit's, and when the relay recorded it.
+    commit_time: int
+    received: int
+    operation: Operation
+    relation: Relation
+    #: Every table that a TRUNCATE names; otherwise the one.
+    tables: tuple[str, ...]
+    key_columns: tuple[str, ...]
+    #: The old row as far as PostgreSQL sent it: all of it under REPLICA IDENTITY FULL, the key, or nothing.
+    before: tuple[Field, ...] | None
+    before_is_key: bool
+    #: The new row; unchanged TOAST values that the relay put in stand in it, those it did not are UNCHANGED.
+    after: tuple[Field, ...] | None
+    #: Columns of ``after`` that PostgreSQL did not send, and the relay put in.
+    filled: tuple[str, ...]
+    messages: tuple[SentMessage, ...]
+    #: Why there is no message: dropped, superseded, unkeyed, truncated; or None.
+    without: str | None
+    #: Whether an earlier pass has recorded the same change already.
+    is_repeat: bool
+
+    @property
+    def table(self) -> str:
+        """``schema.table``."""
+        return self.relation.qualified_name
+
+    @property
+    def lsn_text(self) -> str:
+        """The commit LSN as PostgreSQL writes it."""
+        return format_lsn(self.lsn)
+
+    def value(self, name: str, *, old: bool = False) -> Field:
+        """Return a column of the new row, or of the old one. Raises KeyError when there is no such column."""
+        row = self.before if old else self.after
+        for index, column in enumerate(self.relation.columns):
+            if column.name == name:
+                return None if row is None else row[index]
+        raise KeyError(name)
+
+    @property
+    def key(self) -> tuple[Field, ...]:
+        """The key's values: of the new row, or of the old one where there is no new one."""
+        row = self.after if self.after is not None else self.before
+        if row is None:
+            return ()
+        names = [column.name for column in self.relation.columns]
+        return tuple(row[names.index(name)] for name in self.key_columns if name in names)

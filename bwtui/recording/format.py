@@ -1,0 +1,235 @@
+"""The journal's bytes: blocks, and the segments that they make up. docs/recording-format.md is its page.
+
+A segment is a file of blocks. A block is a header of 44 bytes, little-endian, and a payload::
+
+    length u32 | crc32 u32 | kind u8 | 3 × 0 | number u32 | received i64
+    first_lsn u64 | last_lsn u64 | payload_crc32 u32
+
+``length`` is the payload's, ``payload_crc32`` its checksum, and ``crc32`` that of the rest of the header. Two
+checksums, so that whoever walks from header to header need not read what lies between. ``number`` counts the
+segment's blocks from 0, ``received`` is in microseconds since the Unix epoch, and the LSNs are those of the
+first and the last commit of which the block holds anything, or 0.
+
+A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a trailer of 24 bytes that says
+where they begin.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import BinaryIO, NamedTuple
+
+from bwtui.errors import DamagedRecording
+
+VERSION = 1
+SUFFIX = ".bwj"
+PARTIAL_SUFFIX = ".partial"
+
+_HEADER = struct.Struct("<IIB3xIqQQI")
+_COVERED = struct.Struct("<IB3xIqQQI")
+HEADER_SIZE = _HEADER.size
+_TRAILER = struct.Struct("<8sQII")
+TRAILER_SIZE = _TRAILER.size
+_MAGIC = b"bwtuiEND"
+#: No block is larger: a length beyond it is a damaged one, and not worth the memory to try.
+MAX_PAYLOAD = (1 << 32) - 1
+
+
+class Kind(IntEnum):
+    """What a block holds."""
+
+    #: JSON: where the segment comes from; always the first block.
+    HEAD = 1
+    #: A RELATION message of pgoutput, as PostgreSQL sent it.
+    RELATION = 2
+    #: JSON: where a relation's rows go: topic, key columns, schema ids.
+    ROUTE = 3
+    #: JSON: a registered schema.
+    SCHEMA = 4
+    #: Frames of the stream, and the messages made of them.
+    CHANGES = 5
+    #: Rows of a snapshot, as lines of COPY, and the messages made of them.
+    ROWS = 6
+    #: Where Kafka put the messages of one section of a batch.
+    DELIVERY = 7
+    #: JSON: something that happened: a pass begins, an LSN is confirmed, a row is dropped, an error.
+    EVENT = 8
+    #: JSON: the relay's status, without its tables; about one a second.
+    STATUS = 9
+    #: One entry a block; see `IndexEntry`.
+    INDEX = 10
+    #: One entry a transaction that begins in the segment; see `TransactionEntry`.
+    TRANSACTIONS = 11
+    #: JSON: counts, LSN range, and the sha256 of everything before it.
+    FOOT = 12
+
+
+_KINDS = frozenset(Kind)
+
+
+class Block(NamedTuple):
+    """One block; ``offset`` is where its header begins in the segment. ``payload`` is empty when not read."""
+
+    kind: Kind
+    number: int
+    received: int
+    first_lsn: int
+    last_lsn: int
+    offset: int
+    length: int
+    payload: bytes = b""
+
+    @property
+    def end(self) -> int:
+        """Where the next block begins."""
+        return self.offset + HEADER_SIZE + self.length
+
+
+class IndexEntry(NamedTuple):
+    """A block as the index knows it; ``changes`` and ``transactions`` count those that begin in it."""
+
+    offset: int
+    kind: int
+    changes: int
+    transactions: int
+    received: int
+    first_lsn: int
+    last_lsn: int
+
+
+INDEX_ENTRY = struct.Struct("<QIIIqQQ")
+
+
+class TransactionEntry(NamedTuple):
+    """A transaction: ``commit_time`` in Unix microseconds, ``position``: the segment's changes before."""
+
+    commit_lsn: int
+    commit_time: int
+    xid: int
+    position: int
+
+
+TRANSACTION_ENTRY = struct.Struct("<QqII")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something lies: a segment's file name, and the offset in bytes."""
+
+    segment: str
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.segment} at byte {self.offset}"
+
+
+def damaged(place: Place, reason: str) -> DamagedRecording:
+    """Return the error that names ``place``."""
+    return DamagedRecording(
+        f"the recording is damaged: {place}: {reason}",
+        "'bwtui recording check' lists every damaged place; restore the file from a copy",
+    )
+
+
+def pack_header(
+    kind: int, number: int, received: int, first_lsn: int, last_lsn: int, parts: Sequence[bytes]
+) -> bytes:
+    """Return the header of a block whose payload is ``parts``, one behind the other."""
+    length, crc = 0, 0
+    for part in parts:
+        length += len(part)
+        crc = zlib.crc32(part, crc)
+    covered = _COVERED.pack(length, kind, number, received, first_lsn, last_lsn, crc)
+    return _HEADER.pack(length, zlib.crc32(covered), kind, number, received, first_lsn, last_lsn, crc)
+
+
+class SegmentFile:
+    """Reads the blocks of one segment; every byte that it hands out was checked. Raises DamagedRecording."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file = file
+        self.name = name
+        self.size = file.seek(0, 2)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def block(self, offset: int, *, with_payload: bool = True) -> Block:
+        """Return the block at ``offset``."""
+        self._file.seek(offset)
+        raw = self._file.read(HEADER_SIZE)
+        place = Place(self.name, offset)
+        if len(raw) < HEADER_SIZE:
+            raise damaged(place, "the file ends within a block's header")
+        length, crc, kind, number, received, first_lsn, last_lsn, payload_crc = _HEADER.unpack(raw)
+        covered = _COVERED.pack(length, kind, number, received, first_lsn, last_lsn, payload_crc)
+        if zlib.crc32(covered) != crc or kind not in _KINDS or raw[9:12] != b"\0\0\0":
+            raise damaged(place, "a block's header does not match its checksum")
+        if offset + HEADER_SIZE + length > self.size:
+            raise damaged(place, "the file ends within a block")
+        payload = b""
+        if with_payload:
+            payload = self._file.read(length)
+            if zlib.crc32(payload) != payload_crc:
+                raise damaged(place, "a block does not match its checksum")
+        return Block(Kind(kind), number, received, first_lsn, last_lsn, offset, length, payload)
+
+    def blocks(self, start: int = 0, end: int | None = None, *, with_payload: bool = True) -> Iterator[Block]:
+        """Yield the blocks in ``[start, end)``, up to the trailer or the end of the file."""
+        offset = start
+        limit = self.size if end is None else end
+        while offset < limit:
+            if self.size - offset == TRAILER_SIZE and self.has_trailer:
+                return
+            block = self.block(offset, with_payload=with_payload)
+            yield block
+            offset = block.end
+
+    @property
+    def has_trailer(self) -> bool:
+        """Whether the file ends with something that begins like a trailer."""
+        if self.size < TRAILER_SIZE:
+            return False
+        self._file.seek(self.size - TRAILER_SIZE)
+        return self._file.read(len(_MAGIC)) == _MAGIC
+
+    def index_offset(self) -> int:
+        """Return where the INDEX block of a finished segment begins."""
+        place = Place(self.name, max(0, self.size - TRAILER_SIZE))
+        if self.size < TRAILER_SIZE:
+            raise damaged(place, "the file is too short to be a finished segment")
+        self._file.seek(self.size - TRAILER_SIZE)
+        raw = self._file.read(TRAILER_SIZE)
+        magic, offset, zero, crc = _TRAILER.unpack(raw)
+        if magic != _MAGIC or zero or zlib.crc32(raw[:-4]) != crc:
+            raise damaged(place, "the segment's end is missing or does not match its checksum")
+        return int(offset)
+
+
+def pack_trailer(index_offset: int) -> bytes:
+    """Return the trailer of a segment whose INDEX block begins at ``index_offset``."""
+    raw = _TRAILER.pack(_MAGIC, index_offset, 0, 0)[:-4]
+    return raw + struct.pack("<I", zlib.crc32(raw))
+
+
+def pack_index(entries: Sequence[IndexEntry]) -> bytes:
+    """Return the payload of an INDEX block."""
+    return b"".join(INDEX_ENTRY.pack(*entry) for entry in entries)
+
+
+def unpack_index(payload: bytes) -> list[IndexEntry]:
+    """Return what `pack_index` packed. Raises struct.error."""
+    return [IndexEntry(*entry) for entry in INDEX_ENTRY.iter_unpack(payload)]
+
+
+def segment_name(number: int, first_lsn: int, last_lsn: int) -> str:
+    """Return the file name of a finished segment: its number, first LSN and last commit LSN."""
+    return f"{number:08d}-{first_lsn:016X}-{last_lsn:016X}{SUFFIX}"
+
+
+def partial_name(number: int) -> str:
+    """Return the file name of a segment that is being written."""
+    return f"{number:08d}{PARTIAL_SUFFIX}"

@@ -1,0 +1,122 @@
+"""What can be asked of a recording: the screens, the command line and the tests speak to this interface.
+
+Positions count the recording's changes from 0 (`Change.position`); `length` is one past the last.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from bwtui.recording.change import Change
+from bwtui.relay.status import ErrorEntry, SchemaEntry
+
+
+@dataclass(frozen=True, slots=True)
+class TableCounts:
+    """Changes and messages of one table, from the beginning of the recording up to some position."""
+
+    topic: str = ""
+    snapshot_rows: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    truncates: int = 0
+    messages: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    key_schema_id: int | None = None
+    value_schema_id: int | None = None
+    key_columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A stretch of the timeline: times in Unix microseconds, the changes in it, and how many errors."""
+
+    start: int
+    end: int
+    changes: int
+    errors: int
+    first_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a recording comes from; no passwords."""
+
+    recording: str = ""
+    database: str = ""
+    system_identifier: str = ""
+    server_version: str = ""
+    slot: str = ""
+    publication: str = ""
+    broker: str = ""
+    cluster: str = ""
+    registry: str = ""
+    output_format: str = "avro"
+    topic_prefix: str = ""
+    #: Further keys of the HEAD block's "source".
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+class RecordingView(Protocol):
+    """A recording that is open for reading. Every method but `changes` takes well under a second.
+
+    Everything that reads raises DamagedRecording when a byte that it needs does not match its checksum.
+    """
+
+    name: str
+    source: Source
+    #: One past the last change.
+    length: int
+    #: Unix microseconds of the first and the last thing recorded, and the first and last commit LSN.
+    first_time: int
+    last_time: int
+    first_lsn: int
+    last_lsn: int
+
+    def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
+        """Yield the changes in ``[start, stop)``; memory holds one batch at a time."""
+
+    def changes_before(self, stop: int) -> Iterator[Change]:
+        """Yield the changes before ``stop``, the newest first."""
+
+    def at_time(self, time: int) -> int:
+        """Return the position of the first change recorded at ``time`` (Unix microseconds) or later."""
+
+    def at_lsn(self, lsn: int) -> int:
+        """Return the position of the first change whose transaction commits at ``lsn`` or later."""
+
+    def of_xid(self, xid: int, start: int = 0) -> int | None:
+        """Return the position of the first change of transaction ``xid`` from ``start`` on, or None."""
+
+    def transaction(self, position: int) -> tuple[int, int]:
+        """Return the positions ``[start, stop)`` of the transaction that ``position`` belongs to.
+
+        The rows of a snapshot stand for themselves: each is a transaction of its own.
+        """
+
+    def time_at(self, position: int) -> int:
+        """Return when the change at ``position`` was recorded; past the end, when the recording ended."""
+
+    def counts(self, position: int) -> dict[str, TableCounts]:
+        """Return what had been relayed before ``position``, by table."""
+
+    def status(self, position: int) -> dict[str, Any]:
+        """Return the relay's last recorded status before ``position``, as in `Status.to_json`, or {}."""
+
+    def errors(self, position: int) -> list[ErrorEntry]:
+        """Return the errors and notices recorded before ``position``, oldest first, at most 1,000."""
+
+    def schemas(self, position: int) -> list[SchemaEntry]:
+        """Return the schemas that were registered before ``position``."""
+
+    def timeline(self, buckets: int) -> list[Bucket]:
+        """Return the whole recording in at most ``buckets`` stretches of equal time."""
+
+    def close(self) -> None:
+        """Close the files."""
+
+
+#: Told how far a long reading has come: changes read, and how many there are.
+OnProgress = Callable[[int, int], None]
