@@ -1,5 +1,10 @@
-"""Fixtures: one sandbox for the whole test run, and a fresh database for each test that asks for one."""
+"""Fixtures: one sandbox for the whole test run, and a fresh database for each test that asks for one.
 
+``BWTUI_TEST_POSTGRES=14`` runs the tests on that major version of PostgreSQL. Tests of what it lacks are
+marked ``since(major, reason)``: they are deselected, and the report names each of them with its reason.
+"""
+
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -11,9 +16,44 @@ import pytest
 from psycopg2 import sql
 
 from bwtui.sandbox.progress import Plain
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
 
 DROP_SECONDS = 20.0
+#: The major version of PostgreSQL that the tests run on.
+MAJOR = int(os.environ.get("BWTUI_TEST_POSTGRES", DEFAULT_MAJOR))
+_LACKING = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line("markers", "since(major, reason): needs this version of PostgreSQL, and why")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out the tests of what the server's version lacks."""
+    chosen, left, told = [], [], []
+    for item in items:
+        mark = item.get_closest_marker("since")
+        if mark is None or mark.args[0] <= MAJOR:
+            chosen.append(item)
+        else:
+            left.append(item)
+            told.append(f"{item.nodeid}: since PostgreSQL {mark.args[0]}, {mark.args[1]}")
+    config.stash[_LACKING] = told
+    if left:
+        config.hook.pytest_deselected(items=left)
+        items[:] = chosen
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Name what was left out, and why."""
+    told = config.stash.get(_LACKING, [])
+    if told:
+        terminalreporter.section(f"left out on PostgreSQL {MAJOR}")
+        for line in told:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +62,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
     It ends with the test run, also when that is killed.
     """
-    sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"))
+    sandbox = Sandbox(tmp_path_factory.mktemp("sandbox"), MAJOR)
     sandbox.up(Plain(), attached=True, disposable=True)
     yield sandbox
     sandbox.down(wipe=True)

@@ -13,7 +13,8 @@ from bwtui.sandbox.artifacts import ArtifactStore
 from bwtui.sandbox.layout import Layout, ServerUser
 from bwtui.sandbox.ports import LOOPBACK, choose
 from bwtui.sandbox.postgres import programs
-from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox
+from bwtui.sandbox.supervisor import Sandbox
+from tests.fix_sandbox import MAJOR
 from tests.waiting import eventually
 
 
@@ -22,7 +23,7 @@ class SecondPostgres:
 
     def __init__(self, sandbox: Sandbox) -> None:
         layout = Layout(sandbox.folder)
-        self._programs = programs(layout, layout.recall(), ArtifactStore(), DEFAULT_MAJOR) / "bin"
+        self._programs = programs(layout, layout.recall(), ArtifactStore(), MAJOR) / "bin"
         self._user = ServerUser.needed()
         # Not a folder of pytest's: its own server user has to get there.
         self._folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))

@@ -149,9 +149,9 @@ class Relay:
     # -- what PostgreSQL says of it ------------------------------------------------------------------------
 
     def slot_lsn(self) -> int | None:
-        """Return the LSN to which the slot is confirmed, or None when there is no slot, or one still being made.
+        """Return the LSN to which the slot is confirmed, or None when there is none, or one still being made.
 
-        PostgreSQL lists a slot before its consistent point is known; it is not a slot yet that a run could use.
+        PostgreSQL lists a slot before its consistent point is known; no run could use it yet.
         """
         rows = self._query("select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s")
         return parse_lsn(rows[0][0]) if rows and rows[0][0] else None

@@ -124,7 +124,7 @@ def _toast(table: TableStatus) -> str:
     told = (
         (table.toast_fetched, "fetched by key"),
         (table.toast_placeholders, "sent as placeholder"),
-        (table.toast_superseded, "passed over with a row that is gone"),
+        (table.toast_superseded, "passed over: row gone"),
     )
     return " · ".join(f"{number:,} {what}" for number, what in told if number)
 
