@@ -82,7 +82,10 @@ class SchemaRegistry:
             if error.status != 409:
                 raise
             raise self._incompatible(subject, schema, error) from error
-        return RegisteredSchema(subject, int(found.schema_id or 0), version, schema)
+        if found.schema_id is None:
+            # Rows under an id that is made up could never be read.
+            raise self._unavailable(ValueError(f"it gave {subject} no id"))
+        return RegisteredSchema(subject, found.schema_id, version, schema)
 
     def verdict(self, subject: str, schema: str) -> SchemaCheck:
         """Say what `register` would do; nothing is registered. Raises ConnectionFailed or SchemaRefused."""

@@ -181,7 +181,7 @@ class Copying:
 
     def _try_again(self, failure: DeliveryFailure) -> None:
         """Send one message that was not delivered by itself, until it is delivered or refused for good."""
-        sink, span = self._parts.sink, failure.span
+        span = failure.span
         assert span is not None and failure.message is not None
         while True:
             if failure.is_final:
@@ -189,23 +189,31 @@ class Copying:
                 raise ConnectionFailed(f"the snapshot was cut off: {failure.reason}", hint)
             if failure.is_outage:
                 self._wait(failure)
-            single = Span()
-            sink.send(failure.topic, [failure.message], single)
-            while single.pending > single.failed:
-                sink.poll(0.1)
-                if self._parts.stop_requested():
-                    raise StopRequested
-            if not single.failed:
+            again = self._alone(failure.topic, failure.message)
+            if again is None:
                 break
-            # Others may have failed meanwhile; their turn comes.
-            taken = self._parts.policy.undelivered(sink.take_failures())
-            self._failures += [other for other in taken if other.span is not single]
-            failure = next(own for own in taken if own.span is single)
+            failure = again
             if not failure.is_outage:
                 self._drop(failure)
                 break
         span.failed -= 1
         span.pending -= 1
+
+    def _alone(self, topic: str, message: Message) -> DeliveryFailure | None:
+        """Send one message and wait; return how it failed, or None when it, or its dead letter, is away."""
+        sink, single = self._parts.sink, Span()
+        sink.send(topic, [message], single)
+        while single.pending:
+            sink.poll(0.1)
+            if self._parts.stop_requested():
+                raise StopRequested
+            # Others may have failed meanwhile; their turn comes. A letter that is refused is sent shorter.
+            taken = self._parts.policy.undelivered(sink.take_failures())
+            self._failures += [other for other in taken if other.span is not single]
+            own = next((failure for failure in taken if failure.span is single), None)
+            if own is not None:
+                return own
+        return None
 
     def _wait(self, failure: DeliveryFailure) -> None:
         report = self._parts.report

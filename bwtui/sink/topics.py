@@ -14,18 +14,23 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.sink.base import TopicLimits
 
-_OUTAGES = frozenset(
+#: What no further try mends: the topic itself, the cluster's settings or the user's rights stand against it.
+#: All else counts as an outage, which is waited for, since a table that is refused loses its rows.
+_REFUSALS = frozenset(
     {
-        KafkaError._TRANSPORT,
-        KafkaError._TIMED_OUT,
-        KafkaError._ALL_BROKERS_DOWN,
-        KafkaError._RESOLVE,
-        KafkaError.REQUEST_TIMED_OUT,
-        KafkaError.NOT_CONTROLLER,
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.INVALID_REPLICATION_FACTOR,
+        KafkaError.TOPIC_EXCEPTION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_CONFIG,
+        KafkaError.INVALID_PARTITIONS,
+        KafkaError.INVALID_REPLICA_ASSIGNMENT,
+        KafkaError.INVALID_REQUEST,
+        KafkaError.UNSUPPORTED_VERSION,
+        KafkaError.SECURITY_DISABLED,
+        KafkaError._INVALID_ARG,
+        KafkaError._UNSUPPORTED_FEATURE,
+        KafkaError._NOT_IMPLEMENTED,
     }
 )
 _REQUEST_SECONDS = 10.0
@@ -92,14 +97,14 @@ class TopicAdmin:
 
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
         reason = error.str()
-        if error.code() in _OUTAGES:
-            return ConnectionFailed(
-                f"can't reach Kafka at {self._broker}: {reason}",
-                "check that the broker runs there, and -b/--broker or BWTUI_BROKER",
-            )
         if error.code() in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
             return ConnectionFailed(
                 f"Kafka does not let us in: {reason}", "check the security settings in -C"
+            )
+        if error.code() not in _REFUSALS:
+            return ConnectionFailed(
+                f"can't reach Kafka at {self._broker}: {reason}",
+                "check that the broker runs there, and -b/--broker or BWTUI_BROKER",
             )
         place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
         return RefusedError(f"{place}: {reason}", "make the topic by hand, or check the user's rights (ACLs)")

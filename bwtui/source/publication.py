@@ -54,7 +54,10 @@ def via_root(connection: Connection, publications: Sequence[str]) -> bool:
 
 
 def published_tables(connection: Connection, publications: Sequence[str]) -> list[PublishedTable]:
-    """Return the tables of ``publications``; column lists and row filters exist from PostgreSQL 15 on."""
+    """Return the tables of ``publications``; column lists and row filters exist from PostgreSQL 15 on.
+
+    A row of a table that stands in several of them is published where any one of them does.
+    """
     modern = connection.server_version >= 150000
     sql = _PUBLISHED_SQL.format(
         columns="attnames::text[]" if modern else "null", rowfilter="rowfilter" if modern else "null"
@@ -62,8 +65,14 @@ def published_tables(connection: Connection, publications: Sequence[str]) -> lis
     tables: dict[tuple[str, str], PublishedTable] = {}
     for namespace, name, columns, row_filter in query(connection, sql, list(publications)):
         chosen = None if columns is None else tuple(columns)
-        tables[namespace, name] = PublishedTable(namespace, name, chosen, row_filter)
+        before = tables.get((namespace, name))
+        where = row_filter if before is None else _either(before.row_filter, row_filter)
+        tables[namespace, name] = PublishedTable(namespace, name, chosen, where)
     return list(tables.values())
+
+
+def _either(one: str | None, other: str | None) -> str | None:
+    return None if one is None or other is None else f"({one}) or ({other})"
 
 
 def create(

@@ -16,6 +16,7 @@ from bwtui.demo.topics import TopicReader
 from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
 from tests.database import Session, session
+from tests.decoded_topic import decoded_avro, latest
 from tests.raw_topic import raw_messages
 from tests.waiting import eventually
 
@@ -178,6 +179,7 @@ def test_a_publication_of_partitions_comes_partition_by_partition(
     assert_equal(attempts, database, Table("public", "t_low", ("id",)), Table("public", "t_high", ("id",)))
 
 
+@pytest.mark.since(15, "publications have column lists and row filters")
 def test_column_list_and_row_filter(attempts: Attempts, database: str, source: Session) -> None:
     """They hold for the snapshot as for the stream: the same columns, the same rows."""
     source.run('create table t (id int primary key, shown text, hidden text, "Ödd ""name""" text)')
@@ -197,6 +199,25 @@ def test_column_list_and_row_filter(attempts: Attempts, database: str, source: S
     assert len(messages) == 2
     assert len({value[:5] for _, value in messages if value}) == 1, "one schema"
     assert not any(b"hidden" in (value or b"") for _, value in messages)
+
+
+@pytest.mark.since(15, "publications have column lists and row filters")
+@pytest.mark.parametrize(
+    ("second", "expected"), [("where (id > 90)", {1, 2, 91, 92}), ("", {1, 2, 50, 51, 91, 92})]
+)
+def test_the_row_filters_of_two_publications(
+    attempts: Attempts, database: str, source: Session, second: str, expected: set[int]
+) -> None:
+    """A row is published where any of them publishes it, in the snapshot as in the stream."""
+    source.run("create table t (id int primary key)")
+    source.run(f"create publication bwtui_{attempts.name} for table t where (id < 10)")
+    source.run(f"create publication bwtui_{attempts.name}_unkeyed for table t {second}")
+    source.run("insert into t values (1), (50), (91)")
+    attempts.succeed(database)
+    source.run("insert into t values (2), (51), (92)")
+    attempts.succeed(database)
+    found = latest(decoded_avro(attempts.services, f"{attempts.name}.t"))
+    assert {key for (key,) in found} == expected
 
 
 def test_generated_columns_are_left_out_of_both(attempts: Attempts, database: str, source: Session) -> None:
