@@ -15,9 +15,12 @@ from bwtui.demo.verdict import TableVerdict
 from bwtui.errors import BwtuiError
 from bwtui.relay.lock import is_held
 from bwtui.sandbox.progress import Silent
-from bwtui.sandbox.supervisor import Sandbox
+from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox
 
-pytestmark = pytest.mark.services
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.since(DEFAULT_MAJOR, "the demo always runs the newest"),
+]
 
 
 @pytest.fixture
