@@ -247,6 +247,10 @@ def _own_interrupts() -> Iterator[None]:
 @contextlib.contextmanager
 def _quiet_py4j() -> Iterator[None]:
     """Keep py4j from telling on stderr of every connection that ends."""
+    root, quiet = logging.getLogger(), logging.NullHandler()
+    # It logs into the root logger too, which would get a handler that writes to stderr for it.
+    root.addHandler(quiet)
+    root.addFilter(_not_py4j)
     logger = logging.getLogger("py4j")
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
@@ -254,3 +258,9 @@ def _quiet_py4j() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+        root.removeFilter(_not_py4j)
+        root.removeHandler(quiet)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
