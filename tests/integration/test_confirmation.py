@@ -134,6 +134,7 @@ def test_relation(make, database: str, source: Session, slot: str, tmp_path: Pat
     others = [f"wide{i}" for i in range(1, 50)]
     for other in others:
         source.run(f"create table {other} (like wide0)")
+    source.run(f"alter publication everything add table wide0, {', '.join(others)}")
     reader = make(database, slot, tmp_path)
     commit(source, "z")
     reader.acknowledge("z")
