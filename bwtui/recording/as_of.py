@@ -1,0 +1,268 @@
+"""A table as of a position of a recording: its changes folded by key into rows, which are kept on disk.
+
+SQLite's temporary database holds the rows: it stays in memory while it is small, and goes to a file of its
+own when it grows, so that a table of any size can be looked at.
+"""
+
+import marshal
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, Relation
+from bwtui.recording.change import Change
+from bwtui.recording.fields import old_key
+from bwtui.recording.view import OnProgress, RecordingView
+
+#: Changes between two calls of the progress function.
+STEP = 2_000
+_CACHE_KIB = 32_768
+#: Key columns of these types are sorted as numbers: smallint, integer, bigint, oid.
+_NUMBERS = frozenset((20, 21, 23, 26))
+_SCHEMA = """
+create table rows (sort, key blob, n integer, position integer, row blob, primary key (sort, key, n))
+without rowid
+"""
+
+
+class TableRow(NamedTuple):
+    """One row, and the change that made it what it is."""
+
+    position: int
+    fields: tuple[Field, ...]
+
+
+class Gaps(NamedTuple):
+    """What a table as of a position can't know."""
+
+    #: The recording holds no snapshot of before: rows that did not change since its beginning are missing.
+    no_snapshot: bool
+    #: The snapshot is under way at this position: rows are still to come.
+    snapshot_runs: bool
+    #: Deletes and updates of rows that the recording never held.
+    unknown_rows: int
+
+
+class TableFold:
+    """Folds the changes of one table; `advance` moves it on, and only forward."""
+
+    def __init__(self, table: str) -> None:
+        self.table = table
+        self.position = 0
+        self.relation: Relation | None = None
+        self.key_columns: tuple[str, ...] = ()
+        self.truncates = 0
+        self._unknown = 0
+        self._snapshot_pass: int | None = None
+        self._last: Change | None = None
+        self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._database.executescript(
+            f"pragma cache_size = -{_CACHE_KIB}; pragma journal_mode = off; pragma synchronous = off;"
+            f"pragma temp_store = file; {_SCHEMA}"
+        )
+
+    def close(self) -> None:
+        """Let go of the rows."""
+        self._database.close()
+
+    def advance(
+        self,
+        view: RecordingView,
+        position: int,
+        cancelled: Callable[[], bool] = lambda: False,
+        on_progress: OnProgress = lambda done, total: None,
+    ) -> bool:
+        """Fold the changes up to ``position``; return whether it got there. Raises DamagedRecording."""
+        self._database.execute("begin")
+        try:
+            for change in view.changes(self.position, position):
+                self._take(change)
+                self.position = change.position + 1
+                if self.position % STEP == 0:
+                    on_progress(self.position, position)
+                    if cancelled():
+                        return False
+            return True
+        finally:
+            self._database.execute("commit")
+
+    @property
+    def count(self) -> int:
+        """How many rows the table has."""
+        return int(self._database.execute("select count(*) from rows").fetchone()[0])
+
+    def rows(self, offset: int, limit: int) -> list[TableRow]:
+        """Return some rows, in the order of their keys."""
+        query = "select position, row from rows order by sort, key, n limit ? offset ?"
+        return [TableRow(p, _unpack(r)) for p, r in self._database.execute(query, (limit, offset))]
+
+    def gaps(self, snapshot_runs: bool) -> Gaps:
+        """Say what is missing."""
+        return Gaps(self._snapshot_pass is None, snapshot_runs, self._unknown)
+
+    # Folding.
+
+    def _take(self, change: Change) -> None:
+        if change.operation == "snapshot" and change.pass_number != self._snapshot_pass:
+            # A snapshot holds everything: what was known before is older than it.
+            self._snapshot_pass = change.pass_number
+            self._empty()
+        if self.table not in change.tables or change.is_repeat:
+            return
+        if change.operation == "truncate":
+            self.truncates += 1
+            self._empty()
+            return
+        self._keep_columns(change)
+        if change.key_columns:
+            self._take_keyed(change)
+        else:
+            self._take_unkeyed(change)
+
+    def _take_keyed(self, change: Change) -> None:
+        key = change.key
+        moved = old_key(change)
+        before = (
+            self._find(change, moved if moved is not None else key)
+            if change.operation != "snapshot"
+            else None
+        )
+        if change.operation in ("update", "delete") and before is None:
+            self._unknown += 1
+        if moved is not None:
+            self._delete(change, moved)
+        if change.after is None:
+            self._delete(change, key)
+            return
+        after = _completed(change, before)
+        values = (_sort(change, key), _pack(key), 0, change.position, _pack(after))
+        self._database.execute("insert or replace into rows values (?, ?, ?, ?, ?)", values)
+
+    def _take_unkeyed(self, change: Change) -> None:
+        """Rows without a key are told apart by their whole content; equal ones are interchangeable."""
+        if change.before is not None and not self._delete_one(_pack(change.before)):
+            self._unknown += 1
+        if change.after is not None:
+            blob = _pack(change.after)
+            values = (0, blob, change.position, change.position, blob)
+            self._database.execute("insert into rows values (?, ?, ?, ?, ?)", values)
+
+    def _keep_columns(self, change: Change) -> None:
+        relation = change.relation
+        if relation is self.relation:
+            return
+        old, self.relation = self.relation, relation
+        if old is not None and [c.name for c in old.columns] != [c.name for c in relation.columns]:
+            self._rearrange(old, relation)
+        if old is not None and _key_types(old, self.key_columns) != _key_types(relation, change.key_columns):
+            # The rows are found by their key: another one means another place for all of them.
+            self._rekey(change)
+        self.key_columns = change.key_columns
+
+    def _rearrange(self, old: Relation, new: Relation) -> None:
+        """Bring all rows into the columns of ``new``; a column they did not have is not known."""
+        names = [column.name for column in old.columns]
+        places = [names.index(c.name) if c.name in names else None for c in new.columns]
+
+        def moved(blob: bytes) -> bytes:
+            row = _unpack(blob)
+            return _pack([UNCHANGED if p is None else row[p] for p in places])
+
+        self._database.create_function("moved", 1, moved, deterministic=True)
+        self._database.execute("update rows set row = moved(row)")
+
+    def _rekey(self, change: Change) -> None:
+        names = [column.name for column in change.relation.columns]
+        places = [names.index(n) for n in change.key_columns if n in names]
+
+        def key(blob: bytes) -> list[Field]:
+            row = _unpack(blob)
+            return [row[p] for p in places] if places else list(row)
+
+        database = self._database
+        database.create_function("key_of", 1, lambda blob: _pack(key(blob)), deterministic=True)
+        database.create_function("sort_of", 1, lambda blob: _sort(change, key(blob)), deterministic=True)
+        database.execute("create temp table old as select * from rows")
+        database.execute("delete from rows")
+        number = "0" if places else "position"
+        database.execute(
+            f"insert or replace into rows select sort_of(row), key_of(row), {number}, position, row from old"
+        )
+        database.execute("drop table old")
+
+    def _find(self, change: Change, key: Sequence[Field]) -> tuple[Field, ...] | None:
+        query = "select row from rows where sort = ? and key = ? and n = 0"
+        found = self._database.execute(query, (_sort(change, key), _pack(key))).fetchone()
+        return None if found is None else _unpack(found[0])
+
+    def _delete(self, change: Change, key: Sequence[Field]) -> None:
+        self._database.execute(
+            "delete from rows where sort = ? and key = ? and n = 0", (_sort(change, key), _pack(key))
+        )
+
+    def _delete_one(self, blob: bytes) -> bool:
+        query = "select n from rows where sort = 0 and key = ? order by n limit 1"
+        found = self._database.execute(query, (blob,)).fetchone()
+        if found is None:
+            return False
+        self._database.execute("delete from rows where sort = 0 and key = ? and n = ?", (blob, found[0]))
+        return True
+
+    def _empty(self) -> None:
+        self._database.execute("delete from rows")
+
+
+def _completed(change: Change, before: tuple[Field, ...] | None) -> Sequence[Field]:
+    """Return the new row, with values that PostgreSQL did not send taken from the row before."""
+    after = change.after
+    assert after is not None
+    if before is None or UNCHANGED not in after or len(before) != len(after):
+        return after
+    return [before[i] if value is UNCHANGED else value for i, value in enumerate(after)]
+
+
+def _sort(change: Change, key: Sequence[Field]) -> int | str:
+    """Return what rows are sorted by: the first key column, numbers as numbers."""
+    if not change.key_columns:
+        return 0
+    if not key or not isinstance(key[0], bytes):
+        return ""
+    if _is_number(change):
+        try:
+            return int(key[0])
+        except ValueError:
+            pass
+    return key[0].decode("utf-8", "replace")
+
+
+def _key_types(relation: Relation, key_columns: tuple[str, ...]) -> list[tuple[str, int]]:
+    types = {column.name: column.type_oid for column in relation.columns}
+    return [(name, types.get(name, 0)) for name in key_columns]
+
+
+def _is_number(change: Change) -> bool:
+    first = change.key_columns[0] if change.key_columns else None
+    return any(c.name == first and c.type_oid in _NUMBERS for c in change.relation.columns)
+
+
+def _pack(fields: Sequence[Field]) -> bytes:
+    # False stands for a value that PostgreSQL did not send, a tuple for one in binary form.
+    return marshal.dumps(
+        [False if f is UNCHANGED else (f.data,) if isinstance(f, Binary) else f for f in fields]
+    )
+
+
+def _unpack(blob: bytes) -> tuple[Field, ...]:
+    return tuple(_field(value) for value in marshal.loads(blob))
+
+
+def _field(value: object) -> Field:
+    if value is None or isinstance(value, bytes):
+        return value
+    return Binary(value[0]) if isinstance(value, tuple) else UNCHANGED
+
+
+def pages(fold: TableFold, size: int = 1_000) -> Iterator[TableRow]:
+    """Yield all rows of a table, holding one page of them."""
+    for offset in range(0, fold.count, size):
+        yield from fold.rows(offset, size)

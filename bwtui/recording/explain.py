@@ -1,0 +1,212 @@
+"""Explain a key: every change of one row, from its first to its last, over the whole recording.
+
+What is kept of a change is small and of bounded size, whatever the rows hold; who looks at one closer reads
+it again by its position. `_matches` is the seam for whatever finds a key's changes without reading them all.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from bwtui.pgoutput.messages import UNCHANGED, Field
+from bwtui.recording.change import Change, DeliveryState, Operation
+from bwtui.recording.fields import old_key, old_row
+from bwtui.recording.view import OnProgress, RecordingView
+
+#: Changes that are kept of one key: the first ones, and how many came behind them.
+KEPT = 20_000
+#: Changes between two calls of the progress function.
+STEP = 2_000
+_NAMES_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One row of one table, by the columns of its key."""
+
+    table: str
+    columns: tuple[str, ...]
+    values: tuple[Field, ...]
+
+    def __str__(self) -> str:
+        pairs = zip(self.columns, self.values, strict=True)
+        shown = ((n, v.decode("utf-8", "replace") if isinstance(v, bytes) else "NULL") for n, v in pairs)
+        return ", ".join(f"{name}={value}" for name, value in shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One change in the life of a key."""
+
+    position: int
+    #: The change of the same row before this one, where the old values are, if PostgreSQL sent none.
+    previous: int | None
+    operation: Operation
+    commit_time: int
+    lsn: int
+    ordinal: int
+    xid: int
+    topic: str
+    partition: int | None
+    offset: int | None
+    value_schema_id: int | None
+    state: DeliveryState | None
+    without: str | None
+    #: Names of the columns that changed, as far as that is known.
+    changed: str
+    #: "from": the row had another key before; "to": it has another one since.
+    renamed: str
+    is_repeat: bool
+
+
+@dataclass(slots=True)
+class Story:
+    """What became of a key so far; filled while the recording is read."""
+
+    key: Key
+    steps: list[Step]
+    #: Changes of the key beyond `KEPT`, which are only counted.
+    beyond: int = 0
+    read: int = 0
+    total: int = 0
+    finished: bool = False
+
+
+def key_of(change: Change) -> Key | None:
+    """Return the key of a change; None of a table without one, and of TRUNCATE."""
+    if not change.key_columns or len(change.key) != len(change.key_columns):
+        return None
+    return Key(change.table, change.key_columns, change.key)
+
+
+def key_before(change: Change) -> Key | None:
+    """Return the key that a change took away, if it changed the key."""
+    values = old_key(change)
+    return None if values is None else Key(change.table, change.key_columns, values)
+
+
+def explain(
+    view: RecordingView,
+    story: Story,
+    cancelled: Callable[[], bool] = lambda: False,
+    on_progress: OnProgress = lambda done, total: None,
+) -> None:
+    """Fill ``story``, until all is read or ``cancelled`` says so. Raises DamagedRecording."""
+    story.total = view.length
+    known: _Known | None = None
+    for change, role in _matches(_counted(view, story, cancelled, on_progress), story.key):
+        if len(story.steps) >= KEPT:
+            story.beyond += 1
+            continue
+        story.steps.append(_step(change, role, known))
+        known = _after(change, role, known)
+    story.finished = story.read >= view.length
+    on_progress(story.read, story.total)
+
+
+def row_before(view: RecordingView, step: Step, change: Change) -> Sequence[Field] | None:
+    """Return the row before a step as far as the recording knows it, in the order of the change's columns."""
+    if old_row(change) is not None or step.previous is None:
+        return old_row(change)
+    previous = next(view.changes(step.previous, step.previous + 1))
+    if previous.after is None:
+        return None
+    values = dict(zip((c.name for c in previous.relation.columns), previous.after, strict=True))
+    return [values.get(column.name, UNCHANGED) for column in change.relation.columns]
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The row as the last change left it."""
+
+    position: int
+    values: dict[str, Field]
+
+
+def _counted(
+    view: RecordingView, story: Story, cancelled: Callable[[], bool], on_progress: OnProgress
+) -> Iterator[Change]:
+    for change in view.changes():
+        yield change
+        story.read += 1
+        if story.read % STEP == 0:
+            on_progress(story.read, story.total)
+            if cancelled():
+                return
+
+
+def _matches(changes: Iterable[Change], key: Key) -> Iterator[tuple[Change, str]]:
+    """Yield the changes of a key, with what became of the key: "", "from" another one, "to" another one."""
+    last: object = None
+    place: list[int] = []
+    wanted = list(key.values)
+    for change in changes:
+        if change.operation == "truncate":
+            if key.table in change.tables:
+                yield change, ""
+            continue
+        if change.table != key.table:
+            continue
+        columns = change.relation.columns
+        if columns is not last:
+            last, names = columns, [column.name for column in columns]
+            place = [names.index(n) for n in key.columns if n in names]
+        after, before = change.after, change.before
+        is_new = after is not None and [after[i] for i in place] == wanted
+        is_old = before is not None and [before[i] for i in place] == wanted
+        if is_new:
+            yield change, "" if is_old or old_key(change) is None else "from"
+        elif is_old:
+            yield change, "" if after is None else "to"
+
+
+def _step(change: Change, role: str, known: _Known | None) -> Step:
+    # An update of the key is a tombstone under the old key, and the row under the new one.
+    message = next(iter(change.messages if role == "to" else reversed(change.messages)), None)
+    return Step(
+        position=change.position,
+        previous=None if known is None else known.position,
+        operation=change.operation,
+        commit_time=change.commit_time,
+        lsn=change.lsn,
+        ordinal=change.ordinal,
+        xid=change.xid,
+        topic=message.topic if message else "",
+        partition=message.partition if message else None,
+        offset=message.offset if message else None,
+        value_schema_id=message.value_schema_id if message else None,
+        state=message.state if message else None,
+        without=change.without,
+        changed=_changed(change, known),
+        renamed=role,
+        is_repeat=change.is_repeat,
+    )
+
+
+def _changed(change: Change, known: _Known | None) -> str:
+    if change.operation != "update" or change.after is None:
+        return ""
+    columns = [column.name for column in change.relation.columns]
+    sent = old_row(change)
+    before = dict(zip(columns, sent, strict=True)) if sent is not None else known.values if known else None
+    if before is None:
+        return ""
+    names = [
+        name
+        for name, value in zip(columns, change.after, strict=True)
+        if value is not UNCHANGED and before.get(name, UNCHANGED) not in (value, UNCHANGED)
+    ]
+    return ", ".join(names)[:_NAMES_LENGTH]
+
+
+def _after(change: Change, role: str, known: _Known | None) -> _Known | None:
+    """Return the row as a change leaves it; a repeated change takes nothing back."""
+    if change.is_repeat:
+        return known
+    if change.after is None or role == "to":
+        return None
+    values = dict(zip((c.name for c in change.relation.columns), change.after, strict=True))
+    if known is not None:
+        for name, value in values.items():
+            if value is UNCHANGED:
+                values[name] = known.values.get(name, UNCHANGED)
+    return _Known(change.position, values)

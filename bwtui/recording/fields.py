@@ -1,0 +1,98 @@
+"""A recorded change field by field, for people."""
+
+from collections.abc import Sequence
+
+from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, UnchangedToast
+from bwtui.recording.change import Change
+from bwtui.relay.status import FieldChange
+
+#: Longer values are cut: a picture of a change is for reading.
+LIMIT = 4_096
+_NOT_SENT = "(unchanged TOAST value, not sent)"
+
+
+def as_text(value: Field) -> str | None:
+    """Return a field as people read it; None is NULL."""
+    if value is None:
+        return None
+    if isinstance(value, UnchangedToast):
+        return _NOT_SENT
+    if isinstance(value, Binary):
+        return f"({len(value.data):,} bytes in binary form)"
+    if len(value) > LIMIT:
+        return value[:LIMIT].decode("utf-8", "replace") + f"… ({len(value):,} bytes)"
+    return value.decode("utf-8", "replace")
+
+
+def key_text(change: Change) -> str:
+    """Return the key as ``id=7``; of a table without one, nothing."""
+    pairs = zip(change.key_columns, change.key, strict=False)
+    return ", ".join(f"{name}={_short(value)}" for name, value in pairs)
+
+
+def old_key(change: Change) -> tuple[Field, ...] | None:
+    """Return the key that an update took away, or None when it left the key alone or nobody can tell."""
+    if change.operation != "update" or change.before is None or change.after is None:
+        return None
+    places = [i for i, column in enumerate(change.relation.columns) if column.name in change.key_columns]
+    before, after = ([row[i] for i in places] for row in (change.before, change.after))
+    # An unchanged TOAST value in a key is the same key.
+    if all(a == b or b is UNCHANGED for a, b in zip(before, after, strict=True)):
+        return None
+    by_name = {change.relation.columns[i].name: change.before[i] for i in places}
+    return tuple(by_name[name] for name in change.key_columns if name in by_name)
+
+
+def old_row(change: Change) -> tuple[Field, ...] | None:
+    """Return the old row where PostgreSQL sent all of it."""
+    return None if change.before_is_key else change.before
+
+
+def differences(change: Change, before: Sequence[Field] | None = None) -> tuple[FieldChange, ...]:
+    """Return every column of a change with its mark.
+
+    ``before`` is the old row as far as the recording knows it from elsewhere, in the order of the change's
+    columns; by default it is what PostgreSQL sent.
+    """
+    known = before if before is not None else old_row(change)
+    found = []
+    for index, column in enumerate(change.relation.columns):
+        sent_key = change.before_is_key and column.name in _identity(change)
+        old = (
+            known[index]
+            if known is not None
+            else change.before[index]
+            if sent_key and change.before
+            else None
+        )
+        is_known = known is not None or (sent_key and change.before is not None)
+        if change.after is None:
+            if is_known:
+                found.append(FieldChange(column.name, as_text(old), None, "gone"))
+            continue
+        new = change.after[index]
+        mark = _mark(change, is_known, old, new)
+        found.append(FieldChange(column.name, as_text(old) if is_known else None, as_text(new), mark))
+    return tuple(found)
+
+
+def _mark(change: Change, is_known: bool, old: Field, new: Field) -> str:
+    if isinstance(new, UnchangedToast):
+        return "unchanged TOAST"
+    if change.operation != "update":
+        return "new"
+    if not is_known or isinstance(old, UnchangedToast):
+        return "unknown before"
+    return "same" if old == new else "changed"
+
+
+def _identity(change: Change) -> set[str]:
+    flagged = {column.name for column in change.relation.columns if column.is_key}
+    return flagged or set(change.key_columns)
+
+
+def _short(value: Field) -> str:
+    text = as_text(value)
+    if text is None:
+        return "NULL"
+    return text if len(text) <= 80 else text[:79] + "…"
