@@ -1,0 +1,240 @@
+r"""Regular expressions that mean the same to Python, DuckDB and Spark.
+
+The three differ in what ``$``, ``\s`` and ``\w`` match, in ignoring case, and in what they have beyond the
+common. So an expression is read here, and written again for each in words that all of them understand alike:
+literals, ``.``, ``[classes]``, ``\d \w \s`` (ASCII) and their opposites, ``^ $ \b``, groups, ``|``, the
+quantifiers, and ``(?i)`` at the beginning, for the letters a to z.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Dialect = Literal["duckdb", "spark"]
+
+_WORD_CLASS = "0-9A-Za-z_"
+_CLASSES = {"d": "0-9", "w": _WORD_CLASS, "s": r"\t\n\x0b\x0c\r "}
+_CONTROLS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "v": "\v"}
+_QUANTIFIER = re.compile(r"(?:[*+?]|\{(\d{1,6})(,?)(\d{0,6})\})\??")
+#: RE2, which DuckDB uses, has no more repetitions, nested ones multiplied.
+_MOST_REPEATS = 1000
+_DEEPEST = 50
+_EDGE_SPARK = rf"(?:(?<=[{_WORD_CLASS}])(?![{_WORD_CLASS}])|(?<![{_WORD_CLASS}])(?=[{_WORD_CLASS}]))"
+
+
+class RegexError(ValueError):
+    """The expression can't be read; ``offset`` is where in it."""
+
+    def __init__(self, problem: str, offset: int) -> None:
+        super().__init__(problem)
+        self.offset = offset
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """An expression, as it was written, and as each engine understands it; it is searched for anywhere."""
+
+    text: str
+    duckdb: str
+    spark: str
+    pattern: re.Pattern[str]
+
+    def for_dialect(self, dialect: Dialect) -> str:
+        """Return the expression for an engine."""
+        return self.duckdb if dialect == "duckdb" else self.spark
+
+
+def parse_regex(text: str) -> Regex:
+    """Return the expression that ``text`` is. Raises RegexError."""
+    body, ignore_case = (text[4:], True) if text.startswith("(?i)") else (text, False)
+    parts = _Reader(body, ignore_case, len(text) - len(body)).read()
+    python = _written(parts, {"$": r"\Z"})
+    try:
+        pattern = re.compile(python, re.ASCII)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise RegexError(f"not a regular expression: {error}", 0) from error
+    return Regex(
+        text, _written(parts, {"$": r"\z"}), _written(parts, {"$": r"\z", r"\b": _EDGE_SPARK}), pattern
+    )
+
+
+def _written(parts: list[str], words: dict[str, str]) -> str:
+    return "".join(words.get(part, part) for part in parts)
+
+
+class _Reader:
+    """Reads one expression from left to right; ``parts`` is what it comes to."""
+
+    def __init__(self, text: str, ignore_case: bool, shift: int) -> None:
+        self._text = text
+        self._ignore_case = ignore_case
+        self._shift = shift
+        self._at = 0
+        self._open: list[tuple[int, int]] = []
+        self._parts: list[str] = []
+        #: Whether a quantifier may follow.
+        self._repeatable = False
+        #: How often the group that is open, or what was just read, repeats at most.
+        self._repeats = 1
+        #: The same of the group that ended last.
+        self._inside = 1
+
+    def read(self) -> list[str]:
+        """Return the parts: each is regular expression of its own, or ``$``, or ``\\b``."""
+        while self._at < len(self._text):
+            self._step(self._text[self._at])
+        if self._open:
+            raise self._error("a parenthesis that is not closed", self._open[-1][0])
+        return self._parts
+
+    def _step(self, character: str) -> None:
+        if character in "*+?{":
+            self._quantifier()
+        elif character == "(":
+            self._begin_group()
+        elif character == ")":
+            self._end_group()
+        elif character == "|":
+            self._add("|", 1, repeatable=False)
+        elif character in "^$":
+            self._add(character, 1, repeatable=False)
+        elif character == ".":
+            self._add(r"[^\n]", 1)
+        elif character == "[":
+            self._class()
+        elif character == "\\":
+            self._escape()
+        else:
+            self._add(self._literal(character), 1)
+
+    def _add(self, part: str, length: int, *, repeatable: bool = True) -> None:
+        self._parts.append(part)
+        self._at += length
+        self._repeatable = repeatable
+
+    def _literal(self, character: str) -> str:
+        if self._ignore_case and character.isascii() and character.isalpha():
+            return f"[{character.lower()}{character.upper()}]"
+        return _quoted(character)
+
+    def _begin_group(self) -> None:
+        begin = self._at
+        length = 3 if self._text.startswith("(?:", begin) else 1
+        if length == 1 and self._text.startswith("(?", begin):
+            raise self._error("'(?' is understood only as (?:…), or as (?i) at the beginning", begin)
+        if len(self._open) >= _DEEPEST:
+            raise self._error(f"more than {_DEEPEST} groups within each other", begin)
+        self._add("(?:", length, repeatable=False)
+        self._open.append((begin, self._repeats))
+        self._repeats = 1
+
+    def _end_group(self) -> None:
+        if not self._open:
+            raise self._error("a parenthesis that was not opened", self._at)
+        _, outside = self._open.pop()
+        self._add(")", 1)
+        self._inside = self._repeats
+        self._repeats = max(outside, self._inside)
+
+    def _quantifier(self) -> None:
+        match = _QUANTIFIER.match(self._text, self._at)
+        if match is None:
+            raise self._error("'{' is written \\{ when it is no quantifier", self._at)
+        if not self._repeatable:
+            raise self._error(f"nothing in front of {match[0]!r} that could repeat", self._at)
+        least, most = int(match[1] or 0), int(match[3] or match[1] or 0)
+        of_group = self._parts[-1] == ")"
+        total = max(least, most, 1) * (self._inside if of_group else 1)
+        if match[3] and most < least:
+            raise self._error(f"{match[0]!r} ends below its beginning", self._at)
+        if total > _MOST_REPEATS:
+            raise self._error(f"more than {_MOST_REPEATS} repetitions", self._at)
+        self._repeats = max(self._repeats, total)
+        self._add(match[0], len(match[0]), repeatable=False)
+
+    def _escape(self) -> None:
+        character = self._text[self._at + 1 : self._at + 2]
+        if character in ("b", "B"):
+            if character == "B":
+                raise self._error(r"\B is not understood", self._at)
+            self._add(r"\b", 2, repeatable=False)
+        elif character and character in "dws":
+            self._add(f"[{_CLASSES[character]}]", 2)
+        elif character and character in "DWS":
+            self._add(f"[^{_CLASSES[character.lower()]}]", 2)
+        else:
+            self._add(_quoted(self._escaped()), 2)
+
+    def _escaped(self) -> str:
+        """Return the character that a backslash stands before."""
+        character = self._text[self._at + 1 : self._at + 2]
+        if not character:
+            raise self._error("a backslash at the end", self._at)
+        if character in _CONTROLS:
+            return _CONTROLS[character]
+        if character.isalnum():
+            raise self._error(f"\\{character} is not understood", self._at)
+        return character
+
+    # Classes.
+
+    def _class(self) -> None:
+        begin = self._at
+        self._at += 1
+        negated = self._text.startswith("^", self._at)
+        self._at += negated
+        members: list[str] = []
+        while True:
+            if self._at >= len(self._text):
+                raise self._error("a [ that is not closed", begin)
+            if self._text[self._at] == "]" and members:
+                break
+            members.append(self._member())
+        self._add(f"[{'^' if negated else ''}{''.join(members)}]", 1)
+
+    def _member(self) -> str:
+        if self._text[self._at] == "\\" and self._text[self._at + 1 : self._at + 2] in tuple("dws"):
+            self._at += 2
+            return _CLASSES[self._text[self._at - 1]]
+        begin = self._at
+        first = self._one()
+        if self._text[self._at : self._at + 1] != "-" or self._text[self._at + 1 : self._at + 2] in ("", "]"):
+            return self._range(first, first, begin)
+        self._at += 1
+        return self._range(first, self._one(), begin)
+
+    def _one(self) -> str:
+        character = self._text[self._at]
+        if character == "\\":
+            character = self._escaped()
+            self._at += 1
+        elif character == "[":
+            raise self._error("'[' within a class is written \\[", self._at)
+        self._at += 1
+        return character
+
+    def _range(self, first: str, last: str, begin: int) -> str:
+        if last < first:
+            raise self._error("a range that ends before it begins", begin)
+        written = _span(first, last)
+        if self._ignore_case:
+            for low, high, other in (("a", "z", "A"), ("A", "Z", "a")):
+                begins, ends = max(first, low), min(last, high)
+                if begins <= ends:
+                    shift = ord(other) - ord(low)
+                    written += _span(chr(ord(begins) + shift), chr(ord(ends) + shift))
+        return written
+
+    def _error(self, problem: str, at: int) -> RegexError:
+        return RegexError(problem, at + self._shift)
+
+
+def _span(first: str, last: str) -> str:
+    return _quoted(first) if first == last else f"{_quoted(first)}-{_quoted(last)}"
+
+
+def _quoted(character: str) -> str:
+    """Return what stands for ``character`` itself, in a class and outside, to every engine."""
+    if character.isascii() and not character.isalnum() and character != "_":
+        return f"\\x{ord(character):02x}"
+    return character

@@ -1,0 +1,122 @@
+"""What a query asks: each message of a change by itself, as one row of the sealed recording.
+
+A change without a message is one row too. A TRUNCATE is a row for every table that it names.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bwtui.pgoutput.messages import UNCHANGED, Field, Relation, UnchangedToast
+from bwtui.recording.change import Change, SentMessage
+
+
+class NotThere:
+    """The value of a column that the table lacks, or that PostgreSQL did not send: nothing is known of it."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NOT_THERE"
+
+
+NOT_THERE = NotThere()
+#: The text of a value; None is null.
+Known = str | UnchangedToast | NotThere | None
+
+
+def rows(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
+    """Yield a pair for each row; of a TRUNCATE's, each change has the row's table alone."""
+    if len(change.tables) > 1:
+        yield from _truncated(change)
+    elif change.messages:
+        for message in change.messages:
+            yield change, message
+    else:
+        yield change, None
+
+
+def _truncated(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
+    # The message of a TRUNCATE has the table's name as its key.
+    left = list(change.messages)
+    for table in change.tables:
+        message = next((message for message in left if message.key == table.encode()), None)
+        if message is not None:
+            left.remove(message)
+        yield _of_table(change, table), message
+    for message in left:
+        yield change, message
+
+
+def _of_table(change: Change, table: str) -> Change:
+    if table == change.table:
+        return change
+    namespace, _, name = table.partition(".")
+    return replace(change, relation=Relation(0, namespace, name, "n", ()), tables=(table,))
+
+
+def as_text(value: Field) -> str | UnchangedToast | None:
+    """Return a value as text; bytes that are not UTF-8 as ``\\x`` and their hexadecimal digits."""
+    if value is None or isinstance(value, UnchangedToast):
+        return value
+    raw = value if isinstance(value, bytes) else value.data
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return f"\\x{raw.hex()}"
+
+
+def known(change: Change, index: int, *, old: bool) -> Field | NotThere:
+    """Return the value of the column at ``index``, as far as PostgreSQL sent it."""
+    row = change.before if old else change.after
+    if row is None:
+        return NOT_THERE
+    value = row[index]
+    if value is None and old and change.before_is_key and not change.relation.columns[index].is_key:
+        return NOT_THERE
+    return value
+
+
+def key_is_old(change: Change, message: SentMessage | None) -> bool:
+    """Whether the key is the old row's: of a delete, and of the tombstone that an update of the key sends."""
+    if change.after is None:
+        return True
+    is_tombstone = message is not None and message.value is None
+    return is_tombstone and change.before is not None
+
+
+def row_texts(change: Change, *, old: bool) -> dict[str, str | None] | None:
+    """Return the texts of what is known of a row, by column, without unchanged values; None: no row."""
+    if (change.before if old else change.after) is None:
+        return None
+    texts: dict[str, str | None] = {}
+    for index, column in enumerate(change.relation.columns):
+        value = known(change, index, old=old)
+        if not isinstance(value, NotThere | UnchangedToast):
+            text = as_text(value)
+            assert not isinstance(text, UnchangedToast)
+            texts[column.name] = text
+    return texts
+
+
+def key_texts(change: Change, message: SentMessage | None) -> dict[str, str] | None:
+    """Return the texts of the message's key, by column; None where no key is known."""
+    old = key_is_old(change, message)
+    if (change.before if old else change.after) is None or not change.key_columns:
+        return None
+    places = {column.name: index for index, column in enumerate(change.relation.columns)}
+    texts = {}
+    for name in change.key_columns:
+        value = known(change, places[name], old=old) if name in places else NOT_THERE
+        text = None if isinstance(value, NotThere) else as_text(value)
+        if not isinstance(text, str):
+            return None
+        texts[name] = text
+    return texts
+
+
+def unchanged_columns(change: Change) -> list[str]:
+    """Return the columns of the new row whose large values did not change, and were not sent."""
+    if change.after is None:
+        return []
+    columns = change.relation.columns
+    return [columns[index].name for index, value in enumerate(change.after) if value is UNCHANGED]
