@@ -13,13 +13,26 @@ from bwtui.source.snapshot import copy_out
 _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_class c
                  join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = %s"""
 
-# The operator by which the key's index compares: the session's empty search_path hides those of extensions.
+# The operator by which the key's index compares, for the session's empty search_path hides those of
+# extensions, and the type to which a value is cast: not a domain, whose constraints may have changed. The
+# third strategy of btree (403) is equality. A key WITHOUT OVERLAPS has an index of another kind, whose third
+# is "overlaps".
 _OPERATORS_SQL = """
-select a.attname, n.nspname, o.oprname
+with recursive base (attnum, name, oid) as (
+     select attnum, attname, atttypid from pg_catalog.pg_attribute
+      where attrelid = %s and attnum > 0 and not attisdropped
+  union all
+     select base.attnum, base.name, t.typbasetype from base join pg_catalog.pg_type t using (oid)
+      where t.typtype = 'd')
+select b.name, n.nspname, o.oprname, pg_catalog.format_type(b.oid, -1)
   from pg_catalog.pg_index i
  cross join lateral unnest(i.indkey::int2[], i.indclass::oid[]) as k (attnum, opclass)
-  join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
-  join pg_catalog.pg_opclass c on c.oid = k.opclass
+  join base b on b.attnum = k.attnum
+  join pg_catalog.pg_type t on t.oid = b.oid and t.typtype <> 'd'
+  join pg_catalog.pg_opclass used on used.oid = k.opclass
+  join pg_catalog.pg_opclass c on c.opcmethod = 403
+       and (c.oid = used.oid
+            or (used.opcmethod <> 403 and c.opcdefault and c.opcintype = used.opcintype))
   join pg_catalog.pg_amop m on m.amopfamily = c.opcfamily and m.amopstrategy = 3
        and m.amoplefttype = c.opcintype and m.amoprighttype = c.opcintype
   join pg_catalog.pg_operator o on o.oid = m.amopopr
@@ -36,7 +49,8 @@ def present_fields(
     """Return the ``wanted`` columns of the row with this key, or None when there is no such row.
 
     ``relation`` and ``key`` may be from before the table was altered. A column that is gone, or can't be
-    recognised any more, comes back as UNCHANGED. Raises psycopg2.Error.
+    recognised any more, comes back as UNCHANGED; so does every column when the key can't be read any more by
+    the type that it has now. Raises psycopg2.Error.
     """
     for attempt in range(_TRIES):
         try:
@@ -44,6 +58,9 @@ def present_fields(
         except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable):
             if attempt == _TRIES - 1:
                 raise
+        except psycopg2.DataError:
+            # ALTER TYPE, or a value of an enum that was renamed.
+            return [UNCHANGED] * len(wanted)
     raise AssertionError
 
 
@@ -59,7 +76,8 @@ def _read(
     found = [name for column in wanted if (name := now[column]) is not None]
     if None in places or not found:
         return [UNCHANGED] * len(wanted)
-    operators = {row[0]: (row[1], row[2]) for row in query(connection, _OPERATORS_SQL, relation.oid)}
+    found_operators = query(connection, _OPERATORS_SQL, relation.oid, relation.oid)
+    operators = {name: tuple(operator) for name, *operator in found_operators}
     conditions = [_equal(name, value, operators.get(name)) for name, value in places.items() if name]
     namespace, table, partitioned = tables[0]
     source = f"{'' if partitioned else 'only '}{quote_qualified(namespace, table)}"
@@ -72,12 +90,13 @@ def _read(
     return [UNCHANGED if now[column] is None else next(fields) for column in wanted]
 
 
-def _equal(column: str, value: bytes, operator: tuple[str, str] | None) -> str:
+def _equal(column: str, value: bytes, operator: tuple[str, ...] | None) -> str:
     name, literal = quote_identifier(column), _literal(value)
     if operator is None:
         # No index helps any more, and the type's operators are unknown: compare what it writes.
         return f"pg_catalog.format('%s', {name}) operator(pg_catalog.=) {literal}"
-    return f"{name} operator({quote_identifier(operator[0])}.{operator[1]}) {literal}"
+    namespace, symbol, type_name = operator
+    return f"{name} operator({quote_identifier(namespace)}.{symbol}) cast({literal} as {type_name})"
 
 
 def _literal(value: bytes) -> str:

@@ -197,6 +197,77 @@ def test_fetched_where_types_live_elsewhere(attempts: Attempts, source: Session,
     assert (found["n"], found["big"]) == (1, big)
 
 
+KEYS = {
+    "types.pair": "(1,x)",
+    "types.pair[]": '{"(1,x)"}',
+    "types.range": "[1.00,2.50)",
+    "regclass": "pg_class",
+    "money": "-1.50",
+    "xid8": "18446744073709551615",
+    '"char"': "x",
+    "float8": "-0",
+    "date": "0044-03-15 BC",
+    "bytea": "\\x00ff",
+    "interval": "1 mon",
+    "oidvector": "1 2",
+    "int[]": "[0:1]={1,NULL}",
+}
+
+
+def test_fetched_by_a_key_of_any_type(attempts: Attempts, source: Session, database: str) -> None:
+    source.run("create schema types; create type types.pair as (a int, b text)")
+    source.run("create domain types.price as numeric(8,2)")
+    source.run("create type types.range as range (subtype = types.price)")
+    big = large()
+    for number, (kind, value) in enumerate(KEYS.items()):
+        source.run(f"create table k{number} (k {kind} primary key, n int, big text)")
+        source.run(f"alter table k{number} alter big set storage external")
+        source.run(f"insert into k{number} values (%s, 0, %s)", value, big)
+    attempts.succeed(database)
+    for number in range(len(KEYS)):
+        source.run(f"update k{number} set n = 1")
+    status = attempts.succeed(database).status
+    assert [figures(status, f"public.k{number}") for number in range(len(KEYS))] == [(1, 0, 0)] * len(KEYS)
+    for number in range(len(KEYS)):
+        _, row = decoded_avro(attempts.services, f"{attempts.name}.k{number}")[-1]
+        assert row is not None
+        assert (row["n"], row["big"]) == (1, big)
+
+
+@pytest.mark.since(18, "keys WITHOUT OVERLAPS")
+def test_a_key_without_overlaps_is_compared_whole(attempts: Attempts, source: Session, database: str) -> None:
+    """Its index finds what overlaps; another row may do so by now."""
+    source.run("create extension btree_gist")
+    source.run(
+        "create table t (id int, at int4range, n int, big text, primary key (id, at without overlaps))"
+    )
+    source.run("alter table t alter big set storage external")
+    first, second = large(), large()
+    source.run("insert into t values (1, '[1,9)', 0, %s), (2, '[1,9)', 0, %s)", first, first)
+    attempts.succeed(database)
+    source.run("update t set n = 1")
+    source.run("delete from t where id = 1; insert into t values (1, '[1,5)', 2, %s)", second)
+    status = attempts.succeed(database).status
+    assert figures(status, "public.t") == (1, 0, 1)
+    found = latest(decoded_avro(attempts.services, f"{attempts.name}.t"))
+    assert {key: (row["n"], row["big"]) for key, row in found.items()} == {
+        (1, "[1,5)"): (2, second),
+        (2, "[1,9)"): (1, first),
+    }
+
+
+def test_a_key_that_its_type_does_not_know_any_more(
+    attempts: Attempts, source: Session, database: str
+) -> None:
+    source.run("create type mood as enum ('glad', 'sad')")
+    source.run("create table t (k mood primary key, n int, big text)")
+    source.run("alter table t alter big set storage external")
+    source.run("insert into t values ('sad', 0, %s)", large())
+    attempts.succeed(database)
+    source.run("update t set n = 1; alter type mood rename value 'sad' to 'blue'")
+    assert figures(attempts.succeed(database).status, "public.t") == (0, 1, 0)
+
+
 def test_a_policy_that_hides_rows_hides_no_change(attempts: Attempts, source: Session, database: str) -> None:
     """Row security would make a present row look deleted, and its change would be passed over."""
     from tests.integration.test_bad_input import PASSWORD, as_role
