@@ -12,6 +12,7 @@ import psycopg2
 
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
+from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
@@ -25,10 +26,8 @@ from bwtui.sink.base import MessageTuple, Sink, TopicLimits
 from bwtui.source.catalog import TableFilter, load_types
 from bwtui.source.connection import Connection, connect, execute, holds_any_bytes
 from bwtui.source.history import attributes, primary_key_then
-from bwtui.types.registry import TypeInfo
+from bwtui.types.registry import TypeInfo, is_built_in
 
-#: Oids below this are PostgreSQL's own types, the same in every database (transam.h, FirstNormalObjectId).
-_FIRST_USER_OID = 16_384
 _WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
 
 T = TypeVar("T")
@@ -52,10 +51,12 @@ class Route:
         "key_schema_id",
         "max_message_bytes",
         "messages",
+        "positions",
         "refusal",
         "relation",
         "split",
         "topic",
+        "value_schema_id",
     )
     key: Callable[[Sequence[Field]], bytes | None]
     both: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
@@ -76,11 +77,14 @@ class Route:
         self.key_columns = keys
         self.counters = counters
         self.key_schema_id = counters.key_schema_id
+        self.value_schema_id = counters.value_schema_id
         self.refusal = refusal
         self.max_message_bytes = limits.max_message_bytes if limits else 0
         #: Messages of the batch that is being filled, and their bytes.
         self.messages: list[MessageTuple] = []
         self.bytes = 0
+        #: While recording, which of the batch's frames each message was made of.
+        self.positions: list[int] = []
         #: Where the key's columns stand in a row.
         self.key_indexes = [i for i, column in enumerate(relation.columns) if column.name in keys]
         self.column_names = [column.name for column in relation.columns]
@@ -102,7 +106,7 @@ class Router:
         self,
         settings: RelaySettings,
         sink: Sink,
-        registry: SchemaRegistry,
+        registry: SchemaRegistry | LocalRegistry,
         report: Report,
         pulse: Callable[[float], None],
         catalog_memory: CatalogMemory | None = None,
@@ -254,7 +258,7 @@ class Router:
         return marked
 
     def _types(self, relation: Relation) -> dict[int, TypeInfo]:
-        oids = [c.type_oid for c in relation.columns if c.type_oid >= _FIRST_USER_OID]
+        oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
         if not oids:
             return {}
         return self._catalog_memory.types(self.ask(lambda connection: load_types(connection, oids)))

@@ -113,6 +113,11 @@ _ARRAYS = {
 _BOX = 603
 
 
+def is_built_in(oid: int) -> bool:
+    """Say whether the type is known without its row of pg_type: not so the domains of information_schema."""
+    return oid in _BUILT_IN or oid in _ARRAYS
+
+
 def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], check_utf8: bool = False) -> Codec:
     """Return the codec of a column of this type; ``as_text`` is set where only the text form is known.
 

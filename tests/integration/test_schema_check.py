@@ -11,6 +11,7 @@ import pytest
 from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts, Ended
 from tests.database import Session
+from tests.decoded_topic import decoded_avro, latest
 from tests.integration.test_bad_input import free_port
 from tests.integration.test_names_end_to_end import subjects, topics
 from tests.integration.test_schema_changes import set_rule
@@ -154,3 +155,17 @@ def test_unreachable(checks: Checks, source: Session) -> None:
     ended = checks.run()
     assert (ended.code, "can't connect to PostgreSQL" in ended.stderr) == (4, True)
     assert checks.run("-f", "json").code == 2
+
+
+def test_it_sees_types_as_the_relay_does(checks: Checks, source: Session, database: str) -> None:
+    """Domains of information_schema are no types that a user made, and not built in either."""
+    source.run("create domain amount as numeric(8,2); create type range as range (subtype = amount)")
+    source.run(
+        """create table odd (id int primary key, a information_schema.cardinal_number, c pg_class,
+           b information_schema.yes_or_no, n pg_node_tree, d amount[], r range)"""
+    )
+    source.run("insert into odd (id, a, b) values (1, 7, 'NO')")
+    checks.attempts.succeed(database)
+    assert results(checks.found(0))["public.odd"] == ("unchanged", "unchanged")
+    (row,) = latest(decoded_avro(checks.attempts.services, f"{checks.attempts.name}.odd")).values()
+    assert (row["a"], row["b"]) == (7, "NO")
