@@ -1,0 +1,75 @@
+"""What every Kafka client of the pipeline shares: its configuration, and what its errors mean.
+
+A configuration is a plain mapping of librdkafka properties with bootstrap.servers in it, as
+`bwtui.sink.config.client_config` makes it of -b and -C.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
+
+Config = Mapping[str, Any]
+
+REQUEST_SECONDS = 30.0
+
+log = logging.getLogger("bwtui.kafka")
+
+_UNREACHABLE = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.BROKER_NOT_AVAILABLE,
+    }
+)
+#: Errors that another try does not mend.
+NOT_LET_IN = frozenset(
+    {
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+        KafkaError.SASL_AUTHENTICATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+TOPIC_GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+
+
+def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = None) -> BwtuiError:
+    """Return what to tell of ``error``."""
+    broker = config.get("bootstrap.servers", "")
+    code, reason = error.code(), error.str()
+    if code in NOT_LET_IN:
+        place = f"topic {topic}" if topic else f"Kafka at {broker}"
+        return ConnectionFailed(f"{place} does not let us in: {reason}", "check the security settings in -C")
+    if code in TOPIC_GONE and topic:
+        return topic_gone(topic)
+    if code in _UNREACHABLE:
+        return ConnectionFailed(
+            f"can't reach Kafka at {broker}: {reason}",
+            "check that the broker runs there, and -b/--broker or BWTUI_BROKER",
+        )
+    return BwtuiError(f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}")
+
+
+def topic_gone(topic: str) -> RefusedError:
+    """Return the error for a topic that is not there."""
+    return RefusedError(f"topic {topic} does not exist", "check its name and --topic-prefix")
+
+
+def bad_setting(error: Exception) -> UsageError:
+    """Return the error for a property that librdkafka refuses."""
+    reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+    return UsageError(f"librdkafka refuses a setting: {reason}", "see 'bwtui connect --config-help'")

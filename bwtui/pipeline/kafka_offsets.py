@@ -1,0 +1,194 @@
+"""What a scan of topics is pinned to before it starts: offsets, settings, and the cluster.
+
+::
+
+    pinned = pin(config, ["shop.orders", "shop.items"])
+    pinned.offsets["shop.orders", 0]       # (low, high): the log's start, and behind its last record
+    pinned.topics["shop.orders"].compacts  # and every other setting on which an excuse rests
+    pinned.cluster_id
+
+Offsets are those of everything that was written, uncommitted transactions too (read_uncommitted).
+"""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from bwtui.errors import ConnectionFailed
+from bwtui.pipeline.kafka_client import (
+    NOT_LET_IN,
+    REQUEST_SECONDS,
+    Config,
+    bad_setting,
+    log,
+    plain_kafka_error,
+    topic_gone,
+)
+
+#: Topic and number of a partition.
+Place = tuple[str, int]
+#: ``[low, high)``
+Range = tuple[int, int]
+
+#: The settings of a topic that say what may rightly be missing from it.
+SETTINGS = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+    "segment.ms",
+    "message.timestamp.type",
+    "min.insync.replicas",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What was pinned of one topic."""
+
+    name: str
+    partitions: int
+    #: Values as Kafka writes them; None when we may not see them.
+    settings: Mapping[str, str] | None
+
+    @property
+    def compacts(self) -> bool | None:
+        """Say whether the topic is compacted; None when it is not known."""
+        return None if self.settings is None else "compact" in self.settings["cleanup.policy"]
+
+    @property
+    def deletes(self) -> bool | None:
+        """Say whether the topic drops old segments; None when it is not known."""
+        return None if self.settings is None else "delete" in self.settings["cleanup.policy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a scan is pinned to."""
+
+    cluster_id: str
+    offsets: Mapping[Place, Range]
+    topics: Mapping[str, TopicState]
+
+    @property
+    def messages(self) -> int:
+        """Number of offsets in all ranges, which bounds the number of messages."""
+        return sum(high - low for low, high in self.offsets.values())
+
+
+def pin(config: Config, topics: Iterable[str]) -> Pinned:
+    """Return where each partition of ``topics`` starts and ends now, and what is set for them.
+
+    Raises RefusedError when there is no such topic, ConnectionFailed when Kafka does not answer or does not
+    let us in, UsageError for a wrong property.
+    """
+    wanted = sorted(set(topics))
+    admin = _admin(config)
+    try:
+        # All topics are asked for: asking for one by name could make it.
+        metadata = admin.list_topics(timeout=REQUEST_SECONDS)
+    except KafkaException as error:
+        raise _first_refusal(error.args[0], config) from error
+    found = {name: metadata.topics[name].partitions for name in wanted if name in metadata.topics}
+    for name in wanted:
+        if name not in found:
+            raise topic_gone(name)
+    places = [(name, number) for name in wanted for number in sorted(found[name])]
+    settings = _settings(admin, config, wanted)
+    states = {name: TopicState(name, len(found[name]), settings[name]) for name in wanted}
+    return Pinned(metadata.cluster_id or "", _bounds(admin, config, places), states)
+
+
+def ends(config: Config, place: Place) -> tuple[int, int, int]:
+    """Return (start of the log, end of what is stable, end of the log) of one partition, as it is now."""
+    admin = _admin(config)
+    low = _list(admin, config, [place], OffsetSpec.earliest())[place]
+    stable = _list(admin, config, [place], OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)[place]
+    high = _list(admin, config, [place], OffsetSpec.latest())[place]
+    return low, stable, high
+
+
+class _Heard:
+    """The last error that the client itself told of; a request that times out does not say why."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        if self.error is None or error.code() in NOT_LET_IN:
+            self.error = error
+
+
+def _admin(config: Config) -> AdminClient:
+    try:
+        return AdminClient({**config}, logger=log)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise bad_setting(error) from error
+
+
+def _first_refusal(error: KafkaError, config: Config) -> Exception:
+    """Return the error to raise; a refused login shows itself as a timeout only, so it is asked for."""
+    heard = _Heard()
+    settings: dict[str, Any] = {**config, "error_cb": heard}
+    admin = AdminClient(settings, logger=log)
+    admin.poll(1.0)
+    return plain_kafka_error(heard.error or error, config)
+
+
+def _bounds(admin: AdminClient, config: Config, places: list[Place]) -> dict[Place, Range]:
+    low = _list(admin, config, places, OffsetSpec.earliest())
+    high = _list(admin, config, places, OffsetSpec.latest())
+    return {place: (low[place], high[place]) for place in places}
+
+
+def _list(
+    admin: AdminClient,
+    config: Config,
+    places: list[Place],
+    where: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[Place, int]:
+    if not places:
+        return {}
+    asked = {TopicPartition(*place): where for place in places}
+    answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
+    return {
+        (at.topic, at.partition): int(_result(answer, config, at.topic).offset)
+        for at, answer in answers.items()
+    }
+
+
+def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str, dict[str, str] | None]:
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    answers = admin.describe_configs(resources, request_timeout=REQUEST_SECONDS) if resources else {}
+    found: dict[str, dict[str, str] | None] = {}
+    for resource, answer in answers.items():
+        try:
+            entries = _result(answer, config, resource.name)
+        except ConnectionFailed as error:
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            if error.__cause__.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            found[resource.name] = None
+        else:
+            found[resource.name] = {key: entries[key].value for key in SETTINGS if key in entries}
+    return found
+
+
+def _result(answer: "Future[Any]", config: Config, topic: str) -> Any:
+    try:
+        return answer.result()
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config, topic) from error
