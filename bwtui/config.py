@@ -200,6 +200,8 @@ def _file_value(option: Option, value: Any) -> Value:
         if not isinstance(value, bool):
             raise ValueError("expected true or false")
         return value
+    if option.kind == "number" and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
     if not isinstance(value, str):
         raise ValueError("expected a string")
     return parse(option, value)
@@ -296,6 +298,8 @@ def _check_together(settings: RelaySettings) -> None:
             f"{settings.publication_name!r} is too long for the name of a publication",
             "give it a name of at most 63 bytes with --publication",
         )
+    if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
+        raise UsageError("--on-record-error goes with --record", "add --record DIR")
     if settings.end_lsn is not None and settings.until_caught_up:
         raise UsageError("--endpos and --until-caught-up exclude each other", "give the one that you mean")
 

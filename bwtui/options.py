@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from bwtui.lsn import parse_lsn
 from bwtui.masking import mask_connection
 
-Kind = Literal["text", "switch", "lsn", "list", "pairs"]
+Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
@@ -88,9 +88,19 @@ def parse(option: Option, text: str) -> Value:
         return parse_switch(text)
     if option.kind == "lsn":
         return parse_lsn(text) if text else None
+    if option.kind == "number":
+        return _parse_number(text)
     if option.check is not None and (text or not option.optional):
         option.check(text)
     return text
+
+
+def _parse_number(text: str) -> int:
+    """Return a positive whole number; k, M and G stand for powers of 1,024."""
+    match = re.fullmatch(r"(\d{1,15})([kKMG]?)", text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError(f"{text!r} is not a positive whole number, such as 300 or 64M")
+    return int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
 def check_name(text: str) -> None:
@@ -182,6 +192,10 @@ OPTIONS: tuple[Option, ...] = (
     Option("exclude-table", "exclude_tables", "list", check=_check_regex),
     Option("headers", "headers", "switch"),
     Option("dead-letter-topic", "dead_letter_topic", check=_check_topic, optional=True),
+    Option("record", "record", optional=True),
+    Option("on-record-error", "on_record_error", check=_one_of("stop", "stop-recording")),
+    Option("segment-bytes", "segment_bytes", "number"),
+    Option("segment-seconds", "segment_seconds", "number"),
     Option("endpos", "end_lsn", "lsn"),
     Option("until-caught-up", "until_caught_up", "switch"),
     Option("name", "name", check=check_name, optional=True),

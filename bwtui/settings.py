@@ -39,6 +39,15 @@ class RelaySettings:
     dead_letter_topic: str = ""
     end_lsn: int | None = None
     until_caught_up: bool = False
+    #: The folder of the recording; empty: none is made.
+    record: str = ""
+    #: What to do when the recording can't be written: end, or relay on without it.
+    on_record_error: Literal["stop", "stop-recording"] = "stop"
+    #: A segment of the recording is finished when it has so many bytes, or is so old in seconds.
+    segment_bytes: int = 64 << 20
+    segment_seconds: int = 300
+    #: Record without Kafka and without a schema registry.
+    record_only: bool = False
     #: The relay's name, for attach, status and stop. Empty: the slot's name.
     name: str = ""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.ack import Acknowledgements, Receipt, Span
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts
 from bwtui.relay.policy import RowPolicy
@@ -44,7 +44,7 @@ class HoldingSink:
         self._orders: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._waiting: list[tuple[str, Span, int]] = []
 
-    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+    def send(self, topic: str, messages: list[Message], span: Span, receipt: Receipt | None = None) -> None:
         """Take ``messages``; see `pause_at`."""
         span.pending += len(messages)
         self._waiting.append((topic, span, len(messages)))

@@ -27,6 +27,7 @@ Examples:
   bwtui connect -d service=shop --headless --json          a status object a second on stdout
   bwtui connect -d service=shop --headless --until-caught-up
   bwtui connect -d service=shop -p shop --table 'public\\.(orders|items)'
+  bwtui connect -d service=shop --record /var/lib/cdc/shop
   bwtui connect -d service=shop -C compression.type=zstd -C linger.ms=20
 
 \b
@@ -69,7 +70,7 @@ def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
     _check_modes(headless, as_json, detach)
     settings = relay_settings(given)
     if headless:
-        _run_headless(settings, as_json)
+        run_headless(settings, as_json)
     elif detach:
         _run_detached(settings, as_json)
     else:
@@ -96,7 +97,8 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
         raise UsageError("there is no terminal for the screens", "add --headless or --detach")
 
 
-def _run_headless(settings: RelaySettings, as_json: bool) -> None:
+def run_headless(settings: RelaySettings, as_json: bool) -> None:
+    """Relay in this process; raises the error on which the relay ends."""
     from bwtui.relay.lock import RelayLock
     from bwtui.relay.log import log_to_file
     from bwtui.relay.process import run

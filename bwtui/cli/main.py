@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("bwtui.cli.demo", "Show it all: a sandbox, a sample shop, the relay, its screens."),
     "sandbox": ("bwtui.cli.sandbox", "Run PostgreSQL, Kafka and a schema registry on this machine."),
     "connect": ("bwtui.cli.connect", "Relay a database's changes to Kafka, and watch them."),
+    "record": ("bwtui.cli.record", "Record a database's changes into files, without Kafka."),
     "attach": ("bwtui.cli.attach", "Watch a relay that runs already."),
     "status": ("bwtui.cli.status", "Say what the running relays are doing."),
     "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),

@@ -94,6 +94,23 @@ _RELAY: tuple[Decorator[Any], ...] = (
     click.option(
         "--truncate-topic", metavar="TOPIC", help="Send a JSON message to TOPIC for every TRUNCATE."
     ),
+    click.option(
+        "--record",
+        metavar="DIR",
+        help="Record what is read and sent into DIR as well; nothing is confirmed that is not recorded.",
+    ),
+    click.option(
+        "--on-record-error",
+        metavar="POLICY",
+        help="The recording can't be written: 'stop' ends the relay, 'stop-recording' goes on without.  "
+        "[default: stop]",
+    ),
+    click.option(
+        "--segment-bytes",
+        metavar="N",
+        help="Begin a new file of the recording after N bytes.  [default: 64M]",
+    ),
+    click.option("--segment-seconds", metavar="N", help="… or after N seconds.  [default: 300]"),
     click.option("--endpos", metavar="LSN", help="End when everything up to LSN is confirmed."),
     _switch("--until-caught-up", help="End when everything committed before the start is confirmed."),
     click.option(
@@ -119,6 +136,11 @@ endpoint_options: Decorator[Any] = _all((_POSTGRES, _BROKER, _REGISTRY, _PROFILE
 #: What a command needs that speaks to PostgreSQL only.
 postgres_options: Decorator[Any] = _all((_POSTGRES, _PROFILE))
 profile_option: Decorator[Any] = _PROFILE
+
+
+def without(command: click.Command, *names: str) -> None:
+    """Take options away from a command that has all of a relay's."""
+    command.params = [parameter for parameter in command.params if parameter.name not in names]
 
 
 def load(given: dict[str, Any]) -> config.Config:

@@ -54,7 +54,7 @@ class Kind(IntEnum):
     ROWS = 6
     #: Where Kafka put the messages of one section of a batch.
     DELIVERY = 7
-    #: JSON: something that happened: a pass begins, an LSN is confirmed, a row is dropped, an error.
+    #: JSON: something that happened: a pass begins, changes are missing, the relay ends.
     EVENT = 8
     #: JSON: the relay's status, without its tables; about one a second.
     STATUS = 9
@@ -64,6 +64,10 @@ class Kind(IntEnum):
     TRANSACTIONS = 11
     #: JSON: counts, LSN range, and the sha256 of everything before it.
     FOOT = 12
+    #: JSON: an error, a notice, or a row that was dropped, as the relay showed it.
+    ERROR = 13
+    #: No payload: everything before is durable at the sink, and may be confirmed up to ``last_lsn``.
+    REACHED = 14
 
 
 _KINDS = frozenset(Kind)

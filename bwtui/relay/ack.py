@@ -1,26 +1,67 @@
 """The acknowledgement rule: the only place that decides which LSN may be confirmed.
 
-Invariant 1: the confirmed LSN never passes a transaction with a row that the sink has not made durable.
+Invariant 1: the confirmed LSN never passes a transaction with a row that the sink has not made durable, nor,
+while recording, one whose frames and delivery are not on the disk.
 
 What is read goes into a FIFO of spans. A span holds the rows of one batch; its ``lsn`` is the end of the last
 transaction that was committed within it, or None while a transaction is still open. A span is done when it is
 sealed and none of its rows is pending. Only the done prefix of the FIFO is popped, and the last LSN popped is
-what may be confirmed. A keepalive's WAL end goes into the same FIFO, and only outside a transaction: inside
+what was delivered. A keepalive's WAL end goes into the same FIFO, and only outside a transaction: inside
 one, the server may have sent it while older transactions are read and not durable. See
 docs/adr/0001-raw-stream.md.
+
+With a ledger, what became of a span's messages is handed to it when the span is popped, and an LSN may be
+confirmed only when the ledger says that everything handed over up to there is durable.
 """
 
+from array import array
 from collections import deque
+from typing import Protocol
+
+#: What a receipt says instead of a partition, of a message of which no word has come, or that was refused.
+UNKNOWN, REFUSED = -1, -2
+
+
+class Receipt:
+    """Where the messages of one section of a recorded batch are; filled in by the sink as reports come."""
+
+    __slots__ = ("batch", "offsets", "partitions", "section")
+
+    def __init__(self, batch: int, section: int, count: int) -> None:
+        self.batch = batch
+        self.section = section
+        self.partitions = array("i", [UNKNOWN]) * count
+        self.offsets = array("q", [-1]) * count
+
+    def refuse_rest(self) -> None:
+        """Note that what was not delivered was refused, and dropped by the policy."""
+        for index, partition in enumerate(self.partitions):
+            if partition == UNKNOWN:
+                self.partitions[index] = REFUSED
+
+
+class Ledger(Protocol):
+    """A recording, as far as acknowledging goes."""
+
+    def settled(self, receipts: list[Receipt]) -> None:
+        """Take what became of a span's messages."""
+
+    def reach(self, lsn: int) -> None:
+        """Ask that everything taken so far become durable, and `durable_lsn` then be ``lsn``."""
+
+    @property
+    def durable_lsn(self) -> int:
+        """Everything before this LSN is on the disk."""
 
 
 class Span:
     """Rows that were handed to the sink together.
 
     ``pending`` counts its messages that are not durable, and ``failed`` those among them that will never be
-    so by themselves; ``size`` is in bytes.
+    so by themselves; ``size`` is in bytes; ``receipts`` are there while recording.
     """
 
-    __slots__ = ("failed", "lsn", "pending", "sealed", "size")
+    __slots__ = ("failed", "lsn", "pending", "receipts", "sealed", "size")
 
     def __init__(self) -> None:
         self.pending = 0
@@ -28,14 +69,18 @@ class Span:
         self.failed = 0
         self.lsn: int | None = None
         self.sealed = False
+        self.receipts: list[Receipt] = []
 
 
 class Acknowledgements:
     """The FIFO of spans; not thread-safe, the relay's main thread owns it."""
 
-    def __init__(self, confirmed: int = 0) -> None:
-        #: Everything before this LSN is durable and may be confirmed.
+    def __init__(self, confirmed: int = 0, ledger: Ledger | None = None) -> None:
+        #: Everything before this LSN is durable at the sink, and in the recording if there is one.
         self.confirmed = confirmed
+        #: Everything before this LSN is durable at the sink.
+        self.delivered = confirmed
+        self._ledger = ledger
         self._spans: deque[Span] = deque()
         self._bytes = 0
 
@@ -49,7 +94,8 @@ class Acknowledgements:
         """Note a keepalive that came outside a transaction, and after every span read so far was sealed."""
         spans = self._spans
         if not spans:
-            self.confirmed = max(self.confirmed, wal_end)
+            self.delivered = max(self.delivered, wal_end)
+            self._confirm()
         elif spans[-1].pending == 0 and not spans[-1].size and spans[-1].failed == 0:
             spans[-1].lsn = max(spans[-1].lsn or 0, wal_end)
         else:
@@ -64,14 +110,36 @@ class Acknowledgements:
         while spans and spans[0].pending == 0 and spans[0].sealed:
             span = spans.popleft()
             self._bytes -= span.size
-            if span.lsn is not None and span.lsn > self.confirmed:
-                self.confirmed = span.lsn
+            if span.receipts and self._ledger is not None:
+                self._ledger.settled(span.receipts)
+            if span.lsn is not None and span.lsn > self.delivered:
+                self.delivered = span.lsn
+        self._confirm()
         return self.confirmed
+
+    def close(self) -> None:
+        """Give the ledger what is known of the spans that are not done; nothing of them is confirmed."""
+        if self._ledger is not None:
+            for span in self._spans:
+                self._ledger.settled(span.receipts)
+                span.receipts = []
+
+    def _confirm(self) -> None:
+        if self._ledger is None:
+            self.confirmed = self.delivered
+        elif self.confirmed < self.delivered:
+            self._ledger.reach(self.delivered)
+            self.confirmed = max(self.confirmed, min(self.delivered, self._ledger.durable_lsn))
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing waits to become durable."""
-        return not self._spans
+        return not self._spans and not self.waits_for_ledger
+
+    @property
+    def waits_for_ledger(self) -> bool:
+        """Whether something that the sink has made durable is not yet so in the recording."""
+        return self.confirmed < self.delivered
 
     @property
     def bytes_in_flight(self) -> int:

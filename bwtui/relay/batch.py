@@ -1,7 +1,8 @@
 """Batches: messages are handed to the sink many at a time, and every batch is one span to acknowledge."""
 
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.ack import Acknowledgements, Receipt, Span
 from bwtui.relay.policy import RowTooLarge
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
 from bwtui.sink.base import Sink
@@ -19,8 +20,12 @@ RECORD_OVERHEAD = 512
 class Batch:
     """The messages that were encoded and not handed over yet."""
 
-    def __init__(self, sink: Sink, acks: Acknowledgements, report: Report) -> None:
+    def __init__(
+        self, sink: Sink, acks: Acknowledgements, report: Report, recorder: Recorder | None = None
+    ) -> None:
         self._sink = sink
+        self._recorder = recorder
+        self._frames = recorder.frames if recorder is not None else None
         self._acks = acks
         self._report = report
         self._routes: list[Route] = []
@@ -48,6 +53,8 @@ class Batch:
             self._routes.append(route)
         # A plain tuple in a Message's order: making the named one costs as much as all of this function.
         messages.append((key, value, timestamp, headers))
+        if self._frames is not None:
+            route.positions.append(len(self._frames))
         route.bytes += size
         self.bytes += size
 
@@ -60,12 +67,20 @@ class Batch:
         self.span.lsn = end_lsn
 
     def flush(self) -> Span:
-        """Hand everything over, and seal the span; return it."""
+        """Hand everything over, first to the recording if there is one, and seal the span; return it."""
         span = self.span
         routes, self._routes = self._routes, []
-        for route in routes:
+        receipts: list[Receipt] | None = None
+        if self._recorder is not None:
+            receipts = self._recorder.write_batch(routes)
+            span.receipts += receipts
+        for index, route in enumerate(routes):
             messages, route.messages = route.messages, []
-            self._sink.send(route.topic, messages, span)
+            if receipts is None:
+                self._sink.send(route.topic, messages, span)
+            else:
+                route.positions = []
+                self._sink.send(route.topic, messages, span, receipts[index])
             counters = route.counters
             counters.messages += len(messages)
             counters.bytes += route.bytes

@@ -13,7 +13,8 @@ import psycopg2
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.recording.batch import Without
+from bwtui.relay.ack import REFUSED, Acknowledgements, Receipt, Span
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.headers import SESSION, Headers, make_headers
 from bwtui.relay.leftovers import Leftovers
@@ -34,8 +35,9 @@ class Copying:
         """``consistent_point`` is the LSN that the snapshot shows."""
         self._parts = parts
         self._lsn = consistent_point
-        self._acks = Acknowledgements()
-        self._batch = Batch(parts.sink, self._acks, parts.report)
+        self._recorder = parts.recorder
+        self._acks = Acknowledgements(0, parts.recorder)
+        self._batch = Batch(parts.sink, self._acks, parts.report, parts.recorder)
         self._timestamp = int(time.time() * 1000)
         self._route: Route | None = None
         self._ordinal = 0
@@ -47,6 +49,8 @@ class Copying:
 
         Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
         """
+        if self._recorder is not None:
+            self._recorder.begin_pass("snapshot", self._lsn)
         for table in tables:
             counters = self._parts.report.table(table.relation.qualified_name)
             counters.snapshot_state = "pending"
@@ -58,11 +62,17 @@ class Copying:
         for table, route in zip(tables, routes, strict=True):
             if route is not None:
                 self._copy(connection, table, route)
-        self._parts.report.detail = "waiting until Kafka has acknowledged the snapshot"
+        self._parts.report.detail = "waiting until every row of the snapshot is durable"
         self._batch.flush()
-        while not self._acks.is_idle:
-            self.pulse(0.05)
+        self._wait_until_durable()
         self._remove_leftovers(before, begun, sessions)
+        # Everything is delivered up to the consistent point; while recording, it is to be recorded as well.
+        self._acks.keepalive(self._lsn)
+        self._wait_until_durable()
+
+    def _wait_until_durable(self) -> None:
+        while not self._acks.is_idle:
+            self.pulse(0.02)
 
     def pulse(self, seconds: float) -> None:
         """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
@@ -71,6 +81,8 @@ class Copying:
         self._failures += parts.policy.undelivered(parts.sink.take_failures())
         while self._failures:
             self._try_again(self._failures.popleft())
+        if self._recorder is not None:
+            self._recorder.settle()
         self._acks.advance()
         report = parts.report
         report.outage(parts.sink.outage())
@@ -81,7 +93,8 @@ class Copying:
             raise StopRequested
 
     def abandon(self) -> None:
-        """Nothing of a snapshot is open here: its sessions belong to the engine."""
+        """Tell the recording what is known of messages that are not done; sessions belong to the engine."""
+        self._acks.close()
 
     def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
         """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
@@ -110,13 +123,14 @@ class Copying:
     ) -> None:
         """Take out of the topics what an earlier attempt sent and this one did not."""
         parts = self._parts
-        leftovers = Leftovers(parts.sink, parts.report, self.pulse)
+        leftovers = Leftovers(parts.sink, parts.report, self.pulse, parts.recorder)
         for topic in sorted(set(before) & set(begun)):
             route = parts.router.known(topic)
             if route.key_columns:
                 tombstone = Message(b"", None, self._timestamp, self._session_header)
-                name = route.relation.qualified_name
-                leftovers.remove(name, topic, before[topic], begun[topic], sessions, tombstone)
+                if self._recorder is not None:
+                    self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
+                leftovers.remove(route, before[topic], begun[topic], sessions, tombstone)
             elif before[topic] != begun[topic]:
                 route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
 
@@ -126,6 +140,8 @@ class Copying:
         self._route = route
         self._ordinal = 0
         route.counters.snapshot_state = "running"
+        if self._recorder is not None:
+            self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
         report.detail = f"snapshot of {name}"
         try:
             copy_rows(connection, table, self._row)
@@ -154,6 +170,10 @@ class Copying:
             batch.add(route, key, value, self._timestamp, self._headers())
         except BwtuiError as error:
             self._parts.policy.refuse(route, self._dropped(route, fields), error, batch.span)
+            if self._recorder is not None:
+                self._recorder.without(route.relation.qualified_name, Without.DROPPED)
+        if self._recorder is not None:
+            self._recorder.frames.append(line)
         route.counters.snapshot_rows += 1
         samples = self._parts.samples
         if samples.budget > 0:
@@ -166,8 +186,13 @@ class Copying:
         self._parts.samples.refill()
         self._batch.flush()
         self.pulse(0)
-        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
+        while self._is_too_much_in_flight():
             self.pulse(0.02)
+
+    def _is_too_much_in_flight(self) -> bool:
+        if self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
+            return True
+        return self._recorder is not None and self._recorder.is_behind
 
     def _headers(self) -> Headers:
         if not self._parts.settings.headers:
@@ -181,28 +206,42 @@ class Copying:
 
     def _try_again(self, failure: DeliveryFailure) -> None:
         """Send one message that was not delivered by itself, until it is delivered or refused for good."""
-        span = failure.span
+        span, receipt, index = failure.span, failure.receipt, failure.index
         assert span is not None and failure.message is not None
+        again: DeliveryFailure | None
         while True:
             if failure.is_final:
                 hint = failure.hint or "nothing is left behind; start again for a new snapshot"
                 raise ConnectionFailed(f"the snapshot was cut off: {failure.reason}", hint)
             if failure.is_outage:
                 self._wait(failure)
-            again = self._alone(failure.topic, failure.message)
+            again, single = self._alone(failure.topic, failure.message, receipt)
             if again is None:
+                if receipt is not None and single is not None:
+                    receipt.partitions[index], receipt.offsets[index] = (
+                        single.partitions[0],
+                        single.offsets[0],
+                    )
                 break
             failure = again
             if not failure.is_outage:
                 self._drop(failure)
+                if receipt is not None:
+                    receipt.partitions[index] = REFUSED
                 break
         span.failed -= 1
         span.pending -= 1
 
-    def _alone(self, topic: str, message: Message) -> DeliveryFailure | None:
-        """Send one message and wait; return how it failed, or None when it, or its dead letter, is away."""
+    def _alone(
+        self, topic: str, message: Message, recorded: Receipt | None
+    ) -> tuple[DeliveryFailure | None, Receipt | None]:
+        """Send one message and wait; return how it failed, or None when it, or its dead letter, is away.
+
+        The second part is its receipt, if the message is ``recorded``.
+        """
         sink, single = self._parts.sink, Span()
-        sink.send(topic, [message], single)
+        receipt = Receipt(recorded.batch, recorded.section, 1) if recorded is not None else None
+        sink.send(topic, [message], single, receipt)
         while single.pending:
             sink.poll(0.1)
             if self._parts.stop_requested():
@@ -212,8 +251,8 @@ class Copying:
             self._failures += [other for other in taken if other.span is not single]
             own = next((failure for failure in taken if failure.span is single), None)
             if own is not None:
-                return own
-        return None
+                return own, receipt
+        return None, receipt
 
     def _wait(self, failure: DeliveryFailure) -> None:
         report = self._parts.report

@@ -9,13 +9,16 @@ import os
 import secrets
 import threading
 import time
+from pathlib import Path
 
 import psycopg2
 
+from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.encode.registry import SchemaRegistry
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, StateFailed
 from bwtui.lsn import format_lsn
+from bwtui.recording.continuing import continue_in
 from bwtui.relay import picture
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.beginning import Beginning
@@ -25,6 +28,7 @@ from bwtui.relay.copying import Copying
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recorder import Recorder, recording_source
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Router, topics_collide
 from bwtui.relay.samples import Samples
@@ -32,8 +36,10 @@ from bwtui.relay.status import ChangeSample, SchemaEntry, Status
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
+from bwtui.sink.base import Sink
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
+from bwtui.sink.nothing import NoSink
 from bwtui.source import publication, slot
 from bwtui.source.connection import Connection, connect, connect_raw, describe, query, statement_failed
 from bwtui.source.lag import LagSampler
@@ -57,8 +63,15 @@ class Engine:
         self._samples = Samples()
         self._rates = picture.Rates()
         self._stop = threading.Event()
-        self._sink = KafkaSink(settings)
-        self._registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+        self._sink: Sink
+        self._registry: SchemaRegistry | LocalRegistry
+        if settings.record_only:
+            self._sink, self._registry = NoSink(), LocalRegistry()
+        else:
+            self._sink = KafkaSink(settings)
+            self._registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+        self._recorder: Recorder | None = None
+        self._cluster = ""
         self._slot_in_use = settings.slot
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
         self._findings: Findings | None = None
@@ -90,7 +103,7 @@ class Engine:
             time=time.time(),
             publication=settings.publication_name,
             database=self._database,
-            broker=settings.broker,
+            broker="" if settings.record_only else settings.broker,
             registry=self._registry.url_without_user,
             server_version=findings.server_version if findings else "",
             confirmed_lsn=confirmed,
@@ -109,6 +122,7 @@ class Engine:
             tables=picture.tables(report, rates),
             stages=picture.stages(report, numbers, rates),
             errors=report.errors(),
+            recording=self._recorder.picture() if self._recorder is not None else None,
         )
 
     def _detail(self) -> str:
@@ -133,20 +147,35 @@ class Engine:
 
     def run(self) -> None:
         """Relay until stopped, or until the target LSN is confirmed. Raises BwtuiError."""
+        ended: BwtuiError | None = None
         try:
             self._run()
         except StopRequested:
             pass
         except psycopg2.Error as error:
-            raise self._failed(statement_failed(error)) from error
+            ended = self._failed(statement_failed(error))
+            raise ended from error
         except BwtuiError as error:
-            self._failed(error)
+            ended = self._failed(error)
             raise
         finally:
             self._lag.stop()
             self._sink.close()
+            self._close_recording(ended)
         self._report.state = "stopped"
         self._report.detail = ""
+
+    def _close_recording(self, ended: BwtuiError | None) -> None:
+        """Finish the recording; that it can't be is an error of its own only where there is no other."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is None:
+            return
+        try:
+            recorder.close(ended)
+        except StateFailed as error:
+            if ended is None:
+                raise self._failed(error) from error
+            self._report.error("recording", error)
 
     def _failed(self, error: BwtuiError) -> BwtuiError:
         self._report.error("fatal", error)
@@ -186,7 +215,7 @@ class Engine:
     def _inspect(self, connection: Connection) -> Findings:
         self._database = describe_session(connection)
         findings = inspect(connection, self._settings)
-        self._sink.check()
+        self._cluster = str(self._sink.check().get("cluster_id", ""))
         if self._settings.output_format == "avro":
             self._registry.check()
         self._findings = findings
@@ -226,6 +255,8 @@ class Engine:
             settings, lambda q: router.patiently("PostgreSQL", lambda: router.ask(q)), self._pulse
         )
         session = secrets.token_bytes(8)
+        if settings.record:
+            self._recorder = self._begin_recording(findings, session)
         return Parts(
             settings,
             report,
@@ -237,7 +268,29 @@ class Engine:
             memory,
             self._stop.is_set,
             session,
+            self._recorder,
         )
+
+    def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:
+        """Open the recording, or go on with it; what it misses is told. Raises BwtuiError."""
+        settings, report = self._settings, self._report
+        source = recording_source(self.status(), findings, settings, self._cluster)
+        before = continue_in(Path(settings.record), source)
+        recorder = Recorder(settings, report, session, source, before)
+        recorder.tell_of(self.status)
+        for recovered in before.recovered:
+            if recovered.cut:
+                told = f"the recording's end was torn: {recovered.cut} bytes behind a crash were cut off"
+                report.error("notice", RefusedError(told))
+        confirmed = findings.slot.confirmed_lsn if findings.slot is not None else 0
+        if before.reached and confirmed > before.reached:
+            recorder.gap(before.reached, confirmed)
+            told = (
+                f"the recording lacks what was relayed between {format_lsn(before.reached)} "
+                f"and {format_lsn(confirmed)}"
+            )
+            report.error("recording", RefusedError(told, "the relay ran without --record, or lost its disk"))
+        return recorder
 
     def _pulse(self, seconds: float) -> None:
         if self._phase is not None:
@@ -248,13 +301,15 @@ class Engine:
     def _stream(self, parts: Parts, publications: tuple[str, ...], target: int | None) -> None:
         """Stream, and stream again after whatever passes by itself."""
         self._report.state = "streaming"
-        acks = Acknowledgements(self._report.confirmed_lsn)
+        acks = Acknowledgements(self._report.confirmed_lsn, parts.recorder)
         careful_until = 0
         start_lsn = 0
         while True:
             try:
                 stream = self._open_stream(parts, publications, start_lsn)
                 self._has_streamed = True
+                if parts.recorder is not None:
+                    parts.recorder.begin_pass("stream", acks.confirmed)
                 streaming = Streaming(parts, stream, acks, target)
                 streaming.careful_until = careful_until
                 self._phase = streaming
@@ -263,7 +318,7 @@ class Engine:
                 return
             except Redrive as redrive:
                 careful_until = max(self._recover(parts, acks, redrive), streaming.begun_lsn + 1)
-                acks = Acknowledgements(acks.confirmed)
+                acks = Acknowledgements(acks.confirmed, parts.recorder)
                 start_lsn = acks.confirmed
             except ConnectionFailed as error:
                 # Another server may answer next, whose slot may be an older copy: it says where to start.
@@ -308,6 +363,13 @@ class Engine:
             self._check_stop()
         parts.sink.take_failures()
         acks.advance()
+        while acks.waits_for_ledger:
+            # What is recorded late would be read, and sent, once more.
+            if parts.recorder is not None:
+                parts.recorder.settle()
+            self._check_stop()
+            parts.sink.poll(0.01)
+            acks.advance()
         if failure.is_outage:
             parts.sink.discard()
             self._wait(_RECONNECT_SECONDS)

@@ -16,7 +16,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from bwtui.relay.ack import Span
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
+from bwtui.relay.routing import Route
 from bwtui.sink.base import Marks, Message, Sink
 
 _BATCH = 10_000
@@ -25,16 +27,22 @@ _BATCH = 10_000
 class Leftovers:
     """Finds and removes the leftovers of one topic; memory stays bounded, the keys are kept on disk."""
 
-    def __init__(self, sink: Sink, report: Report, pulse: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        sink: Sink,
+        report: Report,
+        pulse: Callable[[float], None],
+        recorder: Recorder | None = None,
+    ) -> None:
         """``pulse(seconds)`` waits, takes deliveries, and raises to stop the relay."""
         self._sink = sink
         self._report = report
         self._pulse = pulse
+        self._recorder = recorder
 
     def remove(
         self,
-        table: str,
-        topic: str,
+        route: Route,
         before: Marks,
         begun: Marks,
         sessions: Collection[bytes],
@@ -46,6 +54,7 @@ class Leftovers:
         one; ``message`` is a tombstone in all but its key. Returns how many tombstones were sent; all of
         them are durable then. Raises ConnectionFailed.
         """
+        table, topic = route.relation.qualified_name, route.topic
         if all(before.get(number, 0) >= end for number, end in begun.items()):
             return 0
         self._report.detail = f"looking in topic {topic} for rows of the snapshot that was cut off"
@@ -56,7 +65,7 @@ class Leftovers:
             database.execute("create table left_over (key blob primary key) without rowid")
             try:
                 self._collect(database, topic, before, begun, sessions)
-                count = self._send(database, topic, message)
+                count = self._send(database, route, message)
             finally:
                 database.close()
         if count:
@@ -82,13 +91,17 @@ class Leftovers:
         for record in self._sink.keys(topic, begun, self._sink.marks(topic), wait):
             database.execute("delete from left_over where key = ?", (record.key,))
 
-    def _send(self, database: sqlite3.Connection, topic: str, message: Message) -> int:
+    def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:
         count = 0
         rows = database.execute("select key from left_over")
         while batch := rows.fetchmany(_BATCH):
             span = Span()
-            self._sink.send(topic, [message._replace(key=key) for (key,) in batch], span)
+            messages = [message._replace(key=key) for (key,) in batch]
+            receipt = self._recorder.write_cleanup(route, messages) if self._recorder is not None else None
+            self._sink.send(route.topic, messages, span, receipt)
             while span.pending:
                 self._pulse(0.05)
+            if self._recorder is not None and receipt is not None:
+                self._recorder.settled([receipt])
             count += len(batch)
         return count

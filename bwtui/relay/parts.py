@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Router
 from bwtui.relay.samples import Samples
@@ -45,3 +46,4 @@ class Parts:
     stop_requested: Callable[[], bool]
     #: Identifies this run in the headers of its messages.
     session: bytes
+    recorder: Recorder | None = None

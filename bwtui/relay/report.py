@@ -7,6 +7,7 @@ whole, and a picture that is one batch old does no harm.
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bwtui.errors import BwtuiError, ConnectionFailed
@@ -72,6 +73,8 @@ class Report:
         self.commit_time = 0.0
         self.in_flight = 0
         self.in_flight_bytes = 0
+        #: Told of every error that is new; any thread may be the one that tells.
+        self.on_error: Callable[[ErrorEntry], None] | None = None
         self._outage: str | None = None
         self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
         self._lock = threading.Lock()
@@ -100,6 +103,8 @@ class Report:
                 self._errors.remove(same)
                 entry = ErrorEntry(entry.time, kind, table, error.message, error.hint, same.count + 1)
             self._errors.append(entry)
+        if self.on_error is not None and entry.count == 1:
+            self.on_error(entry)
 
     def outage(self, sentence: str | None) -> None:
         """Note why nothing can be delivered, or None; it becomes an error once, when it begins."""

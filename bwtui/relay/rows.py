@@ -8,6 +8,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RowError, SlotLost, State
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import split_tuple
+from bwtui.recording.batch import Without
 from bwtui.relay.batch import Batch
 from bwtui.relay.headers import make_headers
 from bwtui.relay.parts import Parts
@@ -25,6 +26,9 @@ BODY = PAYLOAD_OFFSET + 1
 _KIND = BODY + 4
 TUPLE = _KIND + 1
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
+
+#: What a handler answers for a frame of which only tables know that the relay leaves out.
+LEFT_OUT = True
 
 #: Not a row's fault: such an error ends the session, or the relay, whatever --on-error says.
 _NOT_OF_THE_ROW = (ConnectionFailed, SlotLost, StateFailed)
@@ -68,7 +72,7 @@ class Rows:
         #: Whether `last` is kept: one row is sent at a time, and it may have to be named.
         self.careful = False
         self.last: tuple[Route, DroppedRow] | None = None
-        self.handlers: dict[int, Callable[[bytes], None]] = {
+        self.handlers: dict[int, Callable[[bytes], bool | None]] = {
             ord("R"): self._on_relation,
             ord("I"): self.on_insert,
             ord("U"): self._on_update,
@@ -82,25 +86,29 @@ class Rows:
         self.timestamp = (commit_time + POSTGRES_EPOCH_US) // 1000
         self._ordinal = 0
 
-    def _on_relation(self, data: bytes) -> None:
+    def _on_relation(self, data: bytes) -> bool | None:
         relation = decode(data[PAYLOAD_OFFSET:])
         assert isinstance(relation, Relation)
         known = self.routes.get(relation.oid)
         # Under FULL a RELATION does not say which columns are the key, so that may have changed.
         same = known is not None and known.relation == relation and relation.replica_identity != "f"
-        if same and known is not None and known.refusal is None:
-            return
-        self.routes.announce(relation)
+        if not same or known is None or known.refusal is not None:
+            self.routes.announce(relation)
+        # A recording keeps relations apart from the frames.
+        return LEFT_OUT
 
     def _route(self, relation: Relation, *, placeholders: bool = False) -> Route | None:
         # The old route's messages go first, and the new one may have to wait for a service.
         self._batch.flush()
-        return self._parts.router.route(relation, placeholders=placeholders)
+        route = self._parts.router.route(relation, placeholders=placeholders)
+        if route is not None and self._parts.recorder is not None:
+            self._parts.recorder.relation(relation)
+        return route
 
-    def on_insert(self, data: bytes) -> None:
+    def on_insert(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY)[0]]
         if route is None:
-            return
+            return LEFT_OUT
         self._ordinal += 1
         self._batch.rows += 1
         fields: list[Field] | None = None
@@ -111,11 +119,12 @@ class Rows:
         except BwtuiError as error:
             self._refuse(route, "insert", None, fields, error)
         route.counters.inserts += 1
+        return None
 
-    def _on_update(self, data: bytes) -> None:
+    def _on_update(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY)[0]]
         if route is None:
-            return
+            return LEFT_OUT
         self._ordinal += 1
         self._batch.rows += 1
         old: list[Field] | None = None
@@ -136,11 +145,12 @@ class Rows:
         except BwtuiError as error:
             self._refuse(route, "update", old, new, error)
         route.counters.updates += 1
+        return None
 
-    def _on_delete(self, data: bytes) -> None:
+    def _on_delete(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY)[0]]
         if route is None:
-            return
+            return LEFT_OUT
         self._ordinal += 1
         self._batch.rows += 1
         old: list[Field] | None = None
@@ -150,20 +160,26 @@ class Rows:
                 self._send(route, "delete", self._old_key(route, data, old), None, old, None)
             else:
                 route.counters.note("unkeyed: deletes are counted, and send no message")
+                self._without(route, Without.UNKEYED)
         except BwtuiError as error:
             self._refuse(route, "delete", old, None, error)
         route.counters.deletes += 1
+        return None
 
-    def _on_truncate(self, data: bytes) -> None:
+    def _on_truncate(self, data: bytes) -> bool | None:
         message = decode(data[PAYLOAD_OFFSET:])
         assert isinstance(message, Truncate)
-        for oid in message.relation_oids:
-            route = self.routes[oid]
-            if route is not None:
-                route.counters.truncates += 1
-                route.counters.note("truncated: the topic still holds the rows from before")
-                if self._parts.settings.truncate_topic:
-                    self._tell(route, message)
+        routes = [route for oid in message.relation_oids if (route := self.routes[oid]) is not None]
+        if not routes:
+            return LEFT_OUT
+        self._ordinal += 1
+        for route in routes:
+            route.counters.truncates += 1
+            route.counters.note("truncated: the topic still holds the rows from before")
+            if self._parts.settings.truncate_topic:
+                self._tell(route, message)
+        self._without(routes[0], Without.TRUNCATED)
+        return None
 
     def _tell(self, route: Route, truncate: Truncate) -> None:
         """Send the message of --truncate-topic: a span of its own, behind the rows that came before it."""
@@ -204,15 +220,28 @@ class Rows:
             row = self._parts.toast.fill(route, new, old, full=full, xid=self._xid)
         except RowIsGone as gone:
             route.counters.toast_superseded += 1
+            self._without(route, Without.SUPERSEDED)
             return route, route.key(gone.row), None, gone.row
         try:
-            return route, *route.both_filled(row), row
+            encoded = route, *route.both_filled(row), row
+            self._note_filled(new, row)
+            return encoded
         except UnchangedToastError:
             wider = self._route(route.relation, placeholders=True)
         assert wider is not None
         if wider.refusal is None:
             self.routes[route.relation.oid] = wider
-        return wider, *wider.both_filled(row), row
+        encoded = wider, *wider.both_filled(row), row
+        self._note_filled(new, row)
+        return encoded
+
+    def _without(self, route: Route, reason: Without) -> None:
+        if self._parts.recorder is not None:
+            self._parts.recorder.without(route.relation.qualified_name, reason)
+
+    def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
+        if self._parts.recorder is not None:
+            self._parts.recorder.filled(sent, completed)
 
     def _send(
         self,
@@ -256,3 +285,4 @@ class Rows:
             raise error
         row = self._dropped(route, operation, before, after)
         self._parts.policy.refuse(route, row, error, self._batch.span)
+        self._without(route, Without.DROPPED)

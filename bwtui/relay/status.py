@@ -76,6 +76,22 @@ class ErrorEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordingStatus:
+    """The recording that a relay writes; sizes in bytes."""
+
+    path: str
+    #: "recording"; "failed" when the disk refuses it; "stopped" when the relay goes on without.
+    state: str = "recording"
+    bytes: int = 0
+    segments: int = 0
+    bytes_per_second: float = 0.0
+    free_bytes: int = 0
+    #: Until the disk is full at the present rate, or None.
+    seconds_left: float | None = None
+    durable_lsn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Status:
     """One immutable picture of the relay."""
 
@@ -111,6 +127,7 @@ class Status:
     tables: dict[str, TableStatus] = field(default_factory=dict)
     stages: dict[str, StageStatus] = field(default_factory=dict)
     errors: tuple[ErrorEntry, ...] = ()
+    recording: RecordingStatus | None = None
     #: Set when the engine ended on an error: the exit code of its process.
     exit_code: int | None = None
 
@@ -131,6 +148,8 @@ class Status:
                 values[name] = parse_lsn(values[name])
         for name, kind in (("tables", TableStatus), ("stages", StageStatus)):
             values[name] = {key: _known(kind, value) for key, value in values.get(name, {}).items()}
+        recording = values.get("recording")
+        values["recording"] = _known(RecordingStatus, recording) if recording else None
         values["errors"] = tuple(_known(ErrorEntry, value) for value in values.get("errors", ()))
         return cls(**values)
 

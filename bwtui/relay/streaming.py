@@ -35,7 +35,8 @@ class Streaming:
         self._stream = stream
         self._acks = acks
         self._target = target_lsn
-        self._batch = Batch(parts.sink, acks, parts.report)
+        self._recorder = parts.recorder
+        self._batch = Batch(parts.sink, acks, parts.report, parts.recorder)
         self._rows = Rows(parts, self._batch)
         self._in_transaction = False
         self._confirmed = 0
@@ -44,7 +45,7 @@ class Streaming:
         self._stop_by = 0.0
         #: Rows up to this LSN are sent one at a time, to find the one that Kafka refuses.
         self.careful_until = 0
-        self._handlers: dict[int, Callable[[bytes], None]] = {
+        self._handlers: dict[int, Callable[[bytes], bool | None]] = {
             ord("B"): self._on_begin,
             ord("C"): self._on_commit,
             ord("Y"): self._on_nothing,
@@ -100,6 +101,7 @@ class Streaming:
     def abandon(self) -> None:
         """Close the session at once; nothing happens where `run` ended in order."""
         self._stream.finish()
+        self._acks.close()
 
     # -- one turn of the loop ------------------------------------------------------------------------------
 
@@ -116,16 +118,22 @@ class Streaming:
             self._stream.wait(0.005)
         self._parts.sink.poll(0)
         self._settle(idle=not had_data)
-        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
+        while self._is_too_much_in_flight():
             self._parts.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
                 break
         return had_data
 
+    def _is_too_much_in_flight(self) -> bool:
+        if self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
+            return True
+        return self._recorder is not None and self._recorder.is_behind
+
     def _read(self) -> bool:
         """Handle frames until the batch is full or nothing more has arrived; False when there was none."""
         stream, batch, handlers = self._stream, self._batch, self._handlers
+        record = self._recorder.frames.append if self._recorder is not None else None
         had_data = False
         while True:
             frame = stream.read()
@@ -138,7 +146,9 @@ class Streaming:
             had_data = True
             data = bytes(frame)
             if data[0] == XLOG_DATA:
-                handlers[data[PAYLOAD_OFFSET]](data)
+                left_out = handlers[data[PAYLOAD_OFFSET]](data)
+                if record is not None and not left_out:
+                    record(data)
                 if batch.is_full() or (self.careful_until and (batch.rows or batch.span.lsn is not None)):
                     return True
             else:
@@ -150,6 +160,8 @@ class Streaming:
         if failures:
             raise Redrive(failures)
         report, acks = self._parts.report, self._acks
+        if self._recorder is not None:
+            self._recorder.settle()
         acks.advance()
         report.outage(self._parts.sink.outage())
         report.confirmed_lsn = acks.confirmed
@@ -194,6 +206,8 @@ class Streaming:
             error = RowError(failures[0].reason, failures[0].hint)
             policy.refuse(*self._rows.last, error, self._batch.span)
             span.pending = span.failed = 0
+            for receipt in span.receipts:
+                receipt.refuse_rest()
         if self._acks.advance() >= self.careful_until:
             self.careful_until = 0
 
@@ -206,6 +220,11 @@ class Streaming:
             sink.poll(0.05)
         sink.poll(0)
         acks.advance()
+        while acks.waits_for_ledger and time.monotonic() < deadline:
+            if self._recorder is not None:
+                self._recorder.settle()
+            sink.poll(0.01)
+            acks.advance()
         self._parts.report.confirmed_lsn = acks.confirmed
         self._parts.report.in_flight = sink.queued()
         self._confirm(time.monotonic())
@@ -223,11 +242,12 @@ class Streaming:
             self._acks.advance()
             self._confirm(time.monotonic())
 
-    def _on_begin(self, data: bytes) -> None:
+    def _on_begin(self, data: bytes) -> bool | None:
         self._rows.begin(data)
         self._in_transaction = True
+        return None
 
-    def _on_commit(self, data: bytes) -> None:
+    def _on_commit(self, data: bytes) -> bool | None:
         _, end_lsn = _commit(data, BODY + 1)
         self._batch.commit(end_lsn)
         self._in_transaction = False
@@ -235,6 +255,8 @@ class Streaming:
         report.transactions += 1
         report.received_lsn = end_lsn
         report.commit_time = self._rows.timestamp / 1000
+        return None
 
-    def _on_nothing(self, data: bytes) -> None:
+    def _on_nothing(self, data: bytes) -> bool | None:
         """TYPE, ORIGIN and MESSAGE say nothing that a row needs."""
+        return None

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from bwtui.relay.ack import Span
+from bwtui.relay.ack import Receipt, Span
 
 #: Offsets by partition.
 Marks = dict[int, int]
@@ -47,6 +47,9 @@ class DeliveryFailure:
     span: Span | None = None
     #: Trying again can't help: the topic is gone, or the producer is broken for good.
     is_final: bool = False
+    #: While recording: the receipt that the message stands in, and where.
+    receipt: Receipt | None = None
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,13 @@ class TopicLimits:
 class Sink(Protocol):
     """A destination of messages; every method is called from the relay's main thread."""
 
-    def send(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
-        """Accept ``messages``, in order, and count them in ``span.pending`` until each is durable."""
+    def send(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+    ) -> None:
+        """Accept ``messages``, in order, and count them in ``span.pending`` until each is durable.
+
+        Where each of them then is goes into ``receipt``.
+        """
 
     def poll(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds for reports of delivery, and let them count down their spans."""

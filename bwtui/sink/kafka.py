@@ -6,12 +6,14 @@ a message refused for a full queue while the next one is taken would change the 
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import BwtuiError, UsageError
-from bwtui.relay.ack import Span
+from bwtui.relay.ack import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, Message, MessageTuple, TopicLimits
 from bwtui.sink.config import client_config, producer_config
@@ -61,8 +63,13 @@ class KafkaSink:
         except KafkaException as error:
             raise _bad_setting(error) from error
 
-    def send(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
+    def send(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+    ) -> None:
         """Accept ``messages``; see `Sink.send`."""
+        if receipt is not None:
+            self._send_recorded(topic, messages, span, receipt)
+            return
         produce = self._producer.produce
         plain = self._report_for(span, topic, None)
         span.pending += len(messages)
@@ -80,6 +87,32 @@ class KafkaSink:
                 self._failed(topic, error.args[0], Message(*message), span)
             except BufferError:
                 self._failed(topic, KafkaError(KafkaError._QUEUE_FULL), Message(*message), span)
+
+    def _send_recorded(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt
+    ) -> None:
+        """Send with a callback for each message, which notes where it went."""
+        produce = self._producer.produce
+        partitions, offsets = receipt.partitions, receipt.offsets
+        span.pending += len(messages)
+
+        def report(index: int, error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                partitions[index] = message.partition()
+                offsets[index] = message.offset()
+                span.pending -= 1
+            else:
+                self._failed(topic, error, Message(*messages[index]), span, receipt, index)
+
+        for index, (key, value, timestamp, headers) in enumerate(messages):
+            callback = partial(report, index)
+            try:
+                produce(topic, value, key, -1, callback, None, timestamp, headers)  # type: ignore[arg-type]
+            except KafkaException as error:
+                self._failed(topic, error.args[0], Message(*messages[index]), span, receipt, index)
+            except BufferError:
+                full = KafkaError(KafkaError._QUEUE_FULL)
+                self._failed(topic, full, Message(*messages[index]), span, receipt, index)
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""
@@ -159,7 +192,15 @@ class KafkaSink:
 
         return report
 
-    def _failed(self, topic: str, error: KafkaError, message: Message, span: Span) -> None:
+    def _failed(
+        self,
+        topic: str,
+        error: KafkaError,
+        message: Message,
+        span: Span,
+        receipt: Receipt | None = None,
+        index: int = 0,
+    ) -> None:
         span.failed += 1
         hint = None
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
@@ -170,7 +211,8 @@ class KafkaSink:
         size = len(message.key or b"") + len(message.value or b"")
         reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
         is_final = error.code() in _TOPIC_GONE or error.fatal()
-        self._failures.append(DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final))
+        failure = DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final)
+        self._failures.append(replace(failure, receipt=receipt, index=index))
 
     def _noticed(self, error: KafkaError) -> None:
         """Take librdkafka's word on a connection that failed; the next delivery takes it back."""

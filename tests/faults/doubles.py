@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from bwtui.relay.ack import Span
+from bwtui.relay.ack import Receipt, Span
 from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits
 
 
@@ -16,7 +16,7 @@ class MemorySink:
         self._waiting: deque[tuple[str, Message, Span]] = deque()
         self._failures: list[DeliveryFailure] = []
 
-    def send(self, topic: str, messages: list[Message], span: Span) -> None:
+    def send(self, topic: str, messages: list[Message], span: Span, receipt: Receipt | None = None) -> None:
         """Accept ``messages``."""
         span.pending += len(messages)
         self._waiting += ((topic, message, span) for message in messages)

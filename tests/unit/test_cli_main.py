@@ -87,7 +87,7 @@ def test_the_list_of_commands_names_those_that_exist() -> None:
     for name, (_, sentence) in COMMANDS.items():
         assert f"  {name} " in out
         assert sentence in out
-    for later in ("record", "replay", "verify", "open "):
+    for later in ("replay", "verify"):
         assert f"  {later}" not in out
 
 

@@ -1,0 +1,46 @@
+"""``bwtui record``: writes a database's changes into a recording, with neither Kafka nor a registry."""
+
+import dataclasses
+from typing import Any
+
+import click
+
+from bwtui.cli import relay_options
+from bwtui.cli.connect import run_headless
+from bwtui.errors import UsageError
+
+_EPILOG = """\b
+Examples:
+  bwtui record -d "host=db dbname=shop" -s shop -o ./shop --until-caught-up
+  bwtui record -d service=shop -s shop -o ./shop          until Ctrl-C
+  bwtui open ./shop
+
+\b
+The messages are encoded as 'bwtui connect' would send them, with schema ids of the
+recording's own; 'bwtui replay' registers the schemas and puts the registry's ids in.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option(
+    "-o", "--output", metavar="DIR", help="The recording's folder; a new one, or one to go on with."
+)
+@relay_options.relay_options
+@click.option("--json", "as_json", is_flag=True, help="A status object a second on stdout.")
+def record(output: str | None, as_json: bool, **given: Any) -> None:
+    """Record a database's changes into files.
+
+    Like 'bwtui connect' it makes publication and slot, copies what the tables hold, and follows the stream;
+    PostgreSQL is told that a change was taken when it is on the disk.
+    """
+    if not output:
+        raise UsageError("-o DIR is missing", "name the folder of the recording")
+    settings = relay_options.load({**given, "record": output}).settings()
+    run_headless(dataclasses.replace(settings, record_only=True), as_json)
+
+
+relay_options.without(
+    record,
+    *("broker", "schema_registry", "kafka_config", "topic_config", "record"),
+    *("dead_letter_topic", "truncate_topic"),
+)

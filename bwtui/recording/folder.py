@@ -1,0 +1,110 @@
+"""A recording's folder: its segments in order, and the lock of whoever writes."""
+
+import fcntl
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from bwtui.errors import RefusedError, StateFailed, UsageError
+from bwtui.recording.format import PARTIAL_SUFFIX, SUFFIX, partial_name
+
+_FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
+_PARTIAL = re.compile(rf"(\d{{8}}){re.escape(PARTIAL_SUFFIX)}")
+_LOCK = "lock"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentPath:
+    """One segment's file; the LSNs are those of its name, None while it is being written."""
+
+    path: Path
+    number: int
+    first_lsn: int | None
+    last_lsn: int | None
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the segment was finished and renamed."""
+        return self.first_lsn is not None
+
+
+def segments(folder: Path) -> list[SegmentPath]:
+    """Return the segments in order, the unfinished one last. Raises UsageError or StateFailed."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"{folder} is no recording", "name the folder that --record was given") from error
+    except OSError as error:
+        raise StateFailed(f"{folder} can't be read: {error.strerror}") from error
+    found = []
+    for name in names:
+        if match := _FINISHED.fullmatch(name):
+            number, first, last = match.groups()
+            found.append(SegmentPath(folder / name, int(number), int(first, 16), int(last, 16)))
+        elif match := _PARTIAL.fullmatch(name):
+            found.append(SegmentPath(folder / name, int(match[1]), None, None))
+    return sorted(found, key=lambda segment: (segment.number, not segment.is_finished))
+
+
+def existing_segments(folder: Path) -> list[SegmentPath]:
+    """Return the segments of a recording. Raises UsageError when there are none."""
+    found = segments(folder)
+    if not found:
+        raise UsageError(f"{folder} holds no recording", "name the folder that --record was given")
+    return found
+
+
+class FolderLock:
+    """Held by the one process that writes a recording, until `release` or the process's end."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock, making ``folder`` if it is not there. Raises RefusedError or StateFailed."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise StateFailed(
+                f"the recording's folder {folder} can't be written: {error.strerror}"
+            ) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise RefusedError(
+                f"another process is writing the recording {folder}",
+                "stop it, or record into another folder",
+            ) from error
+
+    def release(self) -> None:
+        """Let go of the lock."""
+        os.close(self._fd)
+
+
+def is_being_written(folder: Path) -> bool:
+    """Whether a process holds the lock of ``folder`` at this moment."""
+    try:
+        fd = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in ``folder`` durable. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def partial_path(folder: Path, number: int) -> Path:
+    """Return where segment ``number`` is written."""
+    return folder / partial_name(number)

@@ -1,0 +1,173 @@
+"""Writes one segment: blocks behind each other, then its index and foot. Knows nothing of threads."""
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.recording.folder import partial_path, sync_folder
+from bwtui.recording.format import (
+    IndexEntry,
+    Kind,
+    pack_header,
+    pack_index,
+    pack_trailer,
+    segment_name,
+)
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a segment holds so far; times in Unix microseconds. ``tables`` maps names to counters."""
+
+    changes: int = 0
+    transactions: int = 0
+    first_lsn: int = 0
+    last_lsn: int = 0
+    first_received: int = 0
+    last_received: int = 0
+    #: Everything up to this LSN was durable at the sink.
+    reached: int = 0
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, entry: IndexEntry) -> None:
+        """Count one block."""
+        self.changes += entry.changes
+        self.transactions += entry.transactions
+        self.first_received = self.first_received or entry.received
+        self.last_received = max(self.last_received, entry.received)
+        if entry.kind in (Kind.CHANGES, Kind.ROWS):
+            self.first_lsn = self.first_lsn or entry.first_lsn
+            self.last_lsn = max(self.last_lsn, entry.last_lsn)
+        elif entry.kind == Kind.REACHED:
+            self.reached = max(self.reached, entry.last_lsn)
+
+    def count(self, table: str, counter: str, number: int) -> None:
+        """Add ``number`` to a table's counter."""
+        counters = self.tables.setdefault(table, {})
+        counters[counter] = counters.get(counter, 0) + number
+
+
+class SegmentWriter:
+    """One segment that is being written. Every method raises OSError."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        """Make the segment's file, which must not exist."""
+        path = partial_path(folder, number)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._begin(path, number, os.open(path, flags, 0o600))
+
+    def _begin(self, path: Path, number: int, fd: int) -> None:
+        self.folder = path.parent
+        self.number = number
+        self.path = path
+        self.totals = Totals()
+        self.size = 0
+        self._fd = fd
+        self._hash = hashlib.sha256()
+        self._index: list[IndexEntry] = []
+        self._transactions: list[bytes] = []
+
+    def append(
+        self,
+        kind: Kind,
+        received: int,
+        lsns: tuple[int, int],
+        parts: Sequence[bytes],
+        changes: int = 0,
+        transactions: bytes = b"",
+        n_transactions: int = 0,
+    ) -> None:
+        """Write one block; ``lsns`` are the first and last commit LSN in it, ``changes`` those it holds.
+
+        ``transactions`` are its TRANSACTIONS entries.
+        """
+        first, last = lsns
+        entry = IndexEntry(self.size, kind, changes, n_transactions, received, first, last)
+        self._write([pack_header(kind, len(self._index), received, first, last, parts), *parts])
+        self._index.append(entry)
+        if transactions:
+            self._transactions.append(transactions)
+        self.totals.add(entry)
+
+    @classmethod
+    def reopen(cls, path: Path, number: int) -> "SegmentWriter":
+        """Open an unfinished segment: `adopt` its whole blocks, `cut_back` what is behind them, and go on."""
+        writer = cls.__new__(cls)
+        writer._begin(path, number, os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        return writer
+
+    def adopt(self, raw: bytes, entry: IndexEntry, transactions: bytes) -> None:
+        """Take a block into account that stands in the file already."""
+        self._hash.update(raw)
+        self.size += len(raw)
+        self._index.append(entry)
+        if transactions:
+            self._transactions.append(transactions)
+        self.totals.add(entry)
+
+    def sync(self) -> None:
+        """Wait until everything written so far is on the disk."""
+        os.fsync(self._fd)
+
+    def finish(self, foot: dict[str, Any]) -> tuple[Path, str]:
+        """Write index and foot, make all of it durable, and give the file its name.
+
+        Return that name and the sha256 that the next segment's head repeats.
+        """
+        totals = self.totals
+        begins = self.size
+        received = totals.last_received
+        lsns = (totals.first_lsn, totals.last_lsn)
+        self._final(Kind.INDEX, received, lsns, pack_index(self._index))
+        self._final(Kind.TRANSACTIONS, received, lsns, b"".join(self._transactions))
+        digest = self._hash.hexdigest()
+        content = {
+            **foot,
+            "sha256": digest,
+            "blocks": len(self._index),
+            "changes": totals.changes,
+            "transactions": totals.transactions,
+            "first_lsn": totals.first_lsn,
+            "last_lsn": totals.last_lsn,
+            "first_received": totals.first_received,
+            "last_received": totals.last_received,
+            "reached": totals.reached,
+            "tables": totals.tables,
+        }
+        self._final(Kind.FOOT, received, lsns, json.dumps(content).encode())
+        self._write([pack_trailer(begins)])
+        self.sync()
+        os.close(self._fd)
+        self._fd = -1
+        final = self.folder / segment_name(self.number, *lsns)
+        self.path.rename(final)
+        sync_folder(self.folder)
+        self.path = final
+        return final, digest
+
+    def cut_back(self) -> None:
+        """Take away what a write that failed has left behind the last whole block."""
+        os.ftruncate(self._fd, self.size)
+        os.lseek(self._fd, self.size, os.SEEK_SET)
+
+    def abandon(self) -> None:
+        """Close the file as it is."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _final(self, kind: Kind, received: int, lsns: tuple[int, int], payload: bytes) -> None:
+        number = len(self._index) + kind - Kind.INDEX
+        self._write([pack_header(kind, number, received, *lsns, [payload]), payload])
+
+    def _write(self, parts: Sequence[bytes]) -> None:
+        data = b"".join(parts)
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+        self._hash.update(data)
+        self.size += len(data)

@@ -1,0 +1,383 @@
+"""The relay's end of a recording: collects frames and messages, and is the ledger of acknowledgements.
+
+A batch is queued for the journal before it is handed to the sink, and what became of it once that is known.
+An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+from bwtui.errors import BwtuiError, StateFailed
+from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
+from bwtui.recording.batch import (
+    NO_FRAME,
+    Delivery,
+    Filled,
+    HeaderForm,
+    Section,
+    Transaction,
+    Without,
+    pack_batch,
+    pack_delivery,
+)
+from bwtui.recording.continuing import Continuation
+from bwtui.recording.format import Kind
+from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
+from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, tags
+from bwtui.recording.relation import pack_relation
+from bwtui.relay.ack import Receipt
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Route
+from bwtui.relay.status import ErrorEntry, RecordingStatus, Status
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import MessageTuple
+from bwtui.source.preflight import Findings
+
+_STATUS_SECONDS = 1.0
+#: The relay waits while this many bytes are on their way to the disk.
+BACKLOG_BYTES = 64 << 20
+_EVERYTHING = (1 << 64) - 1
+
+
+class Recorder:
+    """Writes what one run reads and sends; the relay's main thread owns it."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        report: Report,
+        session: bytes,
+        source: dict[str, Any],
+        before: Continuation,
+    ) -> None:
+        """``source`` says where the changes come from and go to; ``before`` what the folder holds already.
+
+        Raises StateFailed when the folder can't be written.
+        """
+        self._settings = settings
+        self._report = report
+        self._session = session
+        self._source = source
+        self._folder = before.folder
+        self._before = before
+        #: Frames, or a snapshot's lines, of the batch that is being filled.
+        self.frames: list[bytes] = []
+        self._position = self._segment_position = before.position
+        self._batch = before.batch
+        self._segment_batch = before.batch
+        self._seen = before.seen
+        self._pass: dict[str, Any] = {"pass": before.pass_number}
+        self._transaction = Transaction()
+        self._snapshot: Relation | None = None
+        self._without: list[tuple[int, int]] = []
+        self._dropped: Counts = []
+        self._filled: list[Filled] = []
+        self._relations: dict[int, Relation] = {}
+        self._routes: dict[Route, int] = {}
+        #: What the segment that is being written knows already.
+        self._announced: set[Any] = set()
+        self._status_at = 0.0
+        self._told_failure = False
+        self._status: Callable[[], Status] | None = None
+        self._journal = Journal(
+            before.folder,
+            before.number,
+            before.previous,
+            self._opening(),
+            segment_bytes=settings.segment_bytes,
+            segment_seconds=settings.segment_seconds,
+        )
+        report.on_error = self._error
+
+    # -- the stream ----------------------------------------------------------------------------------------
+
+    def begin_pass(self, kind: str, start_lsn: int) -> None:
+        """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before."""
+        self.frames.clear()
+        self._forget_batch()
+        self._transaction = Transaction()
+        self._snapshot = None
+        number = int(self._pass["pass"]) + 1
+        self._pass = {
+            "pass": number,
+            "kind": kind,
+            "start_lsn": start_lsn,
+            "first_batch": self._batch,
+            "seen": list(self._seen),
+            "session": self._session.hex(),
+        }
+        self._event({"event": "pass", **self._pass})
+
+    def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
+        """Note that the frames that follow are rows of a snapshot of ``relation``."""
+        self.relation(relation)
+        self._snapshot = relation
+        self._transaction = Transaction(lsn, time_ms * 1000, 0, 0)
+
+    def relation(self, relation: Relation) -> None:
+        """Note what a relation is from here on; rows of its former form stand in batches before."""
+        if self._relations.get(relation.oid) != relation:
+            self._relations[relation.oid] = relation
+            self._journal.write(BlockOut(Kind.RELATION, [pack_relation(relation)]))
+
+    def without(self, table: str, reason: Without) -> None:
+        """Note why the change that is being handled makes no message."""
+        self._without.append((len(self.frames), reason))
+        if reason == Without.DROPPED:
+            self._dropped.append((table, "dropped", 1))
+
+    def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> None:
+        """Note the TOAST values that the row lacked as it was sent, and has now."""
+        frame = len(self.frames)
+        self._filled += [
+            Filled(frame, column, new)
+            for column, (old, new) in enumerate(zip(sent, completed, strict=True))
+            if old is UNCHANGED and isinstance(new, bytes)
+        ]
+
+    def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
+        """Queue the batch; return a receipt for the messages of each route."""
+        frames = self.frames
+        if not frames and not routes:
+            return []
+        sections = [self._section(route, route.messages, route.positions) for route in routes]
+        snapshot = self._snapshot
+        tables = [route.relation.qualified_name for route in routes]
+        counts = count_messages(tables, sections) + self._dropped
+        parts = pack_batch(
+            self._batch,
+            snapshot.oid if snapshot else 0,
+            self._transaction,
+            frames,
+            sections,
+            self._without,
+            self._filled,
+        )
+        if snapshot is None:
+            self._write_changes(parts, counts)
+        else:
+            counts.append((snapshot.qualified_name, "snapshot_rows", len(frames)))
+            lsn = self._transaction.commit_lsn
+            self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), len(frames), counts=counts))
+            ordinal = self._transaction.ordinal + len(frames)
+            self._transaction = self._transaction._replace(ordinal=ordinal)
+            self._position += len(frames)
+        frames.clear()
+        self._forget_batch()
+        return self._receipts(sections)
+
+    def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
+        """Queue tombstones that clear up behind an unfinished snapshot."""
+        section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
+        parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
+        lsn = self._transaction.commit_lsn
+        counts = count_messages([route.relation.qualified_name], [section])
+        self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), len(messages), counts=counts))
+        self._position += len(messages)
+        return self._receipts([section])[0]
+
+    def _write_changes(self, parts: list[bytes], counts: Counts) -> None:
+        found = tags(self.frames)
+        seen = scan(self.frames, found, self._transaction, self._position - self._segment_position)
+        counts = count_changes(self.frames, found, self._relations) + counts
+        lsns = (seen.first_lsn, seen.last.commit_lsn)
+        self._journal.write(
+            BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
+        )
+        self._transaction = seen.last
+        self._seen = max(self._seen, (seen.last.commit_lsn, seen.last.ordinal))
+        self._position += seen.changes
+
+    def _section(
+        self,
+        route: Route,
+        messages: Sequence[MessageTuple],
+        frames: Sequence[int],
+        headers: HeaderForm | None = None,
+    ) -> Section:
+        number = self._route_number(route)
+        if headers is None:
+            headers = HeaderForm.SESSION if self._snapshot else HeaderForm.NONE
+            headers = HeaderForm.FULL if self._settings.headers else headers
+        keys = [message[0] for message in messages]
+        return Section(number, headers, frames, keys, [message[1] for message in messages])
+
+    def _receipts(self, sections: Sequence[Section]) -> list[Receipt]:
+        batch = self._batch
+        self._batch += 1
+        return [Receipt(batch, index, len(section.keys)) for index, section in enumerate(sections)]
+
+    def _forget_batch(self) -> None:
+        self._without, self._dropped, self._filled = [], [], []
+
+    # -- what blocks refer to ------------------------------------------------------------------------------
+
+    def _route_number(self, route: Route) -> int:
+        """Return the route's number, and describe it if this segment does not know it yet."""
+        number = self._routes.setdefault(route, len(self._routes))
+        if number not in self._announced:
+            self._announced.add(number)
+            ids = (route.key_schema_id, route.value_schema_id)
+            for entry in list(self._report.schemas.values()):
+                which = (entry.subject, entry.id)
+                if entry.topic == route.topic and entry.id in ids and which not in self._announced:
+                    self._announced.add(which)
+                    self._json(Kind.SCHEMA, _as_dict(entry))
+            self._json(
+                Kind.ROUTE,
+                {
+                    "route": number,
+                    "relation": route.relation.oid,
+                    "table": route.relation.qualified_name,
+                    "topic": route.topic,
+                    "key_columns": route.key_columns,
+                    "key_schema_id": ids[0],
+                    "value_schema_id": ids[1],
+                },
+            )
+        return number
+
+    def _opening(self) -> Opening:
+        head = {
+            "version": 1,
+            "recording": self._before.recording,
+            "session": self._session.hex(),
+            "first_position": self._position,
+            "first_batch": self._batch,
+            "pass": self._pass,
+            "source": self._source,
+        }
+        live = [BlockOut(Kind.RELATION, [pack_relation(relation)]) for relation in self._relations.values()]
+        return Opening(head, live)
+
+    def _foot(self, ended: str) -> dict[str, Any]:
+        return {
+            "first_position": self._segment_position,
+            "first_batch": self._segment_batch,
+            "next_batch": self._batch,
+            "seen": list(self._seen),
+            "pass": self._pass,
+            "ended": ended,
+        }
+
+    def _rotate_when_due(self) -> None:
+        if self._journal.wants_rotation and self._position > self._segment_position:
+            self._announced = set()
+            self._journal.rotate(self._foot("rotated"), self._opening())
+            self._segment_position = self._position
+            self._segment_batch = self._batch
+
+    # -- the ledger ----------------------------------------------------------------------------------------
+
+    def settled(self, receipts: list[Receipt]) -> None:
+        """See `bwtui.relay.ack.Ledger.settled`."""
+        if self._settings.record_only:
+            return
+        for receipt in receipts:
+            self.delivered(receipt)
+
+    def delivered(self, receipt: Receipt, first: int = 0) -> None:
+        """Write where messages are: those of a receipt, which begin at message ``first`` of its section."""
+        delivery = Delivery(receipt.batch, receipt.section, first, receipt.partitions, receipt.offsets)
+        self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
+
+    def reach(self, lsn: int) -> None:
+        """See `bwtui.relay.ack.Ledger.reach`."""
+        self._journal.reach(lsn)
+
+    @property
+    def durable_lsn(self) -> int:
+        """See `bwtui.relay.ack.Ledger.durable_lsn`; a recording that was given up holds nothing up."""
+        return _EVERYTHING if self._told_failure else self._journal.durable_lsn
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether so much waits to be written that the relay should wait too."""
+        return self._journal.backlog > BACKLOG_BYTES and self._journal.failure is None
+
+    def settle(self) -> None:
+        """Do what is due now and then. Raises StateFailed when the disk refuses and the policy is to stop."""
+        failure = self._journal.failure
+        if failure is not None:
+            if not self._told_failure:
+                self._give_up(cannot_write(self._folder, failure))
+            return
+        now = time.monotonic()
+        if now - self._status_at >= _STATUS_SECONDS and self._status is not None:
+            self._status_at = now
+            status = self._status().to_json()
+            self._json(Kind.STATUS, {k: v for k, v in status.items() if k not in ("tables", "errors")})
+        self._rotate_when_due()
+
+    def _give_up(self, error: StateFailed) -> None:
+        if self._settings.on_record_error == "stop":
+            raise error
+        self._told_failure = True
+        self._report.on_error = None
+        hint = "the relay goes on, and what comes now is not recorded; free disk space and start it again"
+        self._report.error("recording", StateFailed(error.message, hint))
+
+    # -- what is told --------------------------------------------------------------------------------------
+
+    def tell_of(self, status: Callable[[], Status]) -> None:
+        """Record ``status()`` once a second."""
+        self._status = status
+
+    def picture(self) -> RecordingStatus:
+        """Return how the recording stands; any thread may ask."""
+        return self._before.picture(self._journal, stopped=self._told_failure)
+
+    def _error(self, entry: ErrorEntry) -> None:
+        self._json(Kind.ERROR, _as_dict(entry))
+
+    def _event(self, event: dict[str, Any]) -> None:
+        self._json(Kind.EVENT, event)
+
+    def _json(self, kind: Kind, content: dict[str, Any]) -> None:
+        self._journal.write(BlockOut(kind, [json.dumps(content).encode()]))
+
+    def gap(self, since: int, until: int) -> None:
+        """Note that changes in ``(since, until]`` were relayed without being recorded."""
+        self._event({"event": "gap", "from_lsn": since, "to_lsn": until})
+
+    def close(self, error: BwtuiError | None = None) -> None:
+        """Finish the recording. Raises StateFailed when that fails, and it was not told before."""
+        self._report.on_error = None
+        failed = self._journal.failure is not None
+        if not failed:
+            self._event({"event": "end", "error": error.message if error else None})
+        try:
+            self._journal.close(self._foot("stopped"))
+        except StateFailed:
+            if not failed:
+                raise
+        finally:
+            self._before.release()
+
+
+def recording_source(
+    status: Status, findings: Findings, settings: RelaySettings, cluster: str
+) -> dict[str, Any]:
+    """Return where a recording comes from, for the HEAD of its segments; no passwords."""
+    return {
+        "database": findings.database,
+        "server": status.database,
+        "system_identifier": findings.system_identifier,
+        "server_version": findings.server_version,
+        "slot": settings.slot,
+        "publication": settings.publication_name,
+        "broker": status.broker,
+        "cluster": cluster,
+        "registry": status.registry,
+        "output_format": settings.output_format,
+        "topic_prefix": settings.topic_prefix,
+        "headers": settings.headers,
+        "bwtui": version("bwtui"),
+    }
+
+
+def _as_dict(value: Any) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in value.__slots__}
