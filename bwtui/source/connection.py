@@ -157,6 +157,9 @@ def statement_failed(error: psycopg2.Error) -> BwtuiError:
         plain = " ".join(str(error.diag.message_primary or error).split())
         return ConnectionFailed(f"the connection to PostgreSQL broke: {plain}", "check PostgreSQL's log")
     primary = error.diag.message_primary or type(error).__name__
+    if isinstance(error, psycopg2.errors.CharacterNotInRepertoire):
+        # A database in SQL_ASCII takes any bytes for a name, and sends them unchecked only where it must.
+        return RefusedError(f"a table or a column has a name that is not UTF-8: {primary}", "rename it")
     return RefusedError(f"PostgreSQL refuses a statement of the relay: {primary}", error.diag.message_hint)
 
 

@@ -4,6 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,9 @@ from bwtui.encode.names import ESCAPED_FIELD
 from bwtui.pgoutput import messages as m
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import decode
+from bwtui.sandbox.supervisor import Services
 from bwtui.source.connection import connect
+from tests.attempts import Attempts
 
 pytestmark = pytest.mark.services
 
@@ -96,3 +99,14 @@ def test_bytes_that_are_no_text_in_any_encoding_keep_their_bytes(encoded: str) -
     (record,) = records
     assert record["a"] is record["b"] is None
     assert record[ESCAPED_FIELD] == {"a": "\\x61ff62", "b": "\\x" + b"{a\xffb,a}".hex()}
+
+
+@pytest.mark.parametrize("encoded", ["SQL_ASCII"], indirect=True)
+def test_a_name_that_is_no_text_is_refused(encoded: str, services: Services, tmp_path: Path) -> None:
+    with closing(psycopg2.connect(encoded)) as owner, owner.cursor() as cursor:
+        owner.autocommit = True
+        cursor.execute("select set_config('client_encoding', 'SQL_ASCII', false)")
+        cursor.execute(b'create table "gr\xf6" (id int primary key)')
+    error, hint = Attempts(services, tmp_path).fail(encoded, 2)
+    assert "a table or a column has a name that is not UTF-8" in error
+    assert hint == "rename it"
