@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("bwtui.cli.doctor", "Check every precondition, and say how to mend what fails."),
     "slots": ("bwtui.cli.slots", "List and drop replication slots."),
     "schema": ("bwtui.cli.schema", "Say what the schema registry would say, before or after a DDL."),
+    "recording": ("bwtui.cli.recording", "Export a recording's changes."),
     "config": ("bwtui.cli.config", "Show every setting and its origin; check configuration files."),
     "completion": ("bwtui.cli.completion", "Print the shell completion script."),
 }

@@ -1,0 +1,93 @@
+"""``bwtui recording export``: a recording's changes as Parquet, JSON lines, or SQL."""
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli.recording.selection import selection_options
+from bwtui.errors import UsageError
+
+if TYPE_CHECKING:
+    from bwtui.recording.export import Format
+    from bwtui.recording.view import RecordingView
+
+_EPILOG = """\b
+Examples:
+  bwtui recording export recordings/shop --format jsonl | head
+  bwtui recording export recordings/shop --format parquet -o shop.parquet
+  bwtui recording export recordings/shop --format sql --create -o shop.sql
+  bwtui recording export recordings/shop --format jsonl \\
+      --where "table = orders and op = update and changed = status"
+
+\b
+The file appears when it is whole. docs/export.md describes the formats, and
+docs/query.md the queries. Exit code 6: the recording is damaged.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.option(
+    "--format", "form", type=click.Choice(("parquet", "jsonl", "sql")), required=True, help="What to write."
+)
+@click.option("-o", "--output", metavar="PATH", help="A file, or a folder to make one in; stdout by default.")
+@click.option("--force", is_flag=True, help="Overwrite the file.")
+@selection_options
+@click.option(
+    "--with-repeats", is_flag=True, help="Also what was recorded before, and again after a restart."
+)
+@click.option("--create", is_flag=True, help="CREATE TABLE as well, in SQL.")
+def export(
+    recording: Path,
+    form: "Format",
+    output: str | None,
+    force: bool,
+    with_repeats: bool,
+    create: bool,
+    **given: Any,
+) -> None:
+    """Write the changes of RECORDING, sealed or not, in the order in which they were recorded."""
+    from bwtui.recording.reader import open_recording
+
+    check_options(form, output, with_repeats=with_repeats, create=create)
+    with contextlib.closing(open_recording(recording)) as view:
+        run_export(view, form, output, given, force=force, with_repeats=with_repeats, create=create)
+
+
+def check_options(form: "Format", output: str | None, *, with_repeats: bool, create: bool) -> None:
+    """Raise UsageError where options don't go together."""
+    if form == "parquet" and output is None:
+        raise UsageError("Parquet is written to a file", "name it: -o changes.parquet")
+    if form == "sql" and with_repeats:
+        raise UsageError(
+            "SQL with repeats would change rows twice", "leave out --with-repeats, or use another format"
+        )
+    if create and form != "sql":
+        raise UsageError(f"--create is for SQL, and the format is {form}", "use --format sql")
+
+
+def run_export(
+    view: "RecordingView",
+    form: "Format",
+    output: str | None,
+    given: dict[str, Any],
+    *,
+    force: bool = False,
+    with_repeats: bool = False,
+    create: bool = False,
+) -> int:
+    """Export from an open recording; return the number of changes."""
+    from bwtui.cli.recording.progress import bar
+    from bwtui.cli.recording.selection import selection
+    from bwtui.recording.export import export as write
+    from bwtui.recording.export import make_writer
+    from bwtui.recording.export_target import opened, target_path
+
+    chosen = selection(view.last_time, given, with_repeats=with_repeats)
+    path = None if output in (None, "-") else target_path(str(output), view.name, form)
+    on_terminal = path is None and sys.stdout.isatty()
+    with opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as told:
+        return write(view, chosen, make_writer(form, view, file, chosen, create=create), told)

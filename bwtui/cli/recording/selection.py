@@ -1,0 +1,75 @@
+"""The options that choose changes of a recording, for every command that reads one."""
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from bwtui.errors import UsageError
+
+if TYPE_CHECKING:
+    from bwtui.recording.export import Selection
+    from bwtui.recording.query import Query
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+_OPTIONS = (
+    click.option("--where", metavar="QUERY", help="Only changes that the query finds; see docs/query.md."),
+    click.option("--table", metavar="REGEX", help="Only tables whose schema.table this matches wholly."),
+    click.option("--from-lsn", metavar="LSN", help="Only transactions that commit there or later."),
+    click.option("--to-lsn", metavar="LSN", help="Only transactions that commit there or before."),
+    click.option(
+        "--from-time", metavar="TIME", help="Only what was committed then or later: 2026-01-31T10:00, -5m."
+    ),
+    click.option("--to-time", metavar="TIME", help="Only what was committed then or before."),
+)
+
+
+def selection_options(command: F) -> F:
+    """Add the options; `selection` reads them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) -> "Selection":
+    """Return what the options say; times like ``-5m`` count from ``end``. Raises UsageError."""
+    from bwtui.lsn import parse_lsn
+    from bwtui.recording.export import Selection
+    from bwtui.recording.query_values import as_time
+
+    return Selection(
+        None if given["where"] is None else parse_where(given["where"], end),
+        _read("--table", re.compile, given["table"]),
+        _read("--from-lsn", parse_lsn, given["from_lsn"]),
+        _read("--to-lsn", parse_lsn, given["to_lsn"]),
+        _read("--from-time", lambda text: as_time(text, end), given["from_time"]),
+        _read("--to-time", lambda text: as_time(text, end), given["to_time"]),
+        with_repeats,
+    )
+
+
+def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | None:
+    if text is None:
+        return None
+    try:
+        return convert(text)
+    except re.error as error:
+        raise UsageError(f"{option}: {text!r} is not a regular expression: {error}") from error
+    except ValueError as error:
+        problem, _, hint = str(error).partition(" (")
+        raise UsageError(f"{option}: {problem}", hint.rstrip(")") or None) from error
+
+
+def parse_where(text: str, end: int | None) -> "Query":
+    """Return the query of ``--where``; an error is drawn on stderr, with a caret, before it is raised."""
+    from bwtui.recording.query import QueryError, parse
+
+    try:
+        return parse(text, end)
+    except QueryError as error:
+        for line in error.rendered.split("\n"):
+            click.echo(f"  {line}", err=True)
+        raise

@@ -1,0 +1,229 @@
+"""SQL that rebuilds the tables: what was recorded, as statements in the order of the commits.
+
+A row is found by its key; where a table has none, by the whole old row, if PostgreSQL sent it. What can't be
+said in SQL becomes a comment that says why.
+"""
+
+from collections.abc import Callable
+from typing import BinaryIO
+
+from bwtui.pgoutput.messages import UNCHANGED, Field
+from bwtui.recording.change import Change
+from bwtui.recording.export_jsonl import time_text
+from bwtui.recording.export_sql_tables import TableWriter
+from bwtui.recording.query_rows import NotThere, known
+from bwtui.source.connection import quote_identifier, quote_literal, quote_qualified
+
+_HEAD = """\
+-- Rebuilds tables from the recording {name}; made by bwtui recording export.
+-- psql --set ON_ERROR_STOP=1 --file THIS database
+SET client_encoding = 'UTF8';
+SET datestyle = 'ISO, YMD';
+SET intervalstyle = 'iso_8601';
+SET timezone = 'UTC';
+SET extra_float_digits = 1;
+SET bytea_output = 'hex';
+SET xmloption = 'content';
+SET lc_monetary = 'C';
+SET search_path = '';
+-- Triggers and foreign keys have had their effects already. To switch them off takes a superuser.
+DO $$ BEGIN
+  PERFORM pg_catalog.set_config('session_replication_role', 'replica', false);
+EXCEPTION WHEN insufficient_privilege THEN
+  RAISE WARNING 'not a superuser: triggers and foreign keys stay on';
+END $$;
+
+"""
+#: Rows of a snapshot in one transaction.
+_SNAPSHOT_ROWS = 10_000
+
+
+class SqlWriter:
+    """Writes a transaction for each that was recorded, and one for every few rows of a snapshot."""
+
+    def __init__(
+        self, file: BinaryIO, name: str, takes_table: Callable[[str], bool], *, create: bool = False
+    ) -> None:
+        self._file = file
+        self._takes_table = takes_table
+        self._tables = TableWriter(self._say, create=create)
+        self._transaction: tuple[object, ...] | None = None
+        self._rows = 0
+        self._snapshot_pass: int | None = None
+        self._filled: dict[str, tuple[str, str]] = {}
+        self._say(_HEAD.format(name=comment(name)))
+
+    def write(self, change: Change) -> None:
+        """Write the statements of one change."""
+        # It cleared up a topic; the table knew nothing of it.
+        if change.operation == "cleanup":
+            return
+        self._enter(change)
+        if change.operation == "snapshot" and change.pass_number != self._snapshot_pass:
+            self._begin_snapshot(change.pass_number)
+        if change.operation == "truncate":
+            self._truncate(change)
+            return
+        self._tables.prepare(change)
+        self._filled[change.table] = (change.relation.namespace, change.relation.name)
+        if change.operation in ("snapshot", "insert"):
+            self._insert(change)
+        elif change.operation == "update":
+            self._update(change)
+        else:
+            self._delete(change)
+
+    def finish(self) -> None:
+        """Commit."""
+        self._leave()
+
+    def _say(self, text: str) -> None:
+        self._file.write(text.encode())
+
+    # Transactions.
+
+    def _enter(self, change: Change) -> None:
+        is_snapshot = change.operation == "snapshot"
+        identity = (change.pass_number, is_snapshot, 0 if is_snapshot else change.lsn, change.xid)
+        self._rows += 1
+        if identity == self._transaction and not (is_snapshot and self._rows > _SNAPSHOT_ROWS):
+            return
+        self._leave()
+        self._transaction = identity
+        what = "snapshot" if is_snapshot else f"transaction {change.xid}"
+        self._say(f"BEGIN; -- {what}, {change.lsn_text}, {time_text(change.commit_time)}\n")
+
+    def _leave(self) -> None:
+        if self._transaction is not None:
+            self._say("COMMIT;\n")
+        self._transaction = None
+        self._rows = 1
+
+    def _begin_snapshot(self, number: int) -> None:
+        """Empty what an earlier snapshot filled: this one says all of it again."""
+        self._snapshot_pass = number
+        for namespace, name in self._filled.values():
+            self._say(f"DELETE FROM {quote_qualified(namespace, name)}; -- a new snapshot follows\n")
+        self._filled.clear()
+
+    # Statements.
+
+    def _insert(self, change: Change) -> None:
+        table, columns = _table(change), change.relation.columns
+        assert change.after is not None
+        given = [
+            (quote_identifier(column.name), literal(value))
+            for column, value in zip(columns, change.after, strict=True)
+            if value is not UNCHANGED
+        ]
+        if not given:
+            self._say(f"INSERT INTO {table} DEFAULT VALUES;\n")
+            return
+        names, values = (", ".join(part) for part in zip(*given, strict=True))
+        # Without it, identity columns that are always generated would take no value.
+        self._say(f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE VALUES ({values});\n")
+
+    def _update(self, change: Change) -> None:
+        changed = _assignments(change)
+        if not changed:
+            return
+        where = _where(change)
+        if where is None:
+            self._impossible(change)
+            return
+        self._say(f"UPDATE {_table(change)} SET {', '.join(changed)} WHERE {where};\n")
+
+    def _delete(self, change: Change) -> None:
+        where = _where(change)
+        if where is None:
+            self._impossible(change)
+            return
+        self._say(f"DELETE FROM {_table(change)} WHERE {where};\n")
+
+    def _truncate(self, change: Change) -> None:
+        # A table that nothing was said of yet is empty.
+        tables = [name for name in change.tables if self._takes_table(name) and self._tables.exists(name)]
+        quoted = [_table(change) if name == change.table else _split(name) for name in tables]
+        if quoted:
+            self._say(f"TRUNCATE {', '.join(quoted)};\n")
+
+    def _impossible(self, change: Change) -> None:
+        self._say(
+            f"-- {change.operation} of {comment(change.table)} at {change.lsn_text}, change {change.ordinal}:"
+            " which row is not known, for the table has no key and the old row was not sent"
+            " (REPLICA IDENTITY FULL sends it)\n"
+        )
+
+
+def literal(value: Field) -> str:
+    """Return a value as SQL takes it, exactly; bytes that are not UTF-8 need a database that takes them."""
+    if value is None:
+        return "NULL"
+    assert isinstance(value, bytes)
+    try:
+        return quote_literal(value.decode()).lstrip()
+    except UnicodeDecodeError:
+        return "E'" + "".join(_escaped(byte) for byte in value) + "'"
+
+
+def _escaped(byte: int) -> str:
+    return chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}"
+
+
+def comment(text: str) -> str:
+    """Return ``text`` on one line, so that a comment can hold it."""
+    return " ".join(text.split())
+
+
+def _table(change: Change) -> str:
+    return quote_qualified(change.relation.namespace, change.relation.name)
+
+
+def _split(qualified: str) -> str:
+    namespace, _, name = qualified.partition(".")
+    return quote_qualified(namespace, name)
+
+
+def _assignments(change: Change) -> list[str]:
+    """Return what an UPDATE sets: the columns that PostgreSQL sent, without those that did not change.
+
+    Of what was not sent nothing is known but that it did not change, also where the relay put a value in. A
+    key that no old row comes with did not change either, and a column GENERATED ALWAYS AS IDENTITY is one
+    that must not be set.
+    """
+    assert change.after is not None
+    found = []
+    for index, (column, value) in enumerate(zip(change.relation.columns, change.after, strict=True)):
+        if value is UNCHANGED or column.name in change.filled:
+            continue
+        old: Field | NotThere = known(change, index, old=True)
+        if old == value or (change.before is None and column.name in change.key_columns):
+            continue
+        found.append(f"{quote_identifier(column.name)} = {literal(value)}")
+    return found
+
+
+def _where(change: Change) -> str | None:
+    """Return the condition that finds the old row, or None where nothing does."""
+    old = change.before is not None
+    row = change.before if old else change.after
+    places = {column.name: index for index, column in enumerate(change.relation.columns)}
+    if change.key_columns and row is not None and all(name in places for name in change.key_columns):
+        keys = [(name, row[places[name]]) for name in change.key_columns]
+        if all(isinstance(value, bytes) for _, value in keys):
+            return " AND ".join(f"{quote_identifier(name)} = {literal(value)}" for name, value in keys)
+    if change.before is None or change.before_is_key:
+        return None
+    same = [
+        _is_same(quote_identifier(column.name), value)
+        for column, value in zip(change.relation.columns, change.before, strict=True)
+    ]
+    found = f"SELECT ctid FROM {_table(change)} WHERE {' AND '.join(same) or 'true'} LIMIT 1"
+    return f"ctid = ({found})"
+
+
+def _is_same(column: str, value: Field) -> str:
+    # Not every type has an equality, and some call texts equal that differ; concat writes what was recorded.
+    if value is None:
+        return f"{column} IS NULL"
+    return f"({column} IS NOT NULL AND pg_catalog.concat({column}) = {literal(value)})"

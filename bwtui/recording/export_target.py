@@ -1,0 +1,92 @@
+"""Where an export goes: a new file that appears only once it is whole, or stdout."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from bwtui.errors import BwtuiError, StateFailed, UsageError
+
+
+def target_path(output: str, name: str, suffix: str) -> Path:
+    """Return the file that ``output`` means: itself, or a file named after the recording in that folder."""
+    path = Path(output)
+    if path.is_dir() or output.endswith("/"):
+        return path / f"{Path(name).name or 'recording'}.{suffix}"
+    return path
+
+
+@contextlib.contextmanager
+def opened(path: Path | None, *, force: bool) -> Iterator[BinaryIO]:
+    """Open ``path``, or stdout, for writing; a file takes its name when the block ends without an error.
+
+    Raises UsageError when the file exists and ``force`` is not set, StateFailed when it can't be written.
+    """
+    if path is None:
+        with _explained("the output"):
+            yield sys.stdout.buffer
+            sys.stdout.buffer.flush()
+    elif path.exists() and not path.is_file():
+        # A pipe or a device has no whole state to wait for.
+        with _explained(str(path)), path.open("wb") as file:
+            yield file
+    else:
+        if path.exists() and not force:
+            raise _exists(path)
+        with _explained(str(path)):
+            yield from _new_file(path, force)
+
+
+def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if force:
+            temporary.replace(path)
+        else:
+            _publish(temporary, path)
+        _sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """Give the file its name, unless somebody else has taken it meanwhile."""
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise _exists(path) from None
+    except OSError:
+        # Not every file system has hard links.
+        if path.exists():
+            raise _exists(path) from None
+        temporary.rename(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _exists(path: Path) -> BwtuiError:
+    return UsageError(f"{path} exists already", "choose another file, or overwrite it with --force")
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UsageError(f"can't write {what}: {error.strerror}", "make the folder first") from error
+    except OSError as error:
+        raise StateFailed(f"can't write {what}: {error.strerror or error}") from error
