@@ -68,6 +68,7 @@ _SETTINGS: Mapping[str, str] = MappingProxyType(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
         # 200 tasks with a few rows each take seconds; adaptive execution merges these again.
         "spark.sql.shuffle.partitions": "16",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
