@@ -237,12 +237,16 @@ class Copying:
     ) -> tuple[DeliveryFailure | None, Receipt | None]:
         """Send one message and wait; return how it failed, or None when it, or its dead letter, is away.
 
-        The second part is its receipt, if the message is ``recorded``.
+        Nothing else is under way then: what shares a request with a refused message fails with it. The
+        second part is its receipt, if the message is ``recorded``.
         """
         sink, single = self._parts.sink, Span()
         receipt = Receipt(recorded.batch, recorded.section, 1) if recorded is not None else None
-        sink.send(topic, [message], single, receipt)
-        while single.pending:
+        sent = False
+        while not sent or single.pending:
+            if not sent and not sink.queued():
+                sink.send(topic, [message], single, receipt)
+                sent = True
             sink.poll(0.1)
             if self._parts.stop_requested():
                 raise StopRequested

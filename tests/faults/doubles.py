@@ -94,6 +94,20 @@ class Reject(MemorySink):
             super()._arrive(topic, message, span)
 
 
+class RefuseTogether(Reject):
+    """Sends all that waits in one request, and refuses the whole of it when it refuses one message."""
+
+    def poll(self, timeout: float) -> None:
+        """Send what waits."""
+        request = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        refused = any(self._refuses(message) for _, message, _ in request)
+        for topic, message, span in request:
+            if refused:
+                self._fail(topic, message, span, "refused", is_outage=False)
+            else:
+                self._arrive(topic, message, span)
+
+
 class FailAfterWrite(MemorySink):
     """Writes the next ``lost`` messages, and then says that it failed: the lost acknowledgement."""
 

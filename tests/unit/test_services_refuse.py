@@ -20,7 +20,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.topics import TopicAdmin
-from tests.faults.doubles import Reject
+from tests.faults.doubles import RefuseTogether, Reject
 
 LETTERS = "letters"
 
@@ -53,6 +53,30 @@ def test_a_schema_without_an_id_is_no_schema() -> None:
         registry.register("orders-value", '"string"')
 
 
+def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
+    """A snapshot that sends to a double."""
+    report = Report()
+    policy = RowPolicy(settings, report, DeadLetters(folder), sink)
+    parts = SimpleNamespace(
+        sink=sink, policy=policy, report=report, stop_requested=lambda: False, session=b"", recorder=None
+    )
+    return Copying(cast(Parts, parts), 0)
+
+
+def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path: Path) -> None:
+    """What else is still under way may be refused, and would take it along again."""
+    good, bad = Message(b"1", b"good", 0), Message(b"2", b"bad", 0)
+    sink = RefuseTogether(lambda message: message.value == b"bad")
+    copying = copying_to(sink, RelaySettings(on_error="log"), tmp_path)
+    span = Span()
+    span.pending = span.failed = 1
+    sink.send("items", [bad], Span())
+    copying._try_again(DeliveryFailure("items", "refused", False, None, good, span))
+    assert (span.pending, span.failed) == (0, 0)
+    assert sink.delivered == [("items", good)]
+    assert [failure.message for failure in copying._failures] == [bad]
+
+
 def test_a_dead_letter_of_a_snapshot_that_its_topic_refuses_is_shortened(tmp_path: Path) -> None:
     """After an outage it is sent again by itself, and only then refused for what it is."""
     settings = dataclasses.replace(
@@ -60,12 +84,7 @@ def test_a_dead_letter_of_a_snapshot_that_its_topic_refuses_is_shortened(tmp_pat
     )
     letter = json.dumps({"table": "public.t", "before": None, "after": {"id": "1"}})
     sink = Reject(lambda message: b"after" in (message.value or b"") and b'"1"' in (message.value or b""))
-    report = Report()
-    policy = RowPolicy(settings, report, DeadLetters(tmp_path), sink)
-    parts = SimpleNamespace(
-        sink=sink, policy=policy, report=report, stop_requested=lambda: False, session=b""
-    )
-    copying = Copying(cast(Parts, parts), 0)
+    copying = copying_to(sink, settings, tmp_path)
     span = Span()
     span.pending = span.failed = 1
     message = Message(b"public.t", letter.encode(), 0)
