@@ -19,11 +19,12 @@ def relation(
     key: Sequence[str] = ("id",),
     namespace: str = "public",
     identity: str = "d",
+    oid: int = 16384,
 ) -> Relation:
     """A table whose columns are text unless a type's oid stands beside the name."""
     named = [(column, 25) if isinstance(column, str) else column for column in columns]
     return Relation(
-        16384,
+        oid,
         namespace,
         name,
         identity,

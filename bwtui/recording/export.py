@@ -56,6 +56,9 @@ class Writer(Protocol):
     def finish(self) -> None:
         """Write what is left, and the end."""
 
+    def abandon(self) -> None:
+        """Let go of the file, which is about to be thrown away."""
+
 
 def export(view: RecordingView, selection: Selection, writer: Writer, told: OnProgress | None = None) -> int:
     """Give the selected changes of ``view`` to ``writer`` and return how many they are.
@@ -63,11 +66,15 @@ def export(view: RecordingView, selection: Selection, writer: Writer, told: OnPr
     Raises DamagedRecording.
     """
     count = 0
-    for change in _read(view, selection, told):
-        if selection.takes(change):
-            writer.write(change)
-            count += 1
-    writer.finish()
+    try:
+        for change in _read(view, selection, told):
+            if selection.takes(change):
+                writer.write(change)
+                count += 1
+        writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
     return count
 
 

@@ -26,6 +26,9 @@ class JsonWriter:
     def finish(self) -> None:
         """Write nothing more."""
 
+    def abandon(self) -> None:
+        """Hold nothing."""
+
 
 def change_object(change: Change) -> dict[str, Any]:
     """Return the object of one change."""

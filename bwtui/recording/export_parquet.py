@@ -1,5 +1,6 @@
 """One row a message in one Parquet file, with the columns of a sealed recording."""
 
+import contextlib
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -57,6 +58,12 @@ class ParquetWriter:
         if self._rows:
             self._flush()
         self._writer.close()
+
+    def abandon(self) -> None:
+        """Close it now: pyarrow would otherwise do so when the file is gone."""
+        with contextlib.suppress(Exception):
+            self._writer.close()
+        self._writer.is_open = False
 
     def _flush(self) -> None:
         arrays = [

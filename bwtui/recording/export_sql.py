@@ -77,6 +77,9 @@ class SqlWriter:
         """Commit."""
         self._leave()
 
+    def abandon(self) -> None:
+        """Hold nothing."""
+
     def _say(self, text: str) -> None:
         self._file.write(text.encode())
 

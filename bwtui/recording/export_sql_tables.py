@@ -28,6 +28,7 @@ class TableWriter:
             return
         self._seen[relation.oid] = relation
         if before is None:
+            self._replace(relation)
             if self._create:
                 self._say(_create(relation, change.key_columns))
         elif _shape(before) != _shape(relation):
@@ -36,6 +37,17 @@ class TableWriter:
             else:
                 self._say(
                     f"-- here the table {_one_line(relation.qualified_name)} changed its columns or name\n"
+                )
+
+    def _replace(self, relation: Relation) -> None:
+        """Let go of the rows of a table that was dropped, whose name ``relation`` has now."""
+        named = [one.oid for one in self._seen.values() if one.qualified_name == relation.qualified_name]
+        for oid in named:
+            if oid != relation.oid:
+                del self._seen[oid]
+                table = quote_qualified(relation.namespace, relation.name)
+                self._say(
+                    f"DROP TABLE {table};\n" if self._create else f"DELETE FROM {table}; -- made anew\n"
                 )
 
 

@@ -57,7 +57,10 @@ def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | Non
     try:
         return convert(text)
     except re.error as error:
-        raise UsageError(f"{option}: {text!r} is not a regular expression: {error}") from error
+        raise UsageError(
+            f"{option}: {text!r} is not a regular expression: {error}",
+            "it is matched with the whole schema.table",
+        ) from error
     except ValueError as error:
         problem, _, hint = str(error).partition(" (")
         raise UsageError(f"{option}: {problem}", hint.rstrip(")") or None) from error

@@ -1,0 +1,202 @@
+"""A recording of a real database, exported as SQL and run on an empty one, gives the same tables."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg2
+import pytest
+from psycopg2 import sql
+
+from bwtui.sandbox.supervisor import Services
+from tests.database import Session, session
+
+pytestmark = pytest.mark.services
+
+_SCHEMA = """
+create schema "Odd 'Sch\\ema";
+create type mood as enum ('sad', 'so "so"', 'happy');
+create table many_types (
+    id bigint generated always as identity primary key, n numeric(10,2), free numeric, f float8, r real,
+    b bool, c char(5), v varchar(20), t text, d date, ts timestamp(3), tz timestamptz, i interval, m money,
+    u uuid, j json, jb jsonb, x bytea, ip inet, net cidr, p point, bx box, bits bit varying, ints int[],
+    texts text[][], range int4range, big text, mood mood, doubled numeric generated always as (n * 2) stored);
+alter table many_types alter big set storage external;
+create table "Odd 'Sch\\ema"."we""ird -- t" (
+    "a ""b"" 'c'" text, "back\\slash" int, "é; --" text, primary key ("back\\slash", "a ""b"" 'c'"));
+create table by_index (code text not null, other int, note text);
+create unique index by_index_code on by_index (code);
+alter table by_index replica identity using index by_index_code;
+create table full_rows (a char(4), b numeric, c json, d bool, e inet, f float8);
+alter table full_rows replica identity full;
+create table full_keyed (id int primary key, big text, x int);
+alter table full_keyed replica identity full;
+alter table full_keyed alter big set storage external;
+create table parent (id int primary key);
+create table child (id int primary key, parent int references parent on delete cascade);
+create table emptied (id int primary key);
+create table only_inserts (a text);
+"""
+
+_BEFORE = """
+insert into parent select generate_series(1, 5);
+insert into child select i, i from generate_series(1, 5) i;
+insert into emptied select generate_series(1, 50);
+insert into only_inserts values ('snapshot'), (null);
+insert into full_rows values
+    ('a', 1.0, '{"x": 1}', true, '10.0.0.1', 0.1), ('a', 1.00, '{"x":1}', true, '10.0.0.1/24', 0.1),
+    ('a', 1.0, '{"x": 1}', true, '10.0.0.1', 0.1), (null, null, null, null, null, null);
+insert into full_keyed select i, repeat(md5(i::text), 200), i from generate_series(1, 10) i;
+insert into many_types (n, t, big)
+    select i, 'row ' || i, repeat(md5(i::text), 200) from generate_series(1, 20) i;
+insert into by_index values ('k1', 1, 'x'), ('k2', 2, null);
+"""
+
+_STREAM = """
+begin;
+insert into many_types (n, free, f, r, b, c, v, t, d, ts, tz, i, m, u, j, jb, x, ip, net, p, bx, bits, ints,
+    texts, range, big, mood) values
+  (-1.5, 1e-20, 'NaN', '-Infinity', false, 'ab', '', E'tab\\t new\\nline ''quoted'' \\\\ back',
+   '0044-03-15 BC', 'infinity', '2026-01-31 10:00:00.123456+02', '-1 mons +2 days -03:04:05.6', '-12.34',
+   'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11',
+   '{"a": 1,  "a": 2}', '{"b": "\\\\"}', '\\x00ff27', '::1', '10.0.0.0/8', '(1.5,-2)', '(1,1),(0,0)', '10101',
+   '{1,NULL,-3}',
+   '[2:2][1:2]={{"a b","N\\"ULL"}}', '(,5]', repeat('é', 9000), 'so "so"'),
+  (null, null, null, null, null, null, null, null, null, null,
+   null, null, null, null, null, null, null, null, null, null,
+   null, null, null, null, null, null, null);
+commit;
+update many_types set t = 'large value unchanged' where n = 3;
+update many_types set big = 'short now' where n = 4;
+update many_types set n = n where n = 5;
+delete from many_types where n = 6;
+insert into "Odd 'Sch\\ema"."we""ird -- t" values
+  ('x''y', 1, '); drop table parent; --'), (E'\\\\', 2, E'$$ :name \\n\\\\q');
+update "Odd 'Sch\\ema"."we""ird -- t" set "back\\slash" = 3 where "back\\slash" = 1;
+update "Odd 'Sch\\ema"."we""ird -- t" set "é; --" = null where "back\\slash" = 2;
+update by_index set code = 'k3' where code = 'k1';
+update by_index set note = 'set' where code = 'k2';
+delete from full_rows where ctid = (select ctid from full_rows where b::text = '1.00');
+update full_rows set d = false where ctid = (select min(ctid) from full_rows where a is not null);
+delete from full_rows where a is null;
+update full_keyed set x = 100 where id < 5;
+update full_keyed set id = id + 1000 where id > 7;
+delete from full_keyed where id = 6;
+delete from parent where id < 3;
+truncate emptied;
+insert into emptied values (7);
+insert into only_inserts values ('stream');
+begin; insert into parent values (9); update parent set id = 10 where id = 9;
+delete from parent where id = 10; commit;
+truncate parent, child;
+insert into parent values (1);
+insert into child values (1, 1);
+"""
+
+#: Tables, and the columns that the stream has.
+_COLUMNS = """
+select format('%I.%I', n.nspname, c.relname),
+       string_agg(format('concat(%I), %I is null', a.attname, a.attname), ', '
+              order by a.attnum)
+  from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
+ where c.relkind = 'r' and n.nspname in ('public', 'Odd ''Sch\\ema') and a.attnum > 0 and a.attgenerated = ''
+ group by 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for everything, and none of the tester's settings."""
+    for name in [name for name in os.environ if name.startswith("BWTUI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path
+
+
+@pytest.fixture
+def copy(services: Services, database: str) -> Iterator[str]:
+    """A second database, empty."""
+    name = urlsplit(database).path[1:][-50:] + "_copy"
+    with closing(psycopg2.connect(services.postgres)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+            yield urlsplit(services.postgres)._replace(path=f"/{name}").geturl()
+            cursor.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+def bwtui(*args: str) -> bytes:
+    ran = subprocess.run(
+        [sys.executable, "-c", "from bwtui.cli.main import main; main()", *args],
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def record(database: str, folder: Path) -> str:
+    name = "s" + database.rpartition("_")[2]
+    target = str(folder / "recording")
+    bwtui("record", "-d", database, "-s", name, "-o", target, "-u", "--until-caught-up")
+    return target
+
+
+def contents(dsn: str, tables: dict[str, str]) -> dict[str, list[tuple[object, ...]]]:
+    with session(dsn) as one:
+        one.run("set datestyle = 'ISO'; set timezone = 'UTC'; set intervalstyle = 'iso_8601'")
+        one.run("set lc_monetary = 'C'")
+        return {name: sorted(one.rows(f"select {columns} from {name}")) for name, columns in tables.items()}
+
+
+def recorded(database: str, folder: Path) -> tuple[str, dict[str, str]]:
+    """Record the snapshot, a stream, and a stream behind a restart."""
+    with session(database) as one:
+        run_all(one, _SCHEMA + _BEFORE)
+        record(database, folder)
+        for statement in _STREAM.split(";\n"):
+            one.run(statement.replace("%", "%%")) if statement.strip() else None
+        path = record(database, folder)
+        one.run("insert into only_inserts values ('after a restart')")
+        assert record(database, folder) == path
+        return path, dict(one.rows(_COLUMNS))
+
+
+def run_all(one: Session, script: str) -> None:
+    with one.connection.cursor() as cursor:
+        cursor.execute(script)
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_the_sql_of_a_recording_rebuilds_the_tables(
+    database: str, copy: str, folder: Path, create: bool
+) -> None:
+    path, tables = recorded(database, folder)
+    text = bwtui("recording", "export", path, "--format", "sql", *(["--create"] if create else [])).decode()
+    with session(copy) as target:
+        if not create:
+            run_all(target, _SCHEMA)
+        run_all(target, text)
+    assert contents(copy, tables) == contents(database, tables)
+    assert "which row is not known" not in text
+
+
+def test_the_sql_is_a_transaction_for_each_that_was_recorded(database: str, folder: Path) -> None:
+    with session(database) as one:
+        run_all(one, "create table t (id int primary key)")
+        record(database, folder)
+        run_all(
+            one, "begin; insert into t values (1); insert into t values (2); commit; insert into t values (3)"
+        )
+        path = record(database, folder)
+    lines = (
+        bwtui("recording", "export", path, "--format", "sql", "--where", "table = t").decode().splitlines()
+    )
+    kinds = [line.split()[0] for line in lines[lines.index("END $$;") + 1 :] if line]
+    assert kinds == ["BEGIN;", "INSERT", "INSERT", "COMMIT;", "BEGIN;", "INSERT", "COMMIT;"]
