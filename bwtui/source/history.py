@@ -1,34 +1,52 @@
 """What became of a table's columns since a RELATION was written: the catalog knows the present alone.
 
 A relay that lags behind reads rows of a time when columns had other names. Columns are only ever added at
-the end of a table and keep their numbers, so that their order tells which is which, as far as nothing was
-dropped.
+the end of a table and keep their places, and one that is dropped leaves its place behind. So names, types and
+order tell together which is which. Where two readings are about as good, neither is taken: a value under
+another column's name would be worse than none.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bwtui.pgoutput.messages import Relation
+from bwtui.pgoutput.messages import Column, Relation
 from bwtui.source.connection import Connection, query
 
+# A publication with a column list leaves columns out; its catalog has that column since PostgreSQL 15.
 _ATTRIBUTES_SQL = """
-select a.attname, a.atttypid, a.attisdropped, a.attgenerated <> '',
+select a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '',
        exists (select from pg_catalog.pg_index i
                 where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
-                  and i.indisprimary and i.indimmediate)
+                  and i.indisprimary and i.indimmediate),
+       exists (select from pg_catalog.pg_publication_rel r
+                where r.prrelid = a.attrelid and pg_catalog.to_jsonb(r) ->> 'prattrs' is not null)
   from pg_catalog.pg_attribute a where a.attrelid = %s and a.attnum > 0 order by a.attnum
 """
+#: What speaks for a column standing in a place: its name, and its type. A reading with one point less than
+#: the best counts as well: two columns that changed their names look like one that was made anew.
+_NAME, _TYPE, _MARGIN = 2, 1, 1
+_NEVER = -1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A column as it is now, or the place of one that was dropped."""
+    """A column as it is now, or the place of one that was dropped.
+
+    ``listed``: a publication names the table's columns, so that a relation need not have all of them.
+    """
 
     name: str
     type_oid: int
-    dropped: bool
-    generated: bool
-    in_primary_key: bool
+    typmod: int = -1
+    dropped: bool = False
+    generated: bool = False
+    in_primary_key: bool = False
+    listed: bool = False
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether a relation that was written while the column was there may lack it."""
+        return self.dropped or self.generated or self.listed
 
 
 def attributes(connection: Connection, oid: int) -> list[Attribute]:
@@ -36,17 +54,22 @@ def attributes(connection: Connection, oid: int) -> list[Attribute]:
     return [Attribute(*row) for row in query(connection, _ATTRIBUTES_SQL, oid)]
 
 
-def present_names(relation: Relation, now: Sequence[Attribute]) -> list[str | None]:
-    """Return what each column of ``relation`` is called by now; None where it is gone, or can't be known."""
+def present_columns(relation: Relation, now: Sequence[Attribute]) -> list[Attribute | None]:
+    """Return what each column of ``relation`` is by now; None where it is gone, or can't be known."""
     live = [attribute for attribute in now if not attribute.dropped]
     if _same_by_name(relation, live):
-        return [column.name for column in relation.columns]
+        by_name = {attribute.name: attribute for attribute in live}
+        return [by_name[column.name] for column in relation.columns]
     plain = [attribute for attribute in live if not attribute.generated]
     if len(live) == len(now) and len(plain) == len(relation.columns):
         # Nothing was ever dropped and nothing is new: they are the same columns, in the same order.
-        return [attribute.name for attribute in plain]
-    types = {attribute.name: attribute.type_oid for attribute in live}
-    return [column.name if types.get(column.name) == column.type_oid else None for column in relation.columns]
+        return list(plain)
+    return _aligned(relation.columns, now)
+
+
+def present_names(relation: Relation, now: Sequence[Attribute]) -> list[str | None]:
+    """Return what each column of ``relation`` is called by now; None where it is gone, or can't be known."""
+    return [None if found is None else found.name for found in present_columns(relation, now)]
 
 
 def _same_by_name(relation: Relation, live: Sequence[Attribute]) -> bool:
@@ -60,6 +83,73 @@ def _same_by_name(relation: Relation, live: Sequence[Attribute]) -> bool:
         return False
     end = max((places[name] for name in wanted), default=-1) + 1
     return [a.name for a in live[:end] if not a.generated or a.name in wanted] == wanted
+
+
+def _aligned(columns: Sequence[Column], now: Sequence[Attribute]) -> list[Attribute | None]:
+    """Return the live place of each column that every good reading agrees on.
+
+    A reading gives each column a place, in order. Before the last of these no live place is left over, unless
+    the relation need not have it: what was added later stands behind.
+    """
+    before = _scores(columns, now)
+    if not columns or max(before[-1].values(), default=_NEVER) <= _NEVER // 2:
+        return [None] * len(columns)
+    best = max(before[-1].values())
+    after = _rest(before, columns, now)
+    found: list[Attribute | None] = []
+    for index in range(len(columns)):
+        good = [
+            place for place, score in before[index].items() if score + after[index][place] >= best - _MARGIN
+        ]
+        only = now[good[0]] if len(good) == 1 else None
+        found.append(None if only is None or only.dropped else only)
+    return found
+
+
+def _scores(columns: Sequence[Column], now: Sequence[Attribute]) -> list[dict[int, int]]:
+    """Return, for each column, the score of the best reading up to it, by the place that it has there."""
+    spare = sum(attribute.may_be_missing for attribute in now)
+    rows: list[dict[int, int]] = []
+    for index, column in enumerate(columns):
+        row = {}
+        for place in range(index, min(index + spare, len(now) - 1) + 1):
+            if index == 0:
+                start = 0 if all(attribute.may_be_missing for attribute in now[:place]) else _NEVER
+            else:
+                start = max((rows[-1].get(p, _NEVER) for p in _places_before(now, place)), default=_NEVER)
+            row[place] = start + _likeness(column, now[place])
+        rows.append(row)
+    return rows
+
+
+def _rest(
+    before: Sequence[dict[int, int]], columns: Sequence[Column], now: Sequence[Attribute]
+) -> list[dict[int, int]]:
+    """Return, for each column, what the best reading scores behind it, by the place that it has there."""
+    rest: list[dict[int, int]] = [dict.fromkeys(before[-1], 0)]
+    for index in range(len(columns) - 2, -1, -1):
+        row = dict.fromkeys(before[index], _NEVER)
+        for place, score in rest[0].items():
+            whole = score + _likeness(columns[index + 1], now[place])
+            for earlier in _places_before(now, place):
+                if earlier in row:
+                    row[earlier] = max(row[earlier], whole)
+        rest.insert(0, row)
+    return rest
+
+
+def _places_before(now: Sequence[Attribute], place: int) -> Sequence[int]:
+    """Return where the column before the one at ``place`` may stand: nothing between must have a column."""
+    first = place - 1
+    while first > 0 and now[first].may_be_missing:
+        first -= 1
+    return range(max(first, 0), place)
+
+
+def _likeness(column: Column, attribute: Attribute) -> int:
+    if attribute.dropped:
+        return 0
+    return _NAME * (attribute.name == column.name) + _TYPE * (attribute.type_oid == column.type_oid)
 
 
 def primary_key_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str, ...] | None:

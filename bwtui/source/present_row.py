@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import psycopg2
 
 from bwtui.pgoutput.copy_text import unescape_copy_line
-from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
+from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.source.connection import Connection, query, quote_identifier, quote_literal, quote_qualified
-from bwtui.source.history import attributes, present_names
+from bwtui.source.history import Attribute, attributes, present_columns
 from bwtui.source.snapshot import copy_out
 
 _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_class c
@@ -39,6 +39,8 @@ select b.name, n.nspname, o.oprname, pg_catalog.format_type(b.oid, -1)
   join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
  where i.indrelid = %s and (i.indisprimary or i.indisreplident)
 """
+#: text, character varying, bpchar.
+_TEXTS = frozenset((25, 1043, 1042))
 #: The table may be altered between the look at the catalog and the query.
 _TRIES = 5
 
@@ -70,9 +72,11 @@ def _read(
     tables = query(connection, _NAME_SQL, relation.oid)
     if not tables:
         return None
-    names = [column.name for column in relation.columns]
-    now = dict(zip(names, present_names(relation, attributes(connection, relation.oid)), strict=True))
-    places = {now[column]: value for column, value in key.items()}
+    present = present_columns(relation, attributes(connection, relation.oid))
+    pairs = list(zip(relation.columns, present, strict=True))
+    names = {column.name: None if found is None else found.name for column, found in pairs}
+    now = {column.name: found.name if found and _reads_as(column, found) else None for column, found in pairs}
+    places = {names[column]: value for column, value in key.items()}
     found = [name for column in wanted if (name := now[column]) is not None]
     if None in places or not found:
         return [UNCHANGED] * len(wanted)
@@ -88,6 +92,11 @@ def _read(
         return None
     fields = iter(unescape_copy_line(lines[0]))
     return [UNCHANGED if now[column] is None else next(fields) for column in wanted]
+
+
+def _reads_as(column: Column, now: Attribute) -> bool:
+    """Say whether the text of a value as it is now is one of the column as it was; any text is a text's."""
+    return column.type_oid in _TEXTS or (column.type_oid, column.typmod) == (now.type_oid, now.typmod)
 
 
 def _equal(column: str, value: bytes, operator: tuple[str, ...] | None) -> str:

@@ -224,15 +224,24 @@ def test_types_that_are_gone(attempts: Attempts, source: Session, database: str)
 def test_unchanged_values_of_columns_that_are_gone(
     attempts: Attempts, source: Session, database: str
 ) -> None:
-    for name in ("renamed", "dropped", "twice", "moved"):
+    value = {name: large() for name in ("renamed", "dropped", "twice", "moved", "replaced", "typed")}
+    for name in value:
         source.run(f"create table {name} (id int primary key, n int, big text)")
         source.run(f"alter table {name} alter big set storage external")
-        source.run(f"insert into {name} values (1, 0, %s)", value := large())
+        source.run(f"insert into {name} values (1, 0, %s)", value[name])
     source.run("alter table twice add more text; alter table twice alter more set storage external")
-    source.run("update twice set more = %s", value)
+    source.run("update twice set more = %s", value["twice"])
+    source.run("alter table replaced add fresh text; alter table replaced alter fresh set storage external")
+    source.run("update replaced set fresh = %s", fresh := large())
+    source.run("alter table typed add raw bytea; alter table typed alter raw set storage external")
+    source.run("update typed set raw = decode(%s, 'hex')", large())
     attempts.succeed(database)
-    for name in ("renamed", "dropped", "twice", "moved"):
+    for name in value:
         source.run(f"update {name} set n = 1")
+    # The new column takes the place of the old one, under its name.
+    source.run("alter table replaced rename big to old; alter table replaced rename fresh to big")
+    source.run("alter table replaced drop old")
+    source.run("alter table typed alter raw type text using 'no bytes', alter big type varchar(9000)")
     source.run("alter table renamed rename big to large; alter table renamed rename id to number")
     source.run("alter table dropped drop big; alter table twice drop big")
     source.run("alter table moved rename to elsewhere; create schema s; alter table elsewhere set schema s")
@@ -240,13 +249,16 @@ def test_unchanged_values_of_columns_that_are_gone(
     source.run("alter table renamed add big text default 'another'")
     status = attempts.succeed(database).status
     mark = {"__escaped": {"unchanged TOAST": "big"}}
-    assert latest(read(attempts, "renamed"))[1,] in (
-        {"id": 1, "n": 1, "big": value},
-        {"id": 1, "n": 1, "big": None} | mark,
-    )
-    assert latest(read(attempts, "moved")) == {(1,): {"id": 1, "n": 1, "big": value}}
+    assert latest(read(attempts, "renamed")) == {(1,): {"id": 1, "n": 1, "big": value["renamed"]}}
+    assert latest(read(attempts, "moved")) == {(1,): {"id": 1, "n": 1, "big": value["moved"]}}
+    replaced = latest(read(attempts, "replaced"))[1,]
+    assert replaced == {"id": 1, "n": 1, "big": None, "fresh": fresh} | mark
+    raw = {"__escaped": {"unchanged TOAST": "raw"}}
+    assert latest(read(attempts, "typed"))[1,] == {"id": 1, "n": 1, "big": value["typed"], "raw": None} | raw
     assert latest(read(attempts, "dropped")) == {(1,): {"id": 1, "n": 1, "big": None} | mark}
-    assert latest(read(attempts, "twice"))[1,] == {"id": 1, "n": 1, "big": None, "more": value} | mark
+    assert (
+        latest(read(attempts, "twice"))[1,] == {"id": 1, "n": 1, "big": None, "more": value["twice"]} | mark
+    )
     assert status["tables"]["public.dropped"]["toast_placeholders"] == 1
 
 

@@ -1,0 +1,73 @@
+"""Which column is which, after a table was altered behind a relay's back."""
+
+import pytest
+
+from bwtui.pgoutput.messages import Column, Relation
+from bwtui.source.history import Attribute, present_names
+
+INT, TEXT = 23, 25
+
+
+def relation(*names: str) -> Relation:
+    """A table as it was: an integer ``id``, and texts."""
+    columns = [Column(name, INT if name == "id" else TEXT, -1, name == "id") for name in names]
+    return Relation(1, "public", "t", "d", tuple(columns))
+
+
+def table(*names: str, listed: bool = False) -> list[Attribute]:
+    """A table as it is: a dash is a column that was dropped, a star in front marks a generated one."""
+    return [
+        Attribute(f"........pg.dropped.{place}........", 0, dropped=True, listed=listed)
+        if name == "-"
+        else Attribute(
+            name.removeprefix("*"),
+            INT if name == "id" else TEXT,
+            generated=name.startswith("*"),
+            listed=listed,
+        )
+        for place, name in enumerate(names, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ("id a b", "id a b", "id a b"),
+        ("id a b", "id a b c", "id a b"),
+        ("id a b", "- id a b", "id a b"),
+        ("id a b", "id x b", "id x b"),
+        ("id a b", "id b a", "id b a"),
+        ("id a c b", "id a - b", "id a - b"),
+        ("id a c b", "- id a - b", "id a - b"),
+        ("id a b", "id - x b", "id x b"),
+        # A new column took the old one's name, and the old one was dropped.
+        ("id a new", "id - a", "id - a"),
+        ("id a new", "- id - a", "id - a"),
+        # a is x by now, b is a, and b is new.
+        ("id a b", "id x a b", "id x a"),
+        # Either a and b changed their names, or a was dropped and made again.
+        ("id a b", "id - b a", "id - -"),
+        ("id a", "id - x", "id -"),
+        ("id a b", "id - -", "id - -"),
+        ("id a b", "id a *s b", "id a b"),
+        ("id a s b", "id a *s - b", "id a s b"),
+        ("id", "- -", "-"),
+        ("id a b", "id", "- - -"),
+        ("", "id", ""),
+    ],
+)
+def test_columns_are_told_by_name_type_and_place(then: str, now: str, expected: str) -> None:
+    found = present_names(relation(*then.split()), table(*now.split()))
+    assert [name or "-" for name in found] == expected.split()
+
+
+def test_a_column_list_may_leave_columns_out() -> None:
+    now = table("id", "hidden", "a", "other", "b", "more", listed=True)
+    assert present_names(relation("id", "a", "b"), now) == ["id", "a", "b"]
+
+
+def test_a_wide_table_is_read_in_no_time() -> None:
+    names = [f"c{number}" for number in range(1_500)]
+    now = table("id", *names[:700], "-", *names[701:], "-", "-", "-")
+    expected = ["id", *names[:700], None, *names[701:]]
+    assert present_names(relation("id", *names), now) == expected
