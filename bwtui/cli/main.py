@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attach": ("bwtui.cli.attach", "Watch a relay that runs already."),
     "status": ("bwtui.cli.status", "Say what the running relays are doing."),
     "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),
+    "open": ("bwtui.cli.open", "Look at a recording, and rewind it."),
     "doctor": ("bwtui.cli.doctor", "Check every precondition, and say how to mend what fails."),
     "slots": ("bwtui.cli.slots", "List and drop replication slots."),
     "schema": ("bwtui.cli.schema", "Say what the schema registry would say, before or after a DDL."),

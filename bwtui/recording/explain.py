@@ -4,16 +4,17 @@ What is kept of a change is small and of bounded size, whatever the rows hold; w
 it again by its position. `_matches` is the seam for whatever finds a key's changes without reading them all.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.change import Change, DeliveryState, Operation
 from bwtui.recording.fields import old_key, old_row
 from bwtui.recording.view import OnProgress, RecordingView
 
-#: Changes that are kept of one key: the first ones, and how many came behind them.
-KEPT = 20_000
+#: Changes that are kept of one key: the last ones, and how many came before them.
+KEPT = 5_000
 #: Changes between two calls of the progress function.
 STEP = 2_000
 _NAMES_LENGTH = 300
@@ -63,9 +64,9 @@ class Story:
     """What became of a key so far; filled while the recording is read."""
 
     key: Key
-    steps: list[Step]
-    #: Changes of the key beyond `KEPT`, which are only counted.
-    beyond: int = 0
+    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=KEPT))
+    #: All changes of the key so far, also those that are not kept.
+    count: int = 0
     read: int = 0
     total: int = 0
     finished: bool = False
@@ -94,9 +95,7 @@ def explain(
     story.total = view.length
     known: _Known | None = None
     for change, role in _matches(_counted(view, story, cancelled, on_progress), story.key):
-        if len(story.steps) >= KEPT:
-            story.beyond += 1
-            continue
+        story.count += 1
         story.steps.append(_step(change, role, known))
         known = _after(change, role, known)
     story.finished = story.read >= view.length

@@ -128,6 +128,18 @@ class Player:
         elif direction < 0 and self.position:
             self.seek(self._view.transaction(self.position - 1)[0])
 
+    def seek_error(self, direction: int) -> None:
+        """Stand at the next error or warning, or at the one before. Raises UsageError when there is none."""
+        times = sorted(round(e.time * MICROS) for e in self._view.errors(self._view.length))
+        if direction > 0:
+            found = next((t for t in times if t > self.time), None)
+        else:
+            found = next((t for t in reversed(times) if t < self.time), None)
+        if found is None:
+            raise UsageError(f"no error or warning {'behind' if direction > 0 else 'before'} this place")
+        self.pause()
+        self.seek_time(found)
+
     def seek_text(self, text: str) -> None:
         """Go where ``text`` says. Raises UsageError when that is nowhere in the recording."""
         view = self._view

@@ -9,7 +9,11 @@ from typing import Literal
 from textual.binding import Binding
 
 Scope = Literal["screen", "list"]
-GROUPS = ("Screens", "View", "Lists", "This terminal")
+#: Where an action makes sense: on a relay that runs, in a recording, or in both.
+Where = Literal["both", "live", "recording"]
+GROUPS = ("Screens", "Recording", "View", "Lists", "This terminal")
+#: Keys of lists that mean the recording's own ends where a list shows the recording itself.
+_ENDS = ("g", "G")
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class Action:
     #: "screen": on every screen; "list": in a list that has the focus.
     scope: Scope = "screen"
     footer: bool = False
+    #: What the footer says where the label is too long for it.
+    short: str = ""
+    where: Where = "both"
 
     @property
     def key_text(self) -> str:
@@ -36,7 +43,13 @@ class Action:
 
 ACTIONS = (
     Action("show('overview')", ("1",), "Overview", "Pipeline from slot to topic, and all tables", "Screens"),
-    Action("show('changes')", ("2",), "Changes", "Live sample of changes, field by field", "Screens"),
+    Action(
+        "show('changes')",
+        ("2",),
+        "Changes",
+        "Changes, field by field: a live sample, or every one of a recording",
+        "Screens",
+    ),
     Action("show('registry')", ("3",), "Registry", "Subjects, ids, versions and schema texts", "Screens"),
     Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints", "Screens"),
     Action(
@@ -50,9 +63,108 @@ ACTIONS = (
         "Freeze the view; the relay and its counters run on",
         "View",
         footer=True,
+        where="live",
+    ),
+    Action("play", ("space",), "Play", "Play, or stand still", "Recording", footer=True, where="recording"),
+    Action("step(-1)", ("left",), "Back one", "One change back", "Recording", where="recording"),
+    Action("step(1)", ("right",), "On one", "One change on", "Recording", where="recording"),
+    Action(
+        "step_transaction(-1)",
+        ("left_square_bracket", "shift+left"),
+        "Transaction back",
+        "To the end of the transaction before",
+        "Recording",
+        where="recording",
     ),
     Action(
-        "filter", ("slash",), "Filter", "Filter rows by a regex; ! in front inverts it", "View", footer=True
+        "step_transaction(1)",
+        ("right_square_bracket", "shift+right"),
+        "Transaction on",
+        "To the end of the next transaction",
+        "Recording",
+        where="recording",
+    ),
+    Action(
+        "speed(-1)",
+        ("less_than_sign",),
+        "Slower",
+        "Half the speed, down to ×¼",
+        "Recording",
+        where="recording",
+    ),
+    Action(
+        "speed(1)",
+        ("greater_than_sign",),
+        "Faster",
+        "Twice the speed, up to ×64",
+        "Recording",
+        where="recording",
+    ),
+    Action(
+        "travel(0)",
+        ("g",),
+        "Beginning",
+        "The recording's beginning; in a list of its own, the first row",
+        "Recording",
+        where="recording",
+    ),
+    Action(
+        "travel(1)",
+        ("G",),
+        "End",
+        "The recording's end; in a list of its own, the last row",
+        "Recording",
+        where="recording",
+    ),
+    Action(
+        "seek",
+        ("colon",),
+        "Go to",
+        "Go to a time, +30s, -5m, an LSN, xid N, N% or #N; so does a click on the timeline",
+        "Recording",
+        footer=True,
+        where="recording",
+    ),
+    Action("error(1)", ("n",), "Next error", "To the next error or warning", "Recording", where="recording"),
+    Action(
+        "error(-1)", ("N",), "Error before", "To the error or warning before", "Recording", where="recording"
+    ),
+    Action(
+        "transaction",
+        ("T",),
+        "Transaction",
+        "All changes of the selected change's transaction",
+        "Recording",
+        footer=True,
+        short="Txn",
+        where="recording",
+    ),
+    Action(
+        "explain",
+        ("x",),
+        "Explain key",
+        "Everything that became of the selected row, change by change",
+        "Recording",
+        footer=True,
+        short="Explain",
+        where="recording",
+    ),
+    Action(
+        "as_of",
+        ("a",),
+        "As of",
+        "The rows of the selected table as they were at this position",
+        "Recording",
+        footer=True,
+        where="recording",
+    ),
+    Action(
+        "filter",
+        ("slash",),
+        "Filter",
+        "Filter rows by a regex, ! in front inverts it; a recording's changes by a query",
+        "View",
+        footer=True,
     ),
     Action(
         "errors_only", ("e",), "Errors only", "Show only what has errors; again for all", "View", footer=True
@@ -92,7 +204,7 @@ ACTIONS = (
         "leave",
         ("q", "ctrl+q", "ctrl+c"),
         "Quit",
-        "Stop the relay, detach, or stay",
+        "Stop the relay, detach, or stay; a recording is just closed",
         "This terminal",
         footer=True,
     ),
@@ -113,7 +225,20 @@ _KEY_NAMES = {
     "tab": "Tab",
     "shift+tab": "Shift+Tab",
     "f1": "F1",
+    "left": "←",
+    "right": "→",
+    "shift+left": "Shift+←",
+    "shift+right": "Shift+→",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "colon": ":",
 }
+
+
+#: Actions that a recording's footer has room for only in wide terminals.
+SPARE = frozenset(("errors_only", "maximise", "sort", "copy"))
 
 
 def show_key(key: str) -> str:
@@ -123,13 +248,31 @@ def show_key(key: str) -> str:
     return _KEY_NAMES.get(key, key)
 
 
+def keys_of(name: str) -> tuple[str, ...]:
+    """Return the keys of an action."""
+    return next(action.keys for action in ACTIONS if action.name == name)
+
+
+def actions(recorded: bool) -> list[Action]:
+    """Return the actions that make sense on a relay that runs, or in a recording."""
+    absent = "live" if recorded else "recording"
+    return [action for action in ACTIONS if action.where != absent]
+
+
+def is_elsewhere(name: str, parameters: tuple[object, ...], recorded: bool) -> bool:
+    """Tell whether an action, as Textual names it, belongs only to the other kind of source."""
+    absent = "live" if recorded else "recording"
+    full = f"{name}({', '.join(map(repr, parameters))})" if parameters else name
+    return any(action.where == absent and action.name == full for action in ACTIONS)
+
+
 def bindings(scope: Scope) -> list[Binding]:
     """Return Textual's bindings of a scope. The first key of an action is the one that the footer shows."""
     return [
         Binding(
             key,
-            action.name,
-            action.label,
+            f"{action.name}('{key}')" if scope == "list" and key in _ENDS else action.name,
+            action.short or action.label,
             show=action.footer and key == action.keys[0],
             key_display=show_key(key),
             tooltip=action.help,
@@ -148,7 +291,8 @@ def docs_table() -> str:
         "Made from `bwtui/tui/actions.py` by `docs/screenshots/make.py`; a test compares them.",
     ]
     for group in GROUPS:
-        lines += ["", f"## {group}", "", "| Key | Does |", "|---|---|"]
+        title = "In a recording" if group == "Recording" else group
+        lines += ["", f"## {title}", "", "| Key | Does |", "|---|---|"]
         for action in ACTIONS:
             if action.group == group:
                 keys = ", ".join(f"`{show_key(key)}`" for key in action.keys)

@@ -20,6 +20,7 @@ from bwtui.tui.screens.dialogs import Ending, HelpScreen, LeaveScreen
 from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
+from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import DataSource, Model, Session
 from bwtui.tui.theme import THEMES
 
@@ -49,7 +50,7 @@ class RelayApp(App[Ending]):
     ) -> None:
         super().__init__()
         self.session = session or Session()
-        self.model = Model(source, clock)
+        self.model = self.make_model(source, clock)
         self.stopping = False
         self._asked_changes = float("-inf")
         self._asked_status = float("-inf")
@@ -57,6 +58,14 @@ class RelayApp(App[Ending]):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = self.session.theme
+
+    def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
+        """Return what samples the source."""
+        return Model(source, clock)
+
+    def table_screen(self, table: str) -> RelayScreen:
+        """Return the screen of one table."""
+        return TableScreen(table)
 
     def on_mount(self) -> None:
         """Start sampling."""
@@ -122,7 +131,7 @@ class RelayApp(App[Ending]):
 
     def open_help(self) -> None:
         """Show all keys."""
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(self.model.recorded))
 
     async def action_quit(self) -> None:
         """Textual's own way out asks as well."""
@@ -137,7 +146,7 @@ class RelayApp(App[Ending]):
         if isinstance(self.screen, LeaveScreen):
             return
         model = self.model
-        running = self.session.live and model.link in ("live", "stale") and not self.stopping
+        running = model.link in ("live", "stale") and not self.stopping
         self.push_screen(LeaveScreen(model.source.name, self.session, running=running), self._leave)
 
     def _leave(self, ending: Ending | None) -> None:
@@ -177,7 +186,7 @@ def run(
 
 
 def run_source(source: DataSource, session: Session) -> int:
-    """Show any source, live or recorded, until the user leaves, and return the exit code."""
+    """Show a relay until the user leaves, and return the exit code."""
     app = RelayApp(source, session)
     ending = app.run()
     if app.return_code:

@@ -5,7 +5,7 @@ from functools import partial
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from bwtui.tui.actions import ACTIONS, Action
+from bwtui.tui.actions import Action, actions
 
 
 class ActionProvider(Provider):
@@ -13,17 +13,21 @@ class ActionProvider(Provider):
 
     async def discover(self) -> Hits:
         """Offer all actions."""
-        for action in ACTIONS:
+        for action in self._actions():
             yield DiscoveryHit(_title(action), self._runner(action), help=action.help)
 
     async def search(self, query: str) -> Hits:
         """Offer the actions that match."""
         matcher = self.matcher(query)
-        for action in ACTIONS:
+        for action in self._actions():
             text = f"{_title(action)} {action.help}"
             score = matcher.match(text)
             if score > 0:
                 yield Hit(score, matcher.highlight(_title(action)), self._runner(action), help=action.help)
+
+    def _actions(self) -> list[Action]:
+        model = getattr(self.app, "model", None)
+        return actions(model is not None and model.recorded)
 
     def _runner(self, action: Action) -> Callable[[], object]:
         namespace = self.screen if action.scope == "screen" else self.focused

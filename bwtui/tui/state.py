@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from bwtui.errors import BwtuiError
+from bwtui.recording.change import Change
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status
 
 #: Points in a sparkline, one a second.
@@ -22,7 +23,7 @@ STALE_AFTER = 3.0
 #: Seconds over which CPU use and the growth of the WAL are averaged.
 WINDOW = 10.0
 
-Link = Literal["connecting", "live", "stale", "gone"]
+Link = Literal["connecting", "live", "stale", "gone", "recorded"]
 
 
 class DataSource(Protocol):
@@ -40,7 +41,7 @@ class DataSource(Protocol):
         """Return every schema known so far."""
 
     async def stop(self) -> None:
-        """Ask a relay to stop cleanly. The UI never calls this when `Session.live` is false."""
+        """Ask a relay to stop cleanly; a recording has nothing to stop."""
 
     async def close(self) -> None:
         """Let go of the source."""
@@ -56,9 +57,26 @@ class Session:
     detachable: bool = True
     #: Samples a second, 1 to 10.
     rate: float = 4.0
-    #: False for a recording: nothing there can be stopped, and its clock is its own.
-    live: bool = True
     theme: str = "bwtui-dark"
+
+
+@dataclass(frozen=True)
+class Playhead:
+    """Where a recording stands; times in Unix microseconds."""
+
+    position: int
+    length: int
+    time: int
+    first_time: int
+    last_time: int
+    playing: bool
+    speed: float
+    #: The length of the idle stretch that is being shortened, in microseconds, or 0.
+    skipping: int
+    #: The last change that has happened; None at the beginning.
+    change: Change | None
+    #: How many of the user's commands have been carried out.
+    commands: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,8 @@ class Picture:
     wal_rate: float | None = None
     changes: tuple[ChangeSample, ...] = ()
     schemas: tuple[SchemaEntry, ...] = ()
+    #: Only of a recording.
+    playhead: Playhead | None = None
 
     @property
     def rows(self) -> int:
@@ -95,6 +115,9 @@ class Picture:
 
 class Model:
     """Samples a source, and holds the live picture and the one that is shown."""
+
+    #: The source is a recording.
+    recorded = False
 
     def __init__(self, source: DataSource, clock: Callable[[], float]) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""Every key that help names does what help says.
+"""Every key that help names does what help says, on a relay; test_recorded_keys.py has the others.
 
 `CHECKS` has one check for every action of the registry; it is run once for every key of that action.
 """
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from textual.command import CommandPalette
 
-from bwtui.tui.actions import ACTIONS, Action
+from bwtui.tui.actions import Action, actions
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.table import TableScreen
@@ -52,6 +52,7 @@ def listing(stage: Stage) -> Listing:
     return found
 
 
+ACTIONS = actions(recorded=False)
 CASES = [pytest.param(a, key, id=f"{a.name}-{key}") for a in ACTIONS for key in a.keys]
 
 

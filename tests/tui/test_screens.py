@@ -277,15 +277,6 @@ async def test_stopping_waits_for_the_relay_to_end() -> None:
     assert stage.app.return_value == "stop"
 
 
-async def test_a_recording_can_only_be_closed() -> None:
-    stage = Stage(session=Session(live=False))
-    async with stage.run((80, 24)) as pilot:
-        await stage.press("q")
-        assert "Stop the relay" not in text(stage.app)
-        await pilot.press("enter")
-    assert stage.app.return_value == "quit"
-
-
 async def test_the_mouse_switches_screens_sorts_selects_and_opens() -> None:
     stage = Stage()
     async with stage.run((120, 30)) as pilot:

@@ -11,7 +11,7 @@ from tests.recorded_shop import AUDIT, ORDERS, PRODUCTS, MemoryRecording, Tape, 
 
 
 def story_of(recording: RecordingView, table: str, *values: bytes) -> Story:
-    story = Story(Key(table, ("id",), values), [])
+    story = Story(Key(table, ("id",), values))
     explain(recording, story)
     return story
 
@@ -21,7 +21,7 @@ def test_every_change_of_a_key_in_order() -> None:
     story = story_of(recording, "public.orders", b"9")
     assert [step.operation for step in story.steps] == ["insert", "update", "update"]
     assert [step.changed for step in story.steps] == ["", "status", "status"]
-    assert [step.previous for step in story.steps] == [None, *(s.position for s in story.steps[:2])]
+    assert [step.previous for step in story.steps] == [None, *(s.position for s in list(story.steps)[:2])]
     assert all(step.state == "acknowledged" and step.offset is not None for step in story.steps)
     assert (story.finished, story.read) == (True, recording.length)
 
@@ -82,7 +82,7 @@ def test_a_table_without_a_key_has_nothing_to_explain() -> None:
 def test_it_can_be_cancelled_and_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STEP", 10)
     told: list[int] = []
-    story = Story(Key("public.orders", ("id",), (b"9",)), [])
+    story = Story(Key("public.orders", ("id",), (b"9",)))
     explain(shop_recording(), story, lambda: len(told) == 3, lambda done, total: told.append(done))
     assert told == [10, 20, 30, 30]
     assert not story.finished
@@ -91,13 +91,14 @@ def test_it_can_be_cancelled_and_says_how_far_it_is(monkeypatch: pytest.MonkeyPa
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT", 2)
     story = story_of(shop_recording(), "public.orders", b"9")
-    assert (len(story.steps), story.beyond) == (2, 1)
+    assert (len(story.steps), story.count) == (2, 3)
+    assert [step.changed for step in story.steps] == ["status", "status"], "the last ones"
 
 
 def test_a_damaged_recording_tells_where() -> None:
     recording = shop_recording()
     recording.damaged_at = 50
-    story = Story(Key("public.orders", ("id",), (b"9",)), [])
+    story = Story(Key("public.orders", ("id",), (b"9",)))
     with pytest.raises(DamagedRecording, match="at byte"):
         explain(recording, story)
     assert story.steps, "what is whole is kept"

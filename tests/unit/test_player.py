@@ -257,3 +257,13 @@ def test_every_way_through_the_shop_ends_at_the_end(clock: Clock) -> None:
         seen.append(player.position)
     assert seen == sorted(seen)
     assert seen[-1] == recording.length
+
+
+def test_steps_by_errors(clock: Clock) -> None:
+    player = Player(shop_recording(), clock)
+    with pytest.raises(UsageError, match="no error or warning behind"):
+        player.seek_error(1)
+    player.seek_error(-1)
+    assert player.time == round(player._view.errors(player._view.length)[0].time * SECOND)
+    with pytest.raises(UsageError, match="no error or warning before"):
+        player.seek_error(-1)

@@ -1,28 +1,33 @@
 """What every screen has: header, filter line, footer, and the actions on the selected row."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import ActiveBinding, BindingType
 from textual.containers import Container
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
-from bwtui.tui.actions import bindings
+from bwtui.tui.actions import SPARE, bindings, is_elsewhere
 from bwtui.tui.filtering import Filter
+from bwtui.tui.screens.transport import TransportActions
 from bwtui.tui.state import Picture
+from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.header import Header
 from bwtui.tui.widgets.listing import Listing
+from bwtui.tui.widgets.seek_bar import SeekBar
+from bwtui.tui.widgets.transport import Transport
 
 if TYPE_CHECKING:
     from bwtui.tui.app import RelayApp
 
 
-class RelayScreen(Screen[None]):
+class RelayScreen(TransportActions, Screen[None]):
     """A screen over the picture of a relay; subclasses fill the body and paint it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
@@ -40,7 +45,10 @@ class RelayScreen(Screen[None]):
         yield Header()
         with Container(id="body"):
             yield from self.body()
-        yield FilterBar()
+        yield self.filter_bar()
+        if self.relay.model.recorded:
+            yield SeekBar()
+            yield Transport()
         yield Footer(show_command_palette=False, compact=True)
 
     # What a subclass provides.
@@ -52,6 +60,10 @@ class RelayScreen(Screen[None]):
     def paint(self, picture: Picture) -> None:
         """Show a picture, touching only what changed."""
         raise NotImplementedError
+
+    def filter_bar(self) -> FilterBar:
+        """Return the line where a filter is typed."""
+        return FilterBar()
 
     def main_grid(self) -> Grid:
         """Return the list that filter, sort and copy act on."""
@@ -93,6 +105,8 @@ class RelayScreen(Screen[None]):
         self.set_class(model.link in ("gone", "stale"), "-stale")
         self.set_class(model.paused is not None, "-paused")
         self.query_one(Header).show(model, self.mode, self.crumbs(), self.relay.stopping)
+        if model.picture.playhead is not None:
+            self.query_one(Transport).show(model.picture.playhead)
         self.paint(model.picture)
 
     # Actions: views.
@@ -143,9 +157,13 @@ class RelayScreen(Screen[None]):
             other.set_class(other not in keep, "-folded")
 
     def action_back(self) -> None:
-        """Undo one step: filter, maximised panel, or screen."""
+        """Undo one step: the focus on a detail, filter, maximised panel, or screen."""
         bar = self.query_one(FilterBar)
-        if bar.display or self.current_filter():
+        if self.close_seek_bar():
+            return
+        if isinstance(self.focused, Detail):
+            self.main_grid().focus()
+        elif bar.display or self.is_filtered():
             bar.clear()
         elif self.has_class("-maximised"):
             self._restore()
@@ -154,6 +172,20 @@ class RelayScreen(Screen[None]):
 
     def go_back(self) -> None:
         """Leave this screen; the first one of a mode stays."""
+
+    @property
+    def active_bindings(self) -> dict[str, ActiveBinding]:
+        """The bindings that hold here; a recording's footer leaves some to help where room is short."""
+        found = super().active_bindings
+        if self.relay.model.recorded and self.app.size.width < 120:
+            for key, active in found.items():
+                if active.binding.action in SPARE:
+                    found[key] = active._replace(binding=replace(active.binding, show=False))
+        return found
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave out what makes sense only live, or only in a recording."""
+        return not is_elsewhere(action, parameters, self.relay.model.recorded)
 
     # Actions: lists.
 
@@ -165,6 +197,10 @@ class RelayScreen(Screen[None]):
         """Return the filter of the main list."""
         grid = self.main_grid()
         return grid.filter if isinstance(grid, Listing) else Filter()
+
+    def is_filtered(self) -> bool:
+        """Tell whether a filter is at work."""
+        return bool(self.current_filter())
 
     def apply_filter(self, new: Filter) -> None:
         """Filter the main list."""

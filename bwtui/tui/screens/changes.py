@@ -65,3 +65,8 @@ class ChangesScreen(RelayScreen):
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Go into the selected change's fields."""
         self.query_one(ChangeDetail).focus()
+
+    def action_follow(self) -> None:
+        """Follow the newest change again, from within a change's fields too."""
+        self.main_grid().focus()
+        self.main_grid().action_last()

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Label, Static
 
-from bwtui.tui.actions import ACTIONS, GROUPS, Action
+from bwtui.tui.actions import GROUPS, Action, actions
 from bwtui.tui.state import Session
 
 Ending = Literal["stop", "detach", "quit"]
@@ -22,21 +22,25 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,q,question_mark,f1,enter", "dismiss", "Close", key_display="Esc"),
     ]
 
+    def __init__(self, recorded: bool) -> None:
+        super().__init__()
+        self._recorded = recorded
+
     def compose(self) -> ComposeResult:
         """Make the text."""
         with VerticalScroll(id="help") as box:
-            box.border_title = "Keys"
+            box.border_title = "Keys in a recording" if self._recorded else "Keys"
             box.border_subtitle = "Esc closes · Ctrl+P finds any action by name"
-            yield Static(help_text())
+            yield Static(help_text(self._recorded))
 
 
-def help_text() -> Content:
+def help_text(recorded: bool) -> Content:
     """Return the keys, group by group."""
     lines: list[Content] = []
     for group in GROUPS:
-        lines.append(Content.styled(group, "bold $primary"))
-        lines += [_line(action) for action in ACTIONS if action.group == group]
-        lines.append(Content(""))
+        found = [_line(action) for action in actions(recorded) if action.group == group]
+        if found:
+            lines += [Content.styled(group, "bold $primary"), *found, Content("")]
     return Content("\n").join(lines[:-1])
 
 
@@ -45,7 +49,7 @@ def _line(action: Action) -> Content:
 
 
 class LeaveScreen(ModalScreen[Ending | None]):
-    """Stop the relay, detach from it, or stay; for a recording or a dead relay only quit."""
+    """Stop the relay, detach from it, or stay; for a dead relay only quit."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,c", "choose('stay')", "Stay"),

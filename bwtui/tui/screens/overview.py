@@ -6,7 +6,6 @@ from typing import ClassVar
 from textual.widget import Widget
 
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.pipeline import Pipeline
@@ -27,6 +26,10 @@ class OverviewScreen(RelayScreen):
         self.query_one(Pipeline).show(picture)
         self.query_one(TableList).show(picture)
 
+    def selected_table(self) -> str | None:
+        """Return the table under the cursor."""
+        return self.main_grid().cursor_key
+
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Drill into a table."""
-        self.app.push_screen(TableScreen(event.key))
+        self.app.push_screen(self.relay.table_screen(event.key))

@@ -35,14 +35,7 @@ class TableScreen(RelayScreen):
 
     def paint(self, picture: Picture) -> None:
         """Show a picture."""
-        table = picture.status.tables.get(self.table) if picture.status else None
-        facts = self.query_one("#facts", Detail)
-        schemas = tuple(s for s in picture.schemas if s.table == self.table)
-        if table is None:
-            facts.show(None, Content.styled("The relay does not know this table any more", "$warning"))
-        else:
-            content = _facts(table, schemas, picture.rates.get(self.table, ()), self.has_class("-wide"))
-            facts.show(content.markup, content)
+        show_facts(self, self.table, picture)
         self.main_grid().show(picture)
 
     def main_grid(self) -> ChangeList:
@@ -76,6 +69,29 @@ class TableScreen(RelayScreen):
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Go into the selected change's fields."""
         self.query_one(ChangeDetail).focus()
+
+    def action_follow(self) -> None:
+        """Follow the newest change again, from within a change's fields too."""
+        self.main_grid().focus()
+        self.main_grid().action_last()
+
+
+def show_facts(screen: RelayScreen, name: str, picture: Picture) -> None:
+    """Paint the facts about a table."""
+    table = picture.status.tables.get(name) if picture.status else None
+    facts = screen.query_one("#facts", Detail)
+    schemas = tuple(s for s in picture.schemas if s.table == name)
+    if table is None:
+        recorded = picture.playhead is not None
+        nothing = (
+            "Nothing of this table has happened up to here"
+            if recorded
+            else ("The relay does not know this table any more")
+        )
+        facts.show(None, Content.styled(nothing, "$warning"))
+    else:
+        content = _facts(table, schemas, picture.rates.get(name, ()), screen.has_class("-wide"))
+        facts.show(content.markup, content)
 
 
 def _facts(

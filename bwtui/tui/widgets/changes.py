@@ -1,11 +1,16 @@
 """The live sample of changes: a list that follows the tail, and one change field by field."""
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
+from textual.binding import Binding, BindingType
 
 from bwtui.relay.status import ChangeSample, FieldChange
 from bwtui.tui import figures
+from bwtui.tui.actions import keys_of
 from bwtui.tui.filtering import Filter
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column, Row
@@ -22,12 +27,13 @@ COLUMNS = (
     Column("fields", "Changed", 18, drop=5, grow=60),
 )
 #: Sign and tone of every operation.
-_OPERATIONS = {
+OPERATIONS = {
     "insert": ("+", "good"),
     "update": ("~", "warn"),
     "delete": ("-", "bad"),
     "truncate": ("✗", "bad"),
     "snapshot": ("·", "muted"),
+    "cleanup": ("·", "muted"),
 }
 #: Sign, theme colour and words of every mark of a field.
 _MARKS = {
@@ -108,6 +114,7 @@ class ChangeList(Grid):
             self._drawn = drawn
             chosen = [c for c in self._source if self._passes(c)]
             self._shown = {str(c.sequence): c for c in chosen}
+            self.empty_text = self._reason_for_nothing()
             self.set_rows([change_row(c, self.table is None) for c in chosen], tail=self.following)
         self._explain()
 
@@ -118,6 +125,15 @@ class ChangeList(Grid):
             return False
         text = f"{change.operation} {change.table} {change.key} {change.lsn} {change.xid}"
         return not self.filter or self.filter.passes(text)
+
+    def _reason_for_nothing(self) -> str:
+        if not self._source:
+            return "no changes yet"
+        if self.only is not None:
+            return "no changes of tables with errors among the sampled ones; e shows all"
+        if self.filter:
+            return "no sampled changes match; Esc clears the filter"
+        return "no changes of this table among the sampled ones yet"
 
     def _explain(self) -> None:
         parts = [self.filter.describe(), "errors only" if self.only is not None else ""]
@@ -132,7 +148,11 @@ class ChangeList(Grid):
 
 
 class ChangeDetail(Detail):
-    """One change, decoded field by field, before and after."""
+    """One change, decoded field by field, before and after; End follows, as the list beside it says."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, "screen.follow", show=False) for key in keys_of("last")
+    ]
 
     def __init__(self) -> None:
         super().__init__(id="change", title="Change")
@@ -147,7 +167,7 @@ class ChangeDetail(Detail):
 
 def change_row(change: ChangeSample, with_table: bool) -> Row:
     """Return a change as a row."""
-    sign, tone = _OPERATIONS.get(change.operation, (" ", ""))
+    sign, tone = OPERATIONS.get(change.operation, (" ", ""))
     changed = ", ".join(f.name for f in change.fields if f.mark == "changed")
     cells = [
         Cell(figures.precise_clock(change.commit_time), "muted"),
@@ -165,7 +185,7 @@ def change_row(change: ChangeSample, with_table: bool) -> Row:
 
 def _change(change: ChangeSample, colours: dict[str, str]) -> RenderableType:
     quiet = colours["quiet"]
-    sign, _ = _OPERATIONS.get(change.operation, (" ", ""))
+    sign, _ = OPERATIONS.get(change.operation, (" ", ""))
     head = Text.assemble(
         (f"{sign} {change.operation} {change.table}", "bold"),
         ("  key ", quiet),
@@ -175,22 +195,23 @@ def _change(change: ChangeSample, colours: dict[str, str]) -> RenderableType:
         ("committed ", quiet), figures.precise_clock(change.commit_time), ("  xid ", quiet), str(change.xid),
         ("  lsn ", quiet), change.lsn, ("  topic ", quiet), change.topic,
     )  # fmt: skip
-    return Group(head, place, "", _fields(change, colours))
+    return Group(head, place, "", fields_table(change.operation, change.fields, colours))
 
 
-def _fields(change: ChangeSample, colours: dict[str, str]) -> Table:
+def fields_table(operation: str, fields: Sequence[FieldChange], colours: dict[str, str]) -> Table:
+    """Return a change's columns, before and after, with their marks."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
     table.add_column("", width=1)
     table.add_column("Field", max_width=24, overflow="fold")
-    both = change.operation == "update"
-    if both or change.operation == "delete":
+    both = operation == "update"
+    if both or operation == "delete":
         table.add_column("Before", overflow="fold")
-    if change.operation != "delete":
+    if operation != "delete":
         table.add_column("After", overflow="fold")
     if both:
         table.add_column("", overflow="fold")
-    for field in change.fields:
-        table.add_row(*_field(field, change.operation, colours))
+    for field in fields:
+        table.add_row(*_field(field, operation, colours))
     return table
 
 

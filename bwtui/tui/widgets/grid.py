@@ -65,7 +65,11 @@ class Grid(ScrollView, can_focus=True):
         self.rows: list[Row] = []
         self.empty_text = ""
         self.sort_mark: tuple[str, bool] | None = None
+        #: Rows behind this one are painted as not there yet; None for no such row.
+        self.fade_behind: int | None = None
         self._cursor = 0
+        #: The row that the user chose: it is selected again when a filter lets it pass again.
+        self._wanted: str | None = None
         self._tail = False
         self._remark = ""
         self._hover = -1
@@ -111,7 +115,9 @@ class Grid(ScrollView, can_focus=True):
             self._cursor = max(len(self.rows) - 1, 0)
             self.scroll_end(animate=False, immediate=True, force=True)
         else:
-            self._cursor = self._find(key)
+            self._cursor = self._find(key, old)
+        if tail:
+            self._wanted = None
         if self.cursor_key != key:
             self.post_message(self.Highlighted(self, self.cursor_key))
 
@@ -135,6 +141,7 @@ class Grid(ScrollView, can_focus=True):
             return
         before = self._cursor
         self._cursor = min(max(index, 0), len(self.rows) - 1)
+        self._wanted = self.cursor_key
         top, page = self.scroll_offset.y, self._page
         if self._cursor < top:
             self.scroll_to(y=self._cursor, animate=False, immediate=True, force=True)
@@ -169,11 +176,17 @@ class Grid(ScrollView, can_focus=True):
         """Move one page down."""
         self._step(self._page)
 
-    def action_first(self) -> None:
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave g and G to the screen where they mean the ends of a recording."""
+        if action in ("first", "last") and parameters:
+            return not getattr(self.screen, "takes_ends", False)
+        return True
+
+    def action_first(self, key: str = "") -> None:
         """Move to the first row."""
         self._step(-len(self.rows))
 
-    def action_last(self) -> None:
+    def action_last(self, key: str = "") -> None:
         """Move to the last row."""
         self.move_to(len(self.rows) - 1)
         self.post_message(self.Moved(self, to_end=True))
@@ -253,14 +266,21 @@ class Grid(ScrollView, can_focus=True):
         segments = [Segment("  ", style)]
         for placed in self._placed:
             column = self.columns[placed.column]
-            title = column.title
+            mark = " "
             if self.sort_mark and self.sort_mark[0] == column.key:
-                title = title[: placed.width - 1] + ("↓" if self.sort_mark[1] else "↑")
-            segments.append(Segment(fit_text(title, placed.width, column.align) + " ", style))
+                mark = "↓" if self.sort_mark[1] else "↑"
+            title = column.title[: placed.width]
+            if column.align == "left":
+                # Right behind the title; otherwise in the gap between the columns, so that no letter goes.
+                text = (title + mark).ljust(placed.width + 1)
+            else:
+                text = title.rjust(placed.width) + mark
+            segments.append(Segment(text, style))
         return Strip(segments)
 
     def _row(self, index: int, base: Style) -> Strip:
         row, at_cursor = self.rows[index], index == self._cursor
+        faded = self.fade_behind is not None and index > self.fade_behind
         if at_cursor:
             # Without the focus the cursor keeps its sign but not its colour.
             base = base + self._tone("cursor") if self.has_focus else base
@@ -270,7 +290,8 @@ class Grid(ScrollView, can_focus=True):
         for placed in self._placed:
             cell = row.cells[placed.column]
             text = fit_text(cell.text, placed.width, self.columns[placed.column].align) + " "
-            segments.append(Segment(text, base + self._tone(cell.tone) if cell.tone else base))
+            tone = "muted" if faded else cell.tone
+            segments.append(Segment(text, base + self._tone(tone) if tone else base))
         strip = Strip(segments)
         return strip.extend_cell_length(self.size.width, base)
 
@@ -289,10 +310,16 @@ class Grid(ScrollView, can_focus=True):
         self.move_to(self._cursor + rows)
         self.post_message(self.Moved(self, to_end=False))
 
-    def _find(self, key: str | None) -> int:
-        for index, row in enumerate(self.rows):
-            if row.key == key:
-                return index
+    def _find(self, key: str | None, old: Sequence[Row]) -> int:
+        """Return the row that the user chose, or the one selected before, or what was nearest to that."""
+        places = {row.key: index for index, row in enumerate(self.rows)}
+        for wanted in (self._wanted, key):
+            if wanted in places:
+                return places[wanted]
+        for distance in range(1, len(old)):
+            for near in (self._cursor - distance, self._cursor + distance):
+                if 0 <= near < len(old) and old[near].key in places:
+                    return places[old[near].key]
         return min(self._cursor, max(len(self.rows) - 1, 0))
 
     def _set_hover(self, row: int) -> None:

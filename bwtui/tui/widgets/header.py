@@ -1,12 +1,15 @@
 """The two lines on top: what this is, how it is, where you are; and a third one when something is wrong."""
 
+from datetime import datetime
+
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 
 from bwtui.relay import outcome
+from bwtui.relay.status import Status
 from bwtui.tui import figures, judgement
-from bwtui.tui.state import Link, Model
+from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.widgets.line import Line
 
 _TABS = (("overview", "Overview"), ("changes", "Changes"), ("registry", "Registry"), ("errors", "Errors"))
@@ -41,9 +44,10 @@ def _identity(model: Model, width: int) -> Content:
     name = model.source.name
     if width < 100 and len(name) > 11:
         name = name[:10] + "…"
-    parts: list[tuple[str, str] | str] = [
-        (" bwtui ", "bold $primary"),
-        (f"{name}  ", "bold"),
+    parts: list[tuple[str, str] | str] = [(" bwtui ", "bold $primary"), (f"{name}  ", "bold")]
+    if model.recorded:
+        return Content.assemble(*parts, (" A RECORDING ", "bold reverse $warning"))
+    parts += [
         (f"{verdict.mark} {verdict.word}", f"bold {_TONES[verdict.tone]}"),
     ]
     status = model.live.status
@@ -89,6 +93,9 @@ def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
 
 def _news(model: Model, stopping: bool) -> Content:
     status = model.live.status
+    head = model.picture.playhead
+    if head is not None and status is not None:
+        return _as_of(head, status)
     if model.link == "gone" and status is not None:
         last = outcome.read(model.source.name)
         code = last.exit_code if last is not None else status.exit_code
@@ -112,9 +119,21 @@ def _news(model: Model, stopping: bool) -> Content:
     return Content.styled(status.detail, "$quiet")
 
 
+def _as_of(head: Playhead, status: Status) -> Content:
+    """Say of which moment the figures are, and what the relay was doing then."""
+    when = datetime.fromtimestamp(head.time / 1_000_000).strftime("%Y-%m-%d %H:%M:%S")
+    state = judgement.of_state(status.state).word.lower()
+    doing = f" · relay was {state}" + (f": {status.detail}" if status.detail else "")
+    return Content.assemble((f"as of {when}", "bold $primary"), (doing, "$quiet"))
+
+
 def _trouble(model: Model) -> Content | None:
     """Return the last error and what to do, when the relay is gone or has failed."""
     status = model.live.status
+    if model.recorded and model.failure is not None:
+        return Content.styled(f" ✗ {model.failure}", "$error")
+    if model.recorded:
+        return None
     if status is None:
         advice = model.failure.hint if model.failure else None
         return Content.styled(f" → {advice}", "$warning") if advice else None

@@ -1,0 +1,304 @@
+"""A recording as a source of pictures: the same as a relay's, as of where its player stands.
+
+Whatever reads the recording runs in threads. One thread plays and paints pictures; another one answers what
+takes longer, each with a view of its own, since a view is not made for two threads.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from bwtui.errors import BwtuiError, DamagedRecording
+from bwtui.recording.change import Change
+from bwtui.recording.player import Player
+from bwtui.recording.target import MICROS
+from bwtui.recording.view import RecordingView, TableCounts
+from bwtui.relay.status import ChangeSample, SchemaEntry, Status, TableStatus
+from bwtui.tui import judgement
+from bwtui.tui.seconds import Seconds
+from bwtui.tui.state import Link, Model, Picture, Playhead
+
+T = TypeVar("T")
+Command = Callable[[Player], None]
+#: Told what became of a command.
+Then = Callable[[BwtuiError | None], None]
+#: Recorded seconds over which CPU use and the growth of the WAL are averaged.
+_WINDOW = 10
+
+
+class RecordingSource:
+    """Answers as a relay does, as of the player's position."""
+
+    def __init__(
+        self,
+        view: RecordingView,
+        reopen: Callable[[], RecordingView],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = view.name
+        self.view = view
+        self.reopen = reopen
+        self.player = Player(view, clock)
+        self._clock = clock
+        self._commands: deque[tuple[Command, Then | None]] = deque()
+        self._asked = 0
+        self._done = 0
+        self._seconds = Seconds(view)
+        self._pages = ThreadPoolExecutor(1, "player")
+        self._searches = ThreadPoolExecutor(1, "search")
+        self._second_view: RecordingView | None = None
+        self._picture = Picture()
+        #: The damage that keeps the last picture from being made anew, and the first that was met at all.
+        self.failure: BwtuiError | None = None
+        self.damage: BwtuiError | None = None
+
+    # What the screens ask for.
+
+    def command(self, command: Command, then: Then | None = None) -> int:
+        """Have the player do something with the next picture; return the command's number."""
+        self._commands.append((command, then))
+        self._asked += 1
+        return self._asked
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there are commands that no picture shows yet."""
+        return bool(self._commands)
+
+    async def picture(self) -> tuple[Picture, list[Callable[[], None]]]:
+        """Carry out the commands, play on, and return the picture, and what to tell who gave the commands.
+
+        Damage is kept in ``damage``; the picture is then the last one.
+        """
+        return await self._run(self._pages, self._next_picture)
+
+    async def search(self, question: Callable[[RecordingView], T]) -> T:
+        """Answer a question that is soon answered, one after the other. Raises DamagedRecording."""
+        return await self._run(self._searches, lambda: self._noted(lambda: question(self._searched())))
+
+    async def study(self, question: Callable[[RecordingView], T]) -> T:
+        """Answer a question that may take minutes, beside all others. Raises DamagedRecording."""
+
+        def ask() -> T:
+            view = self.reopen()
+            try:
+                return question(view)
+            finally:
+                view.close()
+
+        return await asyncio.to_thread(self._noted, ask)
+
+    async def timeline(self, buckets: int) -> list[tuple[int, int]]:
+        """Return changes and errors in stretches of equal time."""
+        return await self._run(
+            self._pages, lambda: [(b.changes, b.errors) for b in self.view.timeline(buckets)]
+        )
+
+    async def transaction(self, position: int) -> tuple[int, int]:
+        """Return where the transaction of a change begins and ends."""
+        return await self._run(self._pages, lambda: self.view.transaction(position))
+
+    # What a relay answers.
+
+    async def status(self) -> Status:
+        """Return the status as of the position."""
+        status = (await self.picture())[0].status
+        assert status is not None
+        return status
+
+    async def changes(self, after: int) -> list[ChangeSample]:
+        """Return nothing: the screens of a recording read the changes around the position themselves."""
+        return []
+
+    async def schemas(self) -> list[SchemaEntry]:
+        """Return the schemas as of the position."""
+        return list((await self.picture())[0].schemas)
+
+    async def stop(self) -> None:
+        """Do nothing: nothing runs."""
+
+    async def close(self) -> None:
+        """Close the files, once nobody reads them any more."""
+        self._pages.shutdown(wait=True, cancel_futures=True)
+        self._searches.shutdown(wait=True, cancel_futures=True)
+        self.view.close()
+        if self._second_view is not None:
+            self._second_view.close()
+
+    # In the threads.
+
+    @staticmethod
+    async def _run(pool: ThreadPoolExecutor, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(pool, function)
+
+    def _searched(self) -> RecordingView:
+        if self._second_view is None:
+            self._second_view = self.reopen()
+        return self._second_view
+
+    def _next_picture(self) -> tuple[Picture, list[Callable[[], None]]]:
+        told = self._carry_out()
+        self.failure = None
+        try:
+            self._play_on()
+        except DamagedRecording as error:
+            self.player.pause()
+            self.failure = error
+            self.damage = self.damage or error
+        return self._picture, told
+
+    def _play_on(self) -> None:
+        self.player.advance()
+        shown, now = self._picture.playhead, self._playhead(None)
+        if shown is None or replace(shown, change=None, commands=0) != now or not self._seconds.complete:
+            self._picture = self._paint()
+        elif shown.commands != self._done:
+            self._picture = replace(self._picture, playhead=replace(shown, commands=self._done))
+
+    def _noted(self, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except DamagedRecording as error:
+            self.damage = self.damage or error
+            raise
+
+    def _carry_out(self) -> list[Callable[[], None]]:
+        told: list[Callable[[], None]] = []
+        while self._commands:
+            command, then = self._commands.popleft()
+            error: BwtuiError | None = None
+            try:
+                command(self.player)
+            except BwtuiError as failed:
+                error = failed
+            self._done += 1
+            if then is not None:
+                told.append(_bound(then, error))
+        return told
+
+    def _paint(self) -> Picture:
+        view, player = self.view, self.player
+        position = player.position
+        change = next(view.changes(position - 1, position), None) if position else None
+        rates, delivered, now = self._seconds.look(player.time)
+        status = status_at(view, position, player.time, now)
+        earlier = view.status(view.at_time(player.time - _WINDOW * MICROS)) if position else {}
+        cpu, wal = _growth(earlier, status)
+        return Picture(
+            status=status,
+            received=self._clock(),
+            rates=rates,
+            delivered=delivered,
+            cpu=cpu,
+            wal_rate=wal,
+            schemas=tuple(view.schemas(position)),
+            playhead=replace(self._playhead(change), commands=self._done),
+        )
+
+    def _playhead(self, change: Change | None) -> Playhead:
+        view, player = self.view, self.player
+        ends = (view.length, player.time, view.first_time, view.last_time)
+        return Playhead(player.position, *ends, player.playing, player.speed, player.skipping, change)
+
+
+class RecordedModel(Model):
+    """The pictures of a recording; what they show is as old as it is, and never stale."""
+
+    recorded = True
+
+    def __init__(self, source: RecordingSource, clock: Callable[[], float]) -> None:
+        super().__init__(source, clock)
+        self.recording = source
+
+    @property
+    def link(self) -> Link:
+        """A recording is neither live nor gone."""
+        return "recorded" if self.live.status is not None else "connecting"
+
+    async def sample_status(self) -> None:
+        """Take the next picture; damage is remembered, and the last picture stays."""
+        picture, told = await self.recording.picture()
+        self.failure = self.recording.failure
+        self.live = picture
+        for tell in told:
+            tell()
+
+    async def sample_changes(self) -> None:
+        """Do nothing: the screens read changes themselves."""
+
+    async def sample_schemas(self) -> None:
+        """Do nothing: they come with the status."""
+
+
+def status_at(view: RecordingView, position: int, time: int, rates: Mapping[str, float]) -> Status:
+    """Return the relay's status as of a position, with tables counted from the recording itself."""
+    recorded = view.status(position)
+    source = view.source
+    errors = view.errors(position)
+    counts = view.counts(position)
+    if recorded:
+        status = Status.from_json({**recorded, "tables": {}, "errors": []})
+    else:
+        status = Status("starting", view.name, source.slot, detail="nothing is recorded yet")
+    troubled: dict[str | None, int] = {}
+    for entry in errors:
+        if not judgement.is_warning(entry):
+            troubled[entry.table] = troubled.get(entry.table, 0) + entry.count
+    tables = {
+        name: _table(table, rates.get(name, 0.0), troubled.get(name, 0)) for name, table in counts.items()
+    }
+    return replace(
+        status,
+        name=view.name,
+        slot=status.slot or source.slot,
+        time=time / MICROS,
+        publication=status.publication or source.publication,
+        database=status.database or source.database,
+        broker=status.broker or source.broker,
+        registry=status.registry or source.registry,
+        server_version=status.server_version or source.server_version,
+        tables=tables,
+        errors=tuple(errors),
+    )
+
+
+def _table(counts: TableCounts, rate: float, errors: int) -> TableStatus:
+    unkeyed = () if counts.key_columns else ("unkeyed: messages have no key",)
+    return TableStatus(
+        topic=counts.topic,
+        snapshot_rows=counts.snapshot_rows,
+        inserts=counts.inserts,
+        updates=counts.updates,
+        deletes=counts.deletes,
+        truncates=counts.truncates,
+        messages=counts.messages,
+        bytes=counts.bytes,
+        rows_per_second=rate,
+        errors=errors,
+        dead_letters=counts.dropped,
+        key_schema_id=counts.key_schema_id,
+        value_schema_id=counts.value_schema_id,
+        snapshot_state="done" if counts.snapshot_rows else "none",
+        key_columns=counts.key_columns,
+        notes=unkeyed,
+    )
+
+
+def _growth(earlier: dict[str, Any], status: Status) -> tuple[float | None, float | None]:
+    """Return CPU use and the WAL's growth a second, averaged over the last seconds."""
+    if not earlier:
+        return None, None
+    before = Status.from_json({**earlier, "tables": {}, "errors": []})
+    seconds = status.time - before.time
+    if seconds < 1 or before.pid != status.pid:
+        return None, None
+    wal = float(status.server_lsn - before.server_lsn)
+    return max(status.cpu_seconds - before.cpu_seconds, 0.0) / seconds, max(wal, 0.0) / seconds
+
+
+def _bound(then: Then, error: BwtuiError | None) -> Callable[[], None]:
+    return lambda: then(error)

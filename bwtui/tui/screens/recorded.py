@@ -1,0 +1,211 @@
+"""The screens over a recording's changes: all of them, those of one table, and those of one transaction."""
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.containers import Container
+from textual.content import Content
+from textual.widget import Widget
+
+from bwtui.errors import BwtuiError
+from bwtui.recording.change import Change
+from bwtui.recording.view import RecordingView
+from bwtui.recording.window import Bounds
+from bwtui.tui import figures
+from bwtui.tui.playback import RecordedModel
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.table import show_facts
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.filter_bar import FilterBar
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.query_bar import QueryBar
+from bwtui.tui.widgets.recorded_change import RecordedDetail
+from bwtui.tui.widgets.recorded_changes import RecordedChanges
+from bwtui.tui.widgets.transport import moment
+
+#: Changes of a transaction that are counted for its heading.
+_COUNTED = 20_000
+
+
+class RecordedPair(RelayScreen):
+    """A list of recorded changes, and the selected one in full."""
+
+    def filter_bar(self) -> FilterBar:
+        """Return the line where a query is typed."""
+        model = self.relay.model
+        assert isinstance(model, RecordedModel)
+        return QueryBar(model.recording.view.last_time)
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture."""
+        self.main_grid().show(picture)
+
+    def main_grid(self) -> RecordedChanges:
+        """Return the list of changes."""
+        return self.query_one(RecordedChanges)
+
+    def selected_change(self) -> Change | None:
+        """Return the change under the cursor."""
+        return self.main_grid().selected()
+
+    def is_filtered(self) -> bool:
+        """Tell whether a query is at work."""
+        return self.main_grid().is_filtered
+
+    def row_text(self) -> str:
+        """Return the selected change with its fields."""
+        return self.main_grid().copy_text()
+
+    def action_back(self) -> None:
+        """Stop a search first."""
+        if not self.main_grid().stop_searching():
+            super().action_back()
+
+    def action_errors_only(self) -> None:
+        """Show only what was dropped, refused or never confirmed, or all."""
+        self.main_grid().toggle_errors_only()
+
+    def action_sort(self) -> None:
+        """Say why there is nothing to sort."""
+        self.notify("Changes stay in the order of their commits", timeout=3)
+
+    action_reverse = action_sort
+
+    def on_query_bar_asked(self, event: QueryBar.Asked) -> None:
+        """Show what the query finds."""
+        query = event.query
+        self.main_grid().set_query(query.text if query else "", query.matches if query else None)
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected change."""
+        self.query_one(RecordedDetail).show_change(self.main_grid().selected())
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Go into the selected change's fields."""
+        self.query_one(RecordedDetail).focus()
+
+
+class RecordedChangesScreen(RecordedPair):
+    """Every change of the recording."""
+
+    mode: ClassVar[str] = "changes"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the list and the selected change."""
+        return (RecordedChanges("Changes"), RecordedDetail())
+
+
+class RecordedTableScreen(RecordedPair):
+    """One table as of the position, and its changes; Esc goes back."""
+
+    mode: ClassVar[str] = "overview"
+
+    def __init__(self, table: str) -> None:
+        super().__init__()
+        self.table = table
+
+    def body(self) -> Iterable[Widget]:
+        """Return facts, changes, and the selected change."""
+        changes = RecordedChanges("Changes", table=self.table)
+        pair = Container(changes, RecordedDetail(), id="changes-pair", classes="folder")
+        return (Detail(id="facts", title=self.table), pair)
+
+    def paint(self, picture: Picture) -> None:
+        """Show a picture."""
+        show_facts(self, self.table, picture)
+        super().paint(picture)
+
+    def selected_table(self) -> str | None:
+        """Return the table."""
+        return self.table
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path here."""
+        return ("Overview", self.table)
+
+    def go_back(self) -> None:
+        """Return to the overview."""
+        self.app.pop_screen()
+
+
+class TransactionScreen(RecordedPair):
+    """All changes of one transaction in order; Esc goes back."""
+
+    mode: ClassVar[str] = "changes"
+    own_list = True
+
+    def __init__(self, change: Change, bounds: Bounds) -> None:
+        super().__init__()
+        self.change = change
+        self._bounds = bounds
+
+    def body(self) -> Iterable[Widget]:
+        """Return the heading, the changes, and the selected one."""
+        name = "Snapshot row" if self.change.operation == "snapshot" else f"Transaction {self.change.xid}"
+        pair = Container(
+            RecordedChanges(name, self._bounds), RecordedDetail(), id="changes-pair", classes="folder"
+        )
+        return (Detail(id="facts", title=name), pair)
+
+    def on_mount(self) -> None:
+        """Count what it did."""
+        super().on_mount()
+        self.query_one("#facts", Detail).show(None, Content.styled("counting…", "$quiet"))
+        self.run_worker(self._count(), exit_on_error=True)
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path here."""
+        return ("Changes", f"transaction {self.change.xid}")
+
+    def go_back(self) -> None:
+        """Return to where it was opened."""
+        self.app.pop_screen()
+
+    async def _count(self) -> None:
+        bounds = self._bounds
+        stop = min(bounds.stop, bounds.start + _COUNTED)
+
+        def count(view: RecordingView) -> tuple[Counter[tuple[str, str]], Counter[str]]:
+            done: Counter[tuple[str, str]] = Counter()
+            sent: Counter[str] = Counter()
+            for change in view.changes(bounds.start, stop):
+                done[change.table, change.operation] += 1
+                sent.update(m.state for m in change.messages)
+                if change.without:
+                    sent[change.without] += 1
+            return done, sent
+
+        model = self.relay.model
+        assert isinstance(model, RecordedModel)
+        try:
+            done, sent = await model.recording.study(count)
+        except BwtuiError as error:
+            self.query_one("#facts", Detail).show(None, Content.styled(error.message, "$error"))
+            return
+        self.query_one("#facts", Detail).show(0, self._heading(bounds, stop, done, sent))
+
+    def _heading(
+        self, bounds: Bounds, stop: int, done: Counter[tuple[str, str]], sent: Counter[str]
+    ) -> Content:
+        change, number = self.change, bounds.stop - bounds.start
+        more = "" if stop == bounds.stop else f" (the first {stop - bounds.start:,} are counted here)"
+        tables: dict[str, list[str]] = {}
+        for (table, operation), count in done.items():
+            tables.setdefault(table, []).append(f"{count:,} {operation}")
+        lines = [
+            _fact(
+                "committed", f"{moment(change.commit_time)}  lsn {change.lsn_text}  pass {change.pass_number}"
+            ),
+            _fact("changes", f"{number:,}{more}, positions {bounds.start + 1:,} to {bounds.stop:,}"),
+            *(_fact(table, ", ".join(words)) for table, words in list(tables.items())[:8]),
+            _fact("messages", ", ".join(f"{figures.count(n)} {state}" for state, n in sent.items())),
+        ]
+        if change.is_repeat:
+            lines.append(Content.styled("sent again: an earlier pass recorded it already", "$warning"))
+        return Content("\n").join(lines)
+
+
+def _fact(name: str, value: str) -> Content:
+    return Content.assemble((f"{name[:24]:<14} ", "$quiet"), value)

@@ -1,0 +1,134 @@
+"""One change of a recording: as a row, and in full."""
+
+from collections.abc import Callable
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.fields import differences, key_text
+from bwtui.recording.target import MICROS
+from bwtui.relay.status import FieldChange
+from bwtui.tui import figures
+from bwtui.tui.widgets.changes import OPERATIONS, fields_table
+from bwtui.tui.widgets.columns import Cell, Row
+from bwtui.tui.widgets.detail import Detail
+
+WITHOUT = {
+    "dropped": "dropped by --on-error log: it is among the dead letters, and the errors say why",
+    "superseded": "passed over: the row was gone before its unchanged large value could be read",
+    "unkeyed": "a delete in a table without a key has nothing to put into a tombstone",
+    "truncated": "TRUNCATE makes no message, unless --truncate-topic is set",
+}
+
+
+class RecordedDetail(Detail):
+    """One recorded change: what PostgreSQL said, what was made of it, and where that is."""
+
+    def __init__(self) -> None:
+        super().__init__(id="change", title="Change")
+
+    def show_change(self, change: Change | None, fields: tuple[FieldChange, ...] | None = None) -> None:
+        """Show a change; ``fields`` when more is known of the row before than the change says."""
+        if change is None:
+            self.show(None, Text("nothing has happened yet; → goes to the first change"))
+            return
+        colours = self.app.theme_variables
+        shown = differences(change) if fields is None else fields
+        self.border_title = f"Change {change.position + 1:,}"
+        self.show((change.position, shown), change_content(change, shown, colours))
+
+
+def has_trouble(change: Change) -> bool:
+    """Tell whether a message was dropped, refused or never confirmed."""
+    return change.without == "dropped" or any(m.state in ("refused", "unknown") for m in change.messages)
+
+
+def change_row(change: Change, with_table: bool) -> Row:
+    """Return a recorded change as a row."""
+    sign, tone = OPERATIONS.get(change.operation, (" ", ""))
+    message = change.messages[-1] if change.messages else None
+    place = (
+        f"{message.partition}@{message.offset}" if message and message.offset is not None else figures.NONE
+    )
+    changed = ", ".join(f.name for f in differences(change) if f.mark == "changed")
+    cells = [
+        _mark(change),
+        Cell(figures.precise_clock(change.commit_time / MICROS), "muted"),
+        Cell(f"{sign} {change.operation}", tone),
+        Cell(change.table if len(change.tables) < 2 else ", ".join(change.tables), "strong"),
+        Cell(key_text(change) or figures.NONE),
+        Cell(change.lsn_text, "muted"),
+        Cell("" if change.operation == "snapshot" else str(change.xid), "muted"),
+        Cell(place, "muted"),
+        Cell(changed, "warn"),
+    ]
+    if not with_table:
+        del cells[3]
+    return Row(str(change.position), tuple(cells))
+
+
+def _mark(change: Change) -> Cell:
+    if change.without == "dropped" or any(m.state == "refused" for m in change.messages):
+        return Cell("✗", "bad")
+    if any(m.state == "unknown" for m in change.messages):
+        return Cell("?", "warn")
+    return Cell("»", "muted") if change.is_repeat else Cell("")
+
+
+def change_content(
+    change: Change, fields: tuple[FieldChange, ...], colours: dict[str, str]
+) -> RenderableType:
+    """Return everything about a change."""
+    quiet = colours["quiet"]
+    sign, _ = OPERATIONS.get(change.operation, (" ", ""))
+    snapshot = change.operation == "snapshot"
+    head = Text.assemble(
+        (f"{sign} {change.operation} {', '.join(change.tables)}", "bold"),
+        ("  key ", quiet), key_text(change) or figures.NONE,
+    )  # fmt: skip
+    place = Text.assemble(
+        ("committed ", quiet), figures.precise_clock(change.commit_time / MICROS),
+        ("  recorded ", quiet), figures.precise_clock(change.received / MICROS),
+        ("  lsn ", quiet), change.lsn_text, ("  xid ", quiet), figures.NONE if snapshot else str(change.xid),
+        ("  row " if snapshot else "  change ", quiet), f"{change.ordinal:,}",
+        (" of its table" if snapshot else " of its transaction", quiet),
+        ("  pass ", quiet), str(change.pass_number),
+    )  # fmt: skip
+    lines: list[RenderableType] = [head, place]
+    if change.is_repeat:
+        lines.append(Text("» sent again: an earlier pass recorded this change already", colours["secondary"]))
+    lines += [_message(message, colours) for message in change.messages]
+    if not change.messages:
+        reason = WITHOUT.get(change.without or "", change.without or "no reason is recorded")
+        style = colours["error"] if change.without == "dropped" else colours["warning"]
+        lines.append(Text(f"no message: {reason}", style))
+    if change.filled:
+        names = ", ".join(change.filled)
+        lines.append(
+            Text(f"put in by the relay, since PostgreSQL did not send it: {names}", colours["secondary"])
+        )
+    operation = "delete" if change.after is None else change.operation
+    return Group(*lines, *(("", fields_table(operation, fields, colours)) if fields else ()))
+
+
+_STATES: dict[str, tuple[str, str, Callable[[SentMessage], str]]] = {
+    "acknowledged": ("✓", "success", lambda m: f"partition {m.partition} offset {m.offset}"),
+    "refused": ("✗", "error", lambda m: "refused by Kafka, and dropped by --on-error log"),
+    "unknown": ("?", "warning", lambda m: "no word came before the relay ended: it may be in the topic"),
+    "unsent": ("·", "quiet", lambda m: "not sent: recorded without Kafka"),
+}
+
+
+def _message(message: SentMessage, colours: dict[str, str]) -> Text:
+    quiet = colours["quiet"]
+    sign, colour, where = _STATES[message.state]
+    kind = "tombstone" if message.value is None else figures.size(len(message.value))
+    parts: list[str | tuple[str, str]] = [
+        (f"{sign} ", colours[colour]), (f"{message.topic} ", "bold"), (where(message), colours[colour]),
+        (f"  {kind}", quiet),
+    ]  # fmt: skip
+    for name, number in (("key schema", message.key_schema_id), ("value schema", message.value_schema_id)):
+        if number is not None:
+            parts += [(f"  {name} ", quiet), str(number)]
+    return Text.assemble(*parts)

@@ -1,0 +1,293 @@
+"""The changes of a recording: a list whose cursor is the recording's position."""
+
+import threading
+from typing import TYPE_CHECKING, cast
+
+from textual import events
+
+from bwtui.errors import BwtuiError
+from bwtui.recording.change import Change
+from bwtui.recording.fields import differences, key_text
+from bwtui.recording.player import Player
+from bwtui.recording.window import Bounds, Matches, Window, window
+from bwtui.tui import figures
+from bwtui.tui.state import Picture, Playhead
+from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.recorded_change import change_row, has_trouble
+
+if TYPE_CHECKING:
+    from bwtui.tui.recording_app import RecordingApp
+
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("time", "Committed", 12),
+    Column("op", "Op", 10),
+    Column("table", "Table", 16, drop=1, grow=34),
+    Column("key", "Key", 12, grow=40),
+    Column("lsn", "LSN", 11, "right", drop=4, grow=17),
+    Column("xid", "Xid", 8, "right", drop=2),
+    Column("place", "Part@offset", 12, "right", drop=3, grow=18),
+    Column("fields", "Changed", 14, drop=5, grow=60),
+)
+#: The row that stands for the beginning, when nothing has happened yet.
+BEGINNING = "beginning"
+#: Rows of changes that are kept on screen on both sides of the cursor, where there are any.
+_CONTEXT = 3
+#: Rows that a turn of the mouse wheel moves by.
+_WHEEL = 3
+
+
+class RecordedChanges(Grid):
+    """Every change around the position, or those that a query finds; the cursor is the recording's position.
+
+    What lies behind the position is painted as not there yet. Only a window of the recording is in memory.
+    """
+
+    def __init__(self, title: str, bounds: Bounds | None = None, table: str | None = None) -> None:
+        columns = [c for c in COLUMNS if table is None or c.key != "table"]
+        super().__init__(columns, id="changes")
+        self.add_class("panel", "recorded")
+        self.border_title = title
+        self.empty_text = "reading…"
+        self.table = table
+        self._bounds = bounds
+        self._query: Matches | None = None
+        self._query_text = ""
+        self.errors_only = False
+        self.window: Window | None = None
+        self._head: Playhead | None = None
+        self._commands = 0
+        self._search: threading.Event | None = None
+        self._read = (0, 0)
+        #: A search was cancelled: the next one begins when something else is asked for.
+        self._given_up = False
+        self._failure: BwtuiError | None = None
+
+    # What the owner calls.
+
+    def show(self, picture: Picture) -> None:
+        """Follow the recording's position."""
+        head = picture.playhead
+        if head is None or head.commands < self._commands:
+            return
+        self._head = head
+        self._place()
+        self._load()
+        self._explain()
+
+    def set_query(self, text: str, query: Matches | None) -> None:
+        """Show only what a query finds, or everything."""
+        self._query_text, self._query = text, query
+        self._ask_again()
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a query is at work."""
+        return self._query is not None
+
+    def toggle_errors_only(self) -> None:
+        """Show only changes whose message was dropped, refused or never confirmed; or all again."""
+        self.errors_only = not self.errors_only
+        self._ask_again()
+
+    def stop_searching(self) -> bool:
+        """Cancel the search that is under way; return whether there was one."""
+        if self._search is None or self._search.is_set() or not self._matches():
+            return False
+        self._search.set()
+        self._given_up = True
+        return True
+
+    def selected(self) -> Change | None:
+        """Return the change under the cursor."""
+        if self.window is None or self.cursor_key in (None, BEGINNING):
+            return None
+        return self.window.changes[self._cursor - self._first]
+
+    def copy_text(self) -> str:
+        """Return the selected change with its fields, for the clipboard."""
+        change = self.selected()
+        if change is None:
+            return ""
+        head = (
+            f"{change.operation} {change.table} key={key_text(change)} lsn={change.lsn_text} xid={change.xid}"
+        )
+        fields = [f"{f.name}: {_plain(f.before)} → {_plain(f.after)}" for f in differences(change)]
+        return "\n".join([head, *fields])
+
+    # Moving: the list asks the recording, and follows it.
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        """Move the recording to the row."""
+        event.stop()
+        change = self.selected()
+        self._go(self._range.start if change is None else change.position + 1)
+
+    def action_first(self, key: str = "") -> None:
+        """Go to the beginning."""
+        start = self._range.start
+        self._go(start if self._bounds is None else start + 1)
+
+    def action_last(self, key: str = "") -> None:
+        """Go to the end."""
+        self._go(self._range.stop)
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp | None = None) -> None:
+        """Move back."""
+        self._turn(event, -_WHEEL)
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown | None = None) -> None:
+        """Move on."""
+        self._turn(event, _WHEEL)
+
+    def on_unmount(self) -> None:
+        """Stop what is under way."""
+        if self._search is not None:
+            self._search.set()
+
+    def _turn(self, event: events.MouseEvent | None, rows: int) -> None:
+        if event is not None:
+            event.prevent_default()
+            event.stop()
+        self._step(rows)
+
+    def _go(self, position: int) -> None:
+        def command(player: Player) -> None:
+            player.pause()
+            player.seek(position)
+
+        self._given_up = False
+        self._commands = self._app.drive(command)
+
+    # Reading.
+
+    @property
+    def _app(self) -> "RecordingApp":
+        return cast("RecordingApp", self.app)
+
+    @property
+    def _range(self) -> Bounds:
+        return self._bounds or Bounds(0, self._head.length if self._head else 0)
+
+    def _matches(self) -> Matches | None:
+        tests: list[Matches] = []
+        if self.table is not None:
+            table = self.table
+            tests.append(lambda change: table in change.tables)
+        if self.errors_only:
+            tests.append(has_trouble)
+        if self._query is not None:
+            tests.append(self._query)
+        if len(tests) < 2:
+            return tests[0] if tests else None
+        return lambda change: all(test(change) for test in tests)
+
+    def _ask_again(self) -> None:
+        if self._search is not None:
+            self._search.set()
+        self.window, self._given_up = None, False
+        self._load()
+
+    def _load(self) -> None:
+        head, shown = self._head, self.window
+        if head is None or self._given_up or (self._search is not None and not self._search.is_set()):
+            return
+        if shown is not None and shown.covers(self._clamped(head.position), 2 * self._page):
+            return
+        self._search, self._read = threading.Event(), (0, 0)
+        self.run_worker(self._fetch(self._clamped(head.position), self._search), exit_on_error=True)
+
+    async def _fetch(self, position: int, search: threading.Event) -> None:
+        bounds, matches = self._range, self._matches()
+
+        def progress(done: int, total: int) -> None:
+            self._read = (done, total)
+
+        try:
+            found = await self._app.source.search(
+                lambda view: window(view, position, bounds, matches, search.is_set, progress)
+            )
+        except BwtuiError as error:
+            self._failure, self._given_up = error, True
+            found = self.window or Window(bounds=bounds)
+        if search is not self._search:
+            # Something else was asked for meanwhile.
+            return
+        self._search = None
+        self.window = found
+        self._fill()
+        self._load()
+        self._explain()
+
+    # Showing.
+
+    @property
+    def _first(self) -> int:
+        """How many rows there are before the first change."""
+        return int(bool(self.rows) and self.rows[0].key == BEGINNING)
+
+    def _clamped(self, position: int) -> int:
+        return min(max(position, self._range.start), self._range.stop)
+
+    def _fill(self) -> None:
+        assert self.window is not None
+        changes = self.window.changes
+        rows = [change_row(change, self.table is None) for change in changes]
+        if self._bounds is None and self.window.low <= 0 and changes:
+            cells = [Cell("") for _ in self.columns]
+            cells[1], cells[2] = Cell("", "muted"), Cell("beginning", "muted")
+            rows.insert(0, Row(BEGINNING, tuple(cells)))
+        self.empty_text = self._reason_for_nothing()
+        line = self._cursor - self.scroll_offset.y
+        self.set_rows(rows)
+        self.virtual_size = self.virtual_size.with_height(len(rows) + 1)
+        self._place(line)
+
+    def _place(self, line: int | None = None) -> None:
+        """Put the cursor on the last change that has happened, with some of what surrounds it."""
+        if self.window is None or self._head is None or not self.rows:
+            return
+        position = self._head.position
+        happened = sum(change.position < position for change in self.window.changes)
+        cursor = happened + self._first - 1
+        if self.fade_behind != cursor:
+            self.fade_behind = cursor
+            self.refresh()
+        if line is not None:
+            self._scroll(cursor - line)
+        self.move_to(cursor)
+        context = min(_CONTEXT, self._page // 3)
+        top = self.scroll_offset.y
+        self._scroll(min(max(top, self._cursor - self._page + 1 + context), max(self._cursor - context, 0)))
+
+    def _scroll(self, top: int) -> None:
+        if top != self.scroll_offset.y:
+            self.scroll_to(y=top, animate=False, immediate=True, force=True)
+
+    def _reason_for_nothing(self) -> str:
+        if self._failure is not None:
+            return self._failure.message
+        if self._given_up:
+            return "the search was stopped; / or e searches again"
+        if self._query is not None:
+            return "no change matches the query; Esc shows all"
+        if self.errors_only:
+            return "no message was dropped, refused or left unconfirmed; e shows all"
+        return "the recording holds no changes" if self.table is None else "no changes of this table"
+
+    def _explain(self) -> None:
+        parts = [
+            f"/{self._query_text}" if self._query_text else "",
+            "errors only" if self.errors_only else "",
+        ]
+        done, total = self._read
+        if self._search is not None and done and self._matches() is not None:
+            parts.append(f"searching, {figures.percent(done / max(total, 1))} read · Esc stops")
+        elif self._given_up and self._failure is None:
+            parts.append("search stopped")
+        self.set_remark(" · ".join(p for p in parts if p))
+
+
+def _plain(value: str | None) -> str:
+    return "NULL" if value is None else value

@@ -1,0 +1,200 @@
+"""The transport bar of a recording: the timeline, where it stands, and how it plays."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from bwtui.lsn import format_lsn
+from bwtui.recording.target import MICROS
+from bwtui.tui import figures
+from bwtui.tui.state import Playhead
+from bwtui.tui.widgets.line import Line
+
+_BARS = "▁▂▃▄▅▆▇█"
+PAUSED, PLAYING = "❚❚", "▶ "
+_SPEEDS = {0.25: "×¼", 0.5: "×½"}
+
+
+class Timeline(Widget):
+    """The whole recording in one line of bars, errors marked, a click goes there.
+
+    The bars' heights are square roots of the rates, so that a snapshot does not flatten everything else.
+    Where there is room a second line holds the marks; otherwise they stand in the bars' place.
+    """
+
+    COMPONENT_CLASSES = {  # noqa: RUF012  # Textual declares it as an instance variable.
+        "timeline--played",
+        "timeline--coming",
+        "timeline--error",
+        "timeline--head",
+    }
+
+    @dataclass
+    class Clicked(Message):
+        """A moment was clicked, in Unix microseconds."""
+
+        time: int
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buckets: Sequence[tuple[int, int]] = ()
+        self._ends = (0, 1)
+        self._head = -1
+        self._dragging = False
+        self._tones: dict[str, Style] = {}
+
+    @property
+    def wanted(self) -> int | None:
+        """How many buckets are needed, or None when they are there."""
+        width = self.content_size.width
+        return width if width and len(self._buckets) != width else None
+
+    def set_buckets(self, buckets: Sequence[tuple[int, int]]) -> None:
+        """Show changes and errors by stretch of time."""
+        width = max(self.content_size.width, 1)
+        # A short recording may have fewer stretches than there are cells.
+        count = max(len(buckets), 1)
+        self._buckets = [buckets[i * count // width] if buckets else (0, 0) for i in range(width)]
+        self.refresh()
+
+    def show(self, head: Playhead) -> None:
+        """Move the head."""
+        self._ends = (head.first_time, max(head.last_time, head.first_time + 1))
+        share = (head.time - self._ends[0]) / (self._ends[1] - self._ends[0])
+        # At the very beginning nothing is played yet: the head stands on the first cell all the same.
+        place = min(int(share * self.content_size.width), self.content_size.width - 1)
+        if place != self._head:
+            self._head = place
+            self.refresh()
+
+    def notify_style_update(self) -> None:
+        """Look the colours up again after a change of theme."""
+        super().notify_style_update()
+        self._tones = {}
+
+    def render_line(self, y: int) -> Strip:
+        """Render marks, or bars."""
+        width, base = self.content_size.width, self.rich_style
+        if len(self._buckets) != width:
+            return Strip([Segment(" " * width, base)])
+        two = self.content_size.height > 1
+        if two and y == 0:
+            return Strip([self._mark(x, base) for x in range(width)])
+        top = math.sqrt(max(changes for changes, _ in self._buckets))
+        return Strip([self._bar(x, top, base, not two) for x in range(width)])
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Go to a moment, and follow the mouse while the button is held."""
+        self._dragging = True
+        self.capture_mouse()
+        self._go(event.x)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Follow the mouse."""
+        if self._dragging:
+            self._go(event.x)
+
+    def on_mouse_up(self) -> None:
+        """Let go."""
+        self._dragging = False
+        self.release_mouse()
+
+    def _go(self, x: int) -> None:
+        width = max(self.content_size.width, 1)
+        x = min(max(x, 0), width - 1)
+        first, last = self._ends
+        # The last cell is the end, not almost the end.
+        share = 1.0 if x == width - 1 else x / width
+        self.post_message(self.Clicked(first + round((last - first) * share)))
+
+    def _mark(self, x: int, base: Style) -> Segment:
+        if self._buckets[x][1]:
+            return Segment("✗", base + self._tone("error"))
+        return Segment("▼" if x == self._head else " ", base + self._tone("head"))
+
+    def _bar(self, x: int, top: float, base: Style, with_marks: bool) -> Segment:
+        changes, errors = self._buckets[x]
+        style = base + self._tone("played" if x <= self._head else "coming")
+        text = _BARS[min(int(math.sqrt(changes) / top * 7.999), 7)] if changes else "·"
+        if with_marks and errors:
+            style, text = base + self._tone("error"), "✗"
+        if x == self._head:
+            # In one line the head is the cell that is turned round; above two it also has a sign.
+            style += Style(reverse=True)
+        return Segment(text, style)
+
+    def _tone(self, name: str) -> Style:
+        if name not in self._tones:
+            self._tones[name] = self.get_component_rich_style(f"timeline--{name}", partial=True)
+        return self._tones[name]
+
+
+class Transport(Vertical):
+    """Timeline, and a line with everything about the present place."""
+
+    def compose(self) -> ComposeResult:
+        """Make both lines."""
+        yield Timeline()
+        yield Line(id="place")
+
+    def show(self, head: Playhead) -> None:
+        """Paint what changed."""
+        self.query_one(Timeline).show(head)
+        self.query_one("#place", Line).put(place_text(head, self.content_size.width))
+
+
+def speed_text(speed: float) -> str:
+    """Return a speed as people write it."""
+    return _SPEEDS.get(speed, f"×{speed:.0f}")
+
+
+def moment(micros: int) -> str:
+    """Return the local time of day of a recorded moment, with milliseconds."""
+    return datetime.fromtimestamp(micros / MICROS).strftime("%H:%M:%S.") + f"{micros // 1000 % 1000:03}"
+
+
+def day(micros: int) -> str:
+    """Return the local date of a recorded moment."""
+    return datetime.fromtimestamp(micros / MICROS).strftime("%Y-%m-%d")
+
+
+def place_text(head: Playhead, width: int) -> Content:
+    """Return the second line, with what fits into ``width``."""
+    state = PLAYING if head.playing else PAUSED
+    total = f"{head.length:,}"
+    parts = [
+        Content.assemble(
+            (f" {state} ", "bold $success" if head.playing else "bold $warning"),
+            (f"{speed_text(head.speed):<4}", "bold"),
+            (moment(head.time), "bold"),
+        ),
+        Content.assemble((f"{head.position:,}".rjust(len(total)), "bold"), (f" of {total}", "$quiet")),
+    ]
+    if head.skipping:
+        shown = figures.duration(head.skipping / MICROS)
+        parts.append(Content.styled(f"▸▸ nothing for {shown}, shortened to 2 s", "$warning"))
+    elif head.position >= head.length and head.length:
+        parts.append(Content.styled("end", "$quiet"))
+    elif not head.position:
+        parts.append(Content.styled("beginning", "$quiet"))
+    if head.change is not None:
+        parts.append(Content.assemble(("lsn ", "$quiet"), format_lsn(head.change.lsn).ljust(11)))
+        xid = "snapshot" if head.change.operation == "snapshot" else str(head.change.xid)
+        parts.append(Content.assemble(("xid ", "$quiet"), xid))
+    parts.append(Content.styled(day(head.time), "$quiet"))
+    line = parts[0]
+    for part in parts[1:]:
+        if line.cell_length + 2 + part.cell_length <= width:
+            line = line + "  " + part
+    return line
