@@ -2,7 +2,7 @@
 
 import signal
 
-pytest_plugins = ["tests.fix_sandbox"]
+pytest_plugins = ["tests.fix_sandbox", "tests.fix_spark"]
 
 # A shell starts what it runs in the background with SIGINT ignored, which every child then inherits.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

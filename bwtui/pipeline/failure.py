@@ -4,6 +4,7 @@ An error of ours that is raised in a task goes through Java as text. `in_task` p
 `plain` finds again in whatever Spark makes of it, with its kind, and so with its exit code.
 """
 
+import contextlib
 import functools
 import json
 import re
@@ -51,6 +52,15 @@ def in_task(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
             raise TaskFailed(error) from None
 
     return carried
+
+
+@contextlib.contextmanager
+def plain_errors(ended: Callable[[], int | None] = lambda: None) -> Iterator[None]:
+    """Turn what Spark raises in the block into one of our errors; see `plain`."""
+    try:
+        yield
+    except SPARK_ERRORS as error:
+        raise plain(error, ended()) from error
 
 
 def plain(error: BaseException, ended: int | None = None) -> BwtuiError:

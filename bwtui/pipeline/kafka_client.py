@@ -14,7 +14,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 
 Config = Mapping[str, Any]
 
-REQUEST_SECONDS = 30.0
+REQUEST_SECONDS = 10.0
 
 log = logging.getLogger("bwtui.kafka")
 
@@ -67,6 +67,23 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
 def topic_gone(topic: str) -> RefusedError:
     """Return the error for a topic that is not there."""
     return RefusedError(f"topic {topic} does not exist", "check its name and --topic-prefix")
+
+
+class Heard:
+    """The error that a client itself told of: a request that times out does not say why."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+
+    def __call__(self, error: KafkaError) -> None:
+        """Take librdkafka's word; a refusal is not forgotten for an outage."""
+        if self.error is None or error.code() in NOT_LET_IN:
+            self.error = error
+
+    @property
+    def is_refusal(self) -> bool:
+        """Say whether another try is in vain."""
+        return self.error is not None and (self.error.code() in NOT_LET_IN or bool(self.error.fatal()))
 
 
 def bad_setting(error: Exception) -> UsageError:

@@ -10,6 +10,7 @@
 Offsets are those of everything that was written, uncommitted transactions too (read_uncommitted).
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
+    ClusterMetadata,
     ConfigResource,
     OffsetSpec,
     ResourceType,
@@ -25,14 +27,16 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from bwtui.errors import ConnectionFailed
 from bwtui.pipeline.kafka_client import (
-    NOT_LET_IN,
     REQUEST_SECONDS,
     Config,
+    Heard,
     bad_setting,
     log,
     plain_kafka_error,
     topic_gone,
 )
+
+_TRY_SECONDS = 2.0
 
 #: Topic and number of a partition.
 Place = tuple[str, int]
@@ -94,12 +98,8 @@ def pin(config: Config, topics: Iterable[str]) -> Pinned:
     let us in, UsageError for a wrong property.
     """
     wanted = sorted(set(topics))
+    metadata = _metadata(config)
     admin = _admin(config)
-    try:
-        # All topics are asked for: asking for one by name could make it.
-        metadata = admin.list_topics(timeout=REQUEST_SECONDS)
-    except KafkaException as error:
-        raise _first_refusal(error.args[0], config) from error
     found = {name: metadata.topics[name].partitions for name in wanted if name in metadata.topics}
     for name in wanted:
         if name not in found:
@@ -119,15 +119,19 @@ def ends(config: Config, place: Place) -> tuple[int, int, int]:
     return low, stable, high
 
 
-class _Heard:
-    """The last error that the client itself told of; a request that times out does not say why."""
-
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
-
-    def __call__(self, error: KafkaError) -> None:
-        if self.error is None or error.code() in NOT_LET_IN:
-            self.error = error
+def _metadata(config: Config) -> ClusterMetadata:
+    """Return what the cluster knows of itself; a refused login shows itself as a timeout only."""
+    heard = Heard()
+    admin = _admin({**config, "error_cb": heard})
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        try:
+            # All topics are asked for: asking for one by name could make it.
+            return admin.list_topics(timeout=_TRY_SECONDS)
+        except KafkaException as error:
+            admin.poll(0)
+            if heard.is_refusal or time.monotonic() > deadline:
+                raise plain_kafka_error(heard.error or error.args[0], config) from error
 
 
 def _admin(config: Config) -> AdminClient:
@@ -135,15 +139,6 @@ def _admin(config: Config) -> AdminClient:
         return AdminClient({**config}, logger=log)
     except (KafkaException, ValueError, TypeError) as error:
         raise bad_setting(error) from error
-
-
-def _first_refusal(error: KafkaError, config: Config) -> Exception:
-    """Return the error to raise; a refused login shows itself as a timeout only, so it is asked for."""
-    heard = _Heard()
-    settings: dict[str, Any] = {**config, "error_cb": heard}
-    admin = AdminClient(settings, logger=log)
-    admin.poll(1.0)
-    return plain_kafka_error(heard.error or error, config)
 
 
 def _bounds(admin: AdminClient, config: Config, places: list[Place]) -> dict[Place, Range]:

@@ -27,9 +27,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.pipeline.kafka_client import (
-    NOT_LET_IN,
     TOPIC_GONE,
     Config,
+    Heard,
     bad_setting,
     log,
     plain_kafka_error,
@@ -42,9 +42,8 @@ from bwtui.pipeline.kafka_splits import Split
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _WAIT_SECONDS = 0.1
-#: How long a broker may stay silent, and how long the log's end may lie before the pinned one.
+#: How long a broker may stay silent.
 _SILENCE_SECONDS = 30.0
-_PATIENCE_SECONDS = 5.0
 _MOST_MESSAGES = 10_000
 _AIM_BYTES = 4 * 1024 * 1024
 _SETTINGS = {
@@ -61,6 +60,8 @@ _SETTINGS = {
     "queued.max.messages.kbytes": 16_384,
     "queued.min.messages": 50_000,
     "fetch.wait.max.ms": 100,
+    # A topic that was there when the offsets were pinned does not take long to be heard of.
+    "topic.metadata.propagation.max.ms": 3_000,
     "reconnect.backoff.ms": 100,
     "reconnect.backoff.max.ms": 1_000,
 }
@@ -77,17 +78,19 @@ class Delivered(NamedTuple):
 class SplitScan:
     """One reading of one split."""
 
-    def __init__(self, config: Config, split: Split, isolation: Isolation) -> None:
+    def __init__(self, config: Config, split: Split, isolation: Isolation, patience: float) -> None:
+        """Make the consumer; ``patience`` is how many seconds the log may end too early."""
         self._config = config
         self._split = split
         self._isolation = isolation
+        self._patience = patience
         #: The next offset that must come out.
         self._next = split.low
         self._count = 1_000
-        self._heard: KafkaError | None = None
+        self._heard = Heard()
         self._is_damaged = False
         self._short_since: float | None = None
-        settings = {**config, **_SETTINGS, "isolation.level": isolation, "error_cb": self._hear}
+        settings = {**config, **_SETTINGS, "isolation.level": isolation, "error_cb": self._heard}
         try:
             self._consumer = Consumer(settings, logger=log)
         except (KafkaException, ValueError, TypeError) as error:
@@ -193,7 +196,7 @@ class SplitScan:
         readable = stable if self._isolation == "read_committed" else high
         if readable >= self._split.high:
             self._short_since = None
-        elif time.monotonic() - (self._short_since or 0.0) > _PATIENCE_SECONDS:
+        elif time.monotonic() - (self._short_since or 0.0) > self._patience:
             if self._next < high:
                 yield from self._skip("open", min(high, self._split.high))
             yield from self._skip("truncated", self._split.high)
@@ -211,17 +214,16 @@ class SplitScan:
     def _assign(self, offset: int) -> None:
         self._consumer.assign([TopicPartition(self._split.topic, self._split.partition, offset)])
 
-    def _hear(self, error: KafkaError) -> None:
-        if self._heard is None or error.code() in NOT_LET_IN:
-            self._heard = error
-
     def _give_up_if_refused(self) -> None:
-        if self._heard is not None and (self._heard.code() in NOT_LET_IN or self._heard.fatal()):
-            raise plain_kafka_error(self._heard, self._config)
+        error = self._heard.error
+        if error is not None and (self._heard.is_refusal or error.code() in TOPIC_GONE):
+            raise plain_kafka_error(
+                error, self._config, self._split.topic if error.code() in TOPIC_GONE else None
+            )
 
     def _silence(self) -> BwtuiError:
-        if self._heard is not None:
-            return plain_kafka_error(self._heard, self._config)
+        if self._heard.error is not None:
+            return plain_kafka_error(self._heard.error, self._config)
         return ConnectionFailed(f"Kafka sends nothing of {self._place()} any more", "check the broker's log")
 
     def _place(self) -> str:

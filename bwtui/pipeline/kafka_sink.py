@@ -28,8 +28,8 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.pipeline.failure import TaskFailed
-from bwtui.pipeline.kafka_client import Config, bad_setting, log, plain_kafka_error
+from bwtui.pipeline.failure import TaskFailed, plain_errors
+from bwtui.pipeline.kafka_client import Config, Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.session import WRITE_ONCE
 
 FORMAT = "bwtui_kafka_sink"
@@ -83,15 +83,16 @@ def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
     """Write every row as one message, and return what was written where.
 
     The topics must be there. Raises RefusedError for columns that are missing or unknown, and the reason of
-    a message that was not delivered by way of `bwtui.pipeline.session`.
+    a message that was not delivered.
     """
     _check(rows)
     with tempfile.TemporaryDirectory(prefix="bwtui-sink-") as folder:
         report = Path(folder) / "written.json"
         bound = type("BoundKafkaSink", (KafkaSink,), {"config": dict(config), "report": str(report)})
         bound.__module__ = "__main__"
-        rows.sparkSession.dataSource.register(bound)
-        rows.write.format(FORMAT).mode("append").save()
+        with plain_errors():
+            rows.sparkSession.dataSource.register(bound)
+            rows.write.format(FORMAT).mode("append").save()
         return [Written(**one) for one in json.loads(report.read_text())]
 
 
@@ -174,8 +175,8 @@ class _Sender:
         self._config = config
         self._written: dict[tuple[str | None, int | None], list[int]] = {}
         self._failed: BwtuiError | None = None
-        self._heard: KafkaError | None = None
-        settings = {**_DEFAULTS, **config, **_FIXED, "error_cb": self._hear}
+        self._heard = Heard()
+        settings = {**_DEFAULTS, **config, **_FIXED, "error_cb": self._heard}
         try:
             self._producer = Producer(settings, logger=log)
         except (KafkaException, ValueError, TypeError) as error:
@@ -216,6 +217,8 @@ class _Sender:
 
     def _poll(self, seconds: float) -> None:
         self._producer.poll(seconds)
+        if self._heard.error is not None and self._heard.is_refusal:
+            self._failed = plain_kafka_error(self._heard.error, self._config)
         if self._failed is not None:
             self._producer.purge()
             raise self._failed
@@ -240,10 +243,9 @@ class _Sender:
                 f"raise max.message.bytes of topic {topic}",
             )
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
-        return plain_kafka_error(self._heard if timed_out and self._heard else error, self._config, topic)
-
-    def _hear(self, error: KafkaError) -> None:
-        self._heard = error
+        return plain_kafka_error(
+            self._heard.error if timed_out and self._heard.error else error, self._config, topic
+        )
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:

@@ -60,17 +60,19 @@ def read_kafka(
     columns: Sequence[str] = ALL_COLUMNS,
     isolation: Isolation = "read_uncommitted",
     aborted: bool = False,
+    patience: float = 5.0,
     split_sizes: tuple[int, int] = (SMALLEST, LARGEST),
 ) -> DataFrame:
     """Return the records and the holes in ``offsets``, as they are when the DataFrame is evaluated.
 
-    ``config`` has librdkafka's properties with bootstrap.servers. ``split_sizes`` bounds the number of
-    offsets that one task reads. An evaluation raises ConnectionFailed, and RefusedError for a topic that is
-    gone, by way of `bwtui.pipeline.session`.
+    ``config`` has librdkafka's properties with bootstrap.servers. ``patience`` is how many seconds to wait
+    for a transaction that is still open, or for a log that ends too early. ``split_sizes`` bounds the number
+    of offsets that one task reads. An evaluation raises ConnectionFailed, and RefusedError for a topic that
+    is gone, by way of `bwtui.pipeline.failure.plain_errors`, which the session has around it.
     """
     assert columns, "at least one column is needed"
     splits = split(offsets, spark.sparkContext.defaultParallelism, *split_sizes)
-    request = Request(dict(config), tuple(splits), tuple(columns), isolation, aborted)
+    request = Request(dict(config), tuple(splits), tuple(columns), isolation, aborted, patience)
     spark.dataSource.register(_bound(request))
     return spark.read.format(FORMAT).load()
 
@@ -84,6 +86,7 @@ class Request:
     columns: tuple[str, ...]
     isolation: Isolation
     aborted: bool
+    patience: float
 
     def __repr__(self) -> str:
         # The configuration may hold secrets.
@@ -145,7 +148,7 @@ def _read(request: Request, split: Split) -> Iterator[pa.RecordBatch]:
     held: list[Hole] = []
     delivered = missing = 0
     keeps_gaps = request.aborted and request.isolation == "read_committed"
-    for part in SplitScan(request.config, split, request.isolation):
+    for part in SplitScan(request.config, split, request.isolation, request.patience):
         yield from batches.of_messages(part.messages, part.offsets)
         held += part.holes
         delivered += len(part.offsets)
@@ -165,7 +168,7 @@ def _aborted(request: Request, split: Split, gaps: list[Hole], batches: Batches)
     """Read again from the first gap to the last: what is in them is of aborted transactions."""
     within = split._replace(low=gaps[0].low, high=gaps[-1].high)
     lows = [gap.low for gap in gaps]
-    for part in SplitScan(request.config, within, "read_uncommitted"):
+    for part in SplitScan(request.config, within, "read_uncommitted", request.patience):
         yield from batches.of_holes(part.holes)
         found = [
             number

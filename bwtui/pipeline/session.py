@@ -44,9 +44,9 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 import bwtui
-from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
+from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.pipeline.environment import environment
-from bwtui.pipeline.failure import SPARK_ERRORS, plain
+from bwtui.pipeline.failure import SPARK_ERRORS, plain_errors
 from bwtui.pipeline.java import spark_java
 from bwtui.pipeline.jvm import Jvm
 
@@ -114,7 +114,7 @@ class _Session:
         loopback = settings.get("spark.driver.host") == "127.0.0.1"
         self._jvm = Jvm(java, folder, memory, list(settings.items()), loopback=loopback)
         try:
-            with self._plain_errors():
+            with plain_errors(self._jvm.ended):
                 self.spark = self._open(folder, settings)
         except BaseException:
             self._abandon()
@@ -124,7 +124,7 @@ class _Session:
     def closing(self) -> Iterator[None]:
         """End the session after the block: in order, or at once if the block was interrupted."""
         try:
-            with self._plain_errors():
+            with plain_errors(self._jvm.ended):
                 yield
         except Exception:
             self._close()
@@ -165,15 +165,6 @@ class _Session:
         SparkSession._instantiatedSession = None
         SparkContext._gateway = None
         SparkContext._jvm = None
-
-    @contextlib.contextmanager
-    def _plain_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except BwtuiError:
-            raise
-        except SPARK_ERRORS as error:
-            raise plain(error, self._jvm.ended()) from error
 
 
 def package_archive(folder: Path) -> Path:

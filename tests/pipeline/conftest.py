@@ -1,0 +1,43 @@
+"""Fixtures: topics with settings of their own."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bwtui.sandbox.supervisor import Services
+from tests.waiting import eventually
+
+MakeTopic = Callable[..., str]
+
+
+@pytest.fixture
+def config(services: Services) -> dict[str, str]:
+    """The configuration of the run's Kafka."""
+    return {"bootstrap.servers": services.broker}
+
+
+@pytest.fixture
+def admin(config: dict[str, str]) -> AdminClient:
+    """A client that may do everything."""
+    return AdminClient({**config})
+
+
+@pytest.fixture
+def make_topic(admin: AdminClient) -> MakeTopic:
+    """A function that makes a topic, with librdkafka's names of its settings, and returns its name."""
+
+    def make(partitions: int = 1, name: str = "", **settings: str) -> str:
+        name = name or f"pipeline-{time.monotonic_ns():x}"
+        dotted = {key.replace("_", "."): value for key, value in settings.items()}
+        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result()
+
+        def is_known() -> bool:
+            topics = admin.list_topics(timeout=10).topics
+            return name in topics and len(topics[name].partitions) == partitions
+
+        eventually(f"topic {name} is there", is_known)
+        return name
+
+    return make
