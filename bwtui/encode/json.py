@@ -1,8 +1,8 @@
 """Rows to JSON (``-f json``): the key an object of the key's columns, the value an object of all columns.
 
-Exact where JSON is: numbers for integers and finite floats, true and false, and json and jsonb spliced in as
-PostgreSQL wrote them, digits and all. Everything else is a string of PostgreSQL's text form, numeric, NaN and
-infinity among it, since a JSON reader would round or refuse them. Bytes that are no UTF-8 (a database in
+Exact where JSON is: numbers for integers and finite floats, true and false. Everything else is a string of
+PostgreSQL's text form: numeric, NaN and infinity, since a JSON reader would round or refuse them, and json and
+jsonb, whose numbers are numerics and whose null is not a NULL. Bytes that are no UTF-8 (a database in
 SQL_ASCII) stand as lone surrogates, ``\\udc80`` to ``\\udcff``. Object keys are the columns' own names. A
 placeholder for an unchanged TOAST value is the object ``{"unchanged TOAST": true}``.
 """
@@ -15,6 +15,7 @@ from bwtui.encode.avro import EncodeError, UnchangedToastError
 from bwtui.encode.names import UNCHANGED_KEY
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.types.registry import TypeInfo
+from bwtui.types.strings import char_text
 
 _NOT_NUMBERS = frozenset((b"NaN", b"Infinity", b"-Infinity"))
 
@@ -35,19 +36,23 @@ def _as_is(text: bytes) -> bytes:
 
 
 def _float(text: bytes) -> bytes:
-    return _string(text) if text in _NOT_NUMBERS else text
+    if text in _NOT_NUMBERS:
+        return _string(text)
+    # Without a point many readers take it for an integer, which has no sign at zero.
+    return b"-0.0" if text == b"-0" else text
 
 
 def _bool(text: bytes) -> bytes:
     return b"true" if text == b"t" else b"false"
 
 
-# By oid (pg_type.dat): integers and oid, floats, bool, json and jsonb.
+# By oid (pg_type.dat): integers and oid, floats, bool, "char", money without its signs.
 _CONVERT: Mapping[int, Convert] = {
     **dict.fromkeys((20, 21, 23, 26), _as_is),
     **dict.fromkeys((700, 701), _float),
     16: _bool,
-    **dict.fromkeys((114, 3802), _as_is),
+    18: lambda text: _string(char_text(text)),
+    790: lambda text: _string(text.translate(None, b"$,")),
 }
 
 

@@ -50,8 +50,17 @@ def checked_codec(codec: Codec) -> Codec:
 
 
 def encode_char(text: bytes) -> bytes:
-    r"""Encode the byte of a "char"; above 127 as ``\351``, which PostgreSQL 16 and later write."""
-    return prefixed(text if text.isascii() else b"".join(b"\\%03o" % byte for byte in text))
+    """Encode the byte of a "char"."""
+    return prefixed(char_text(text))
+
+
+def char_text(text: bytes) -> bytes:
+    r"""Return a "char" above 127 as ``\351``, which PostgreSQL 16 and later write.
+
+    Older ones send the byte as it is. From a database of another encoding they send the character that it
+    is there, in UTF-8: more than one byte, and text already.
+    """
+    return b"\\%03o" % text[0] if len(text) == 1 and not text.isascii() else text
 
 
 CHAR = Codec("string", '"char"', encode_char)

@@ -12,6 +12,8 @@ import pytest
 from psycopg2 import sql
 
 from bwtui.encode.avro import build_encoder
+from bwtui.encode.json import JsonEncoder
+from bwtui.encode.names import ESCAPED_FIELD
 from bwtui.pgoutput import messages as m
 from bwtui.source.catalog import load_types
 from bwtui.source.connection import connect
@@ -109,10 +111,36 @@ def described(avro: Any) -> str:
     return f"{kind} {logical}"
 
 
-def documented() -> dict[str, str]:
-    """Return the Avro type of every type in the tables of docs/types.md."""
-    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", DOCS.read_text(), re.MULTILINE)
-    return {name: avro for names, avro in rows for name in re.findall(r"`(.*?)`", names)}
+def documented() -> dict[str, tuple[str, bool, str]]:
+    """Return of every type in the tables of docs/types.md its Avro type, whether it may escape, and its JSON."""
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \| ?(.*?) ?\| (.*?) \|", DOCS.read_text(), re.MULTILINE)
+    return {
+        name: (avro, bool(escape), json_form)
+        for names, avro, escape, json_form in rows
+        for name in re.findall(r"`(.*?)`", names)
+    }
+
+
+class Number(str):
+    """A number of JSON, with its digits as they are."""
+
+
+def json_text(encoder: JsonEncoder, fields: list[m.Field]) -> tuple[str, str | None]:
+    """Return the form, as docs/types.md calls it, and the text of column ``v`` in a row's JSON object."""
+    value = json.loads(encoder.both(fields)[1], parse_int=Number, parse_float=Number)["v"]
+    if value is None:
+        return "null", None
+    if isinstance(value, bool):
+        return "true, false", json.dumps(value)
+    assert isinstance(value, str)
+    return "number" if isinstance(value, Number) else "string", value
+
+
+def has_form(documented: str, form: str, text: str | None) -> bool:
+    """Say whether a value's form is the documented one."""
+    if documented == "number; NaN, ±Infinity a string":
+        return form == ("string" if text in ("NaN", "Infinity", "-Infinity") else "number")
+    return form == documented.partition(",")[0] or form == documented
 
 
 def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
@@ -138,7 +166,10 @@ def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
         assert rows[relation.name] == copied(connection, f"public.{table.name}"), table.declaration
         encoder = build_encoder(relation, ("id",), relation.name, catalog)
         (_, avro), named = (json.loads(encoder.value_schema)["fields"][1][key] for key in ("type", "pgType"))
-        assert documentation.pop(table.declaration) == described(avro)
+        escapes = f'"{ESCAPED_FIELD}"' in encoder.value_schema
+        documented_avro, documented_escape, json_form = documentation.pop(table.declaration)
+        assert (documented_avro, documented_escape) == (described(avro), escapes), table.declaration
+        as_json = JsonEncoder(relation, ("id",), catalog)
         assert encoder.text_columns == (("v",) if "cube" in table.declaration else ()), table.declaration
         if table.declaration not in (
             "types.price",
@@ -152,6 +183,10 @@ def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
             assert isinstance(fields[0], bytes)
             if not table.same(int(fields[0]), consumed(encoder, fields)[1]):
                 wrong.append((table.declaration, SAMPLES[table.declaration][int(fields[0])][:80]))
+            form, text = json_text(as_json, fields)
+            assert form == "null" or has_form(json_form, form, text), table.declaration
+            if not table.same(int(fields[0]), text):
+                wrong.append((f"{table.declaration} as JSON", str(text)[:80]))
     assert not wrong
     assert not documentation.keys() - SINCE.keys(), "documented, and not tested"
     assert len(rows) == len(known)

@@ -122,6 +122,8 @@ def test_the_high_half_of_char_is_written_as_postgresql_16_does() -> None:
     assert encode_char(b"a") == b"\x02a"
     assert encode_char(b"\xe9") == b"\x08\\351"
     assert encode_char(b"") == b"\x00"
+    # A server of 14 or 15 in LATIN1 converts the byte like any character.
+    assert encode_char("é".encode()) == b"\x04" + "é".encode()
 
 
 def read_array(data: bytes) -> object:
