@@ -112,7 +112,7 @@ def described(avro: Any) -> str:
 
 
 def documented() -> dict[str, tuple[str, bool, str]]:
-    """Return of every type in the tables of docs/types.md its Avro type, whether it may escape, and its JSON."""
+    """Return of every type in docs/types.md its Avro type, whether it may escape, and its JSON form."""
     rows = re.findall(r"^\| (`.*?) \| (.*?) \| ?(.*?) ?\| (.*?) \|", DOCS.read_text(), re.MULTILINE)
     return {
         name: (avro, bool(escape), json_form)
