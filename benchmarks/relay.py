@@ -6,6 +6,7 @@ a backlog of one 7-column table in transactions of 100 rows, and has everybody r
 * pg_recvlogical to /dev/null, where it is installed (the sandbox's PostgreSQL comes without client programs);
 * a loop over libpq that reads and discards, which is always there;
 * ``bwtui connect --headless --json -x --until-caught-up``, from a slot that was made before the backlog;
+* with --pairs N the same N times more, without and with --record in turn;
 * with --with-ui the same with the screens open in a pseudo-terminal;
 * and then a snapshot of the table.
 
@@ -89,12 +90,13 @@ def main() -> int:
     )
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of the backlog (default 1,000,000)")
     parser.add_argument("--with-ui", action="store_true", help="also with the screens in a pseudo-terminal")
+    parser.add_argument("--pairs", type=int, default=0, help="pairs without and with --record (default 0)")
     parser.add_argument("--postgres", type=int, default=18, help="major version (default 18)")
     arguments = parser.parse_args()
     rows = max(arguments.rows // ROWS_A_TRANSACTION, 1) * ROWS_A_TRANSACTION
     try:
         with _sandbox(arguments.postgres) as services:
-            figures = list(_measure(services, rows, arguments.with_ui))
+            figures = list(_measure(services, rows, arguments.with_ui, arguments.pairs))
     except BwtuiError as error:
         print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code
@@ -115,9 +117,10 @@ def _sandbox(major: int) -> Iterator[Services]:
             sandbox.down(wipe=True)
 
 
-def _measure(services: Services, rows: int, with_ui: bool) -> Iterator[Figures]:
+def _measure(services: Services, rows: int, with_ui: bool, pairs: int) -> Iterator[Figures]:
     dsn = _database(services.postgres)
-    streamed = ["bench_headless", *(["bench_ui"] if with_ui else [])]
+    paired = [f"bench_{kind}_{number}" for number in range(pairs) for kind in ("plain", "recorded")]
+    streamed = ["bench_headless", *(["bench_ui"] if with_ui else []), *paired]
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
         cursor.execute(_SCHEMA)
@@ -137,6 +140,7 @@ def _measure(services: Services, rows: int, with_ui: bool) -> Iterator[Figures]:
         yield _pg_recvlogical(program, dsn, end, rows)
     yield _raw_loop(dsn, rows)
     yield _stream(services, dsn, "bench_headless", rows)
+    yield from _pairs(services, dsn, paired, rows)
     if with_ui:
         yield _stream_with_ui(services, dsn, "bench_ui", rows)
     yield _snapshot(services, dsn, rows)
@@ -198,6 +202,25 @@ def _raw_loop(dsn: str, rows: int) -> Figures:
 def _stream(services: Services, dsn: str, slot: str, rows: int) -> Figures:
     _say("bwtui connect --headless --json -x --until-caught-up")
     return _run_relay(services, dsn, slot, ["-x"], "bwtui: stream", rows)
+
+
+def _pairs(services: Services, dsn: str, slots: Sequence[str], rows: int) -> Iterator[Figures]:
+    """Stream into Kafka, with a recording at every second slot; what that costs is said at the end."""
+    found: dict[str, list[Figures]] = {"plain": [], "recorded": []}
+    for slot in slots:
+        kind = slot.split("_")[1]
+        with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
+            extra = ["-x", *(["--record", f"{folder}/recording"] if kind == "recorded" else [])]
+            _say(f"bwtui connect {' '.join(extra)}")
+            one = _run_relay(services, dsn, slot, extra, f"bwtui: stream, {kind}", rows)
+        found[kind].append(one)
+        yield one
+    ratios = sorted(
+        with_it.rows_per_second / without.rows_per_second
+        for without, with_it in zip(found["plain"], found["recorded"], strict=True)
+    )
+    if ratios:
+        _say(f"recorded against plain, rows/s, each pair: {', '.join(f'{ratio:.3f}' for ratio in ratios)}")
 
 
 def _snapshot(services: Services, dsn: str, rows: int) -> Figures:

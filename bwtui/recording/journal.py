@@ -1,14 +1,15 @@
-"""The journal: appends blocks to segments in a thread of its own, and says up to where they are durable.
+"""The journal: appends blocks to segments, and says up to where they are durable.
 
-The relay's thread only packs and queues. Checksums, writing and fsync happen in the writer's thread, in calls
-that let the relay run meanwhile. What is queued is bounded by the relay, which waits while it is too much.
+Blocks are written by the relay's own thread: handing each to another thread costs more than writing it,
+since the two then fight for the interpreter's lock (docs/adr/0031-journal-in-the-relays-thread.md). Only fsync,
+which waits for the disk and lets the relay run meanwhile, has a thread of its own.
 """
 
 import contextlib
 import json
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,11 +42,6 @@ class BlockOut:
 
 
 @dataclass(slots=True)
-class _Sync:
-    lsn: int
-
-
-@dataclass(slots=True)
 class Opening:
     """The first blocks of a segment: the HEAD, which still lacks its "previous", and what is live."""
 
@@ -53,14 +49,11 @@ class Opening:
     blocks: list[BlockOut]
 
 
-@dataclass(slots=True)
-class _Rotate:
-    foot: dict[str, Any]
-    opening: Opening
-
-
 class Journal:
-    """Writes segments into ``folder``, from ``number`` on; but for `write`, for the relay's thread alone."""
+    """Writes segments into ``folder``, from ``number`` on; but for `tell`, for the relay's thread alone.
+
+    A disk that refuses raises nothing here: `failure` says so, and nothing is written or durable any more.
+    """
 
     def __init__(
         self,
@@ -76,99 +69,113 @@ class Journal:
         self._folder = folder
         self._segment_bytes = segment_bytes
         self._segment_seconds = segment_seconds
-        self._queue: queue.SimpleQueue[BlockOut | _Sync | _Rotate | None] = queue.SimpleQueue()
         #: Every commit up to this LSN is on the disk, with what became of its messages.
         self.durable_lsn = 0
         #: Why nothing is written any more.
         self.failure: OSError | None = None
-        self.bytes_written = 0
+        #: Finished by this journal, and the bytes in those.
         self.segments = 0
+        self._finished_bytes = 0
+        self._told: deque[BlockOut] = deque()
         self._asked_lsn = 0
         self._next_sync = 0.0
-        self._queued_bytes = 0
-        self._taken_bytes = 0
-        self._size = 0
         self._begun = time.monotonic()
-        self._foot: dict[str, Any] = {}
-        self._lock = threading.Lock()
         try:
             self._segment = SegmentWriter(folder, number)
-            self._begin_segment(opening, previous)
         except OSError as error:
             raise cannot_write(folder, error) from error
-        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        try:
+            self._begin_segment(opening, previous)
+        except OSError as error:
+            self._segment.discard()
+            raise cannot_write(folder, error) from error
+        self._wanted = threading.Semaphore(0)
+        self._synced = threading.Event()
+        self._synced.set()
+        self._ended = False
+        self._thread = threading.Thread(target=self._sync_when_asked, name="journal", daemon=True)
         self._thread.start()
 
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of all segments that this journal wrote."""
+        return self._finished_bytes + self._segment.size
+
     def write(self, block: BlockOut) -> None:
-        """Queue one block; any thread may."""
-        if not block.received:
-            block.received = time.time_ns() // 1000
-        size = sum(map(len, block.parts))
-        with self._lock:
-            self._queued_bytes += size
-            self._size += size
-        self._queue.put(block)
+        """Append one block."""
+        if self.failure is None:
+            try:
+                self._append(block)
+            except OSError as error:
+                self._fail(error)
+
+    def tell(self, block: BlockOut) -> None:
+        """Leave a block for the relay's thread to write at its next `write_told`; any thread may."""
+        block.received = time.time_ns() // 1000
+        self._told.append(block)
+
+    def write_told(self) -> None:
+        """Append the blocks that other threads have left."""
+        while self._told:
+            self.write(self._told.popleft())
 
     def reach(self, lsn: int) -> None:
-        """Ask for everything queued so far to become durable, and `durable_lsn` then to be ``lsn``.
+        """Ask for everything written so far to become durable, and `durable_lsn` then to be ``lsn``.
 
         One request at a time is under way, so whoever wants an LSN goes on asking until it is durable.
         """
-        if lsn <= self._asked_lsn or self._asked_lsn > self.durable_lsn:
+        if lsn <= self._asked_lsn or not self._synced.is_set() or self.failure is not None:
             return
         now = time.monotonic()
         if now >= self._next_sync:
             self._next_sync = now + _SYNC_SECONDS
+            self.write(BlockOut(Kind.REACHED, [], (lsn, lsn)))
             self._asked_lsn = lsn
-            self._queue.put(_Sync(lsn))
-
-    @property
-    def backlog(self) -> int:
-        """Bytes that wait to be written."""
-        return self._queued_bytes - self._taken_bytes
+            self._synced.clear()
+            self._wanted.release()
 
     @property
     def wants_rotation(self) -> bool:
         """Whether the segment is large or old enough to be finished."""
-        return self._size >= self._segment_bytes or time.monotonic() - self._begun >= self._segment_seconds
+        return (
+            self._segment.size >= self._segment_bytes
+            or time.monotonic() - self._begun >= self._segment_seconds
+        )
 
     def rotate(self, foot: dict[str, Any], opening: Opening) -> None:
         """Finish the segment with ``foot``, and begin the next."""
-        self._size = 0
         self._begun = time.monotonic()
-        self._queue.put(_Rotate(foot, opening))
-
-    def close(self, foot: dict[str, Any]) -> None:
-        """Write what is queued, and finish the segment. Raises StateFailed when that fails."""
-        self._foot = foot
-        self._queue.put(None)
-        self._thread.join()
+        self._synced.wait()
         if self.failure is not None:
-            raise cannot_write(self._folder, self.failure) from self.failure
-
-    # -- the writer's thread -------------------------------------------------------------------------------
-
-    def _run(self) -> None:
+            return
         try:
-            while (item := self._queue.get()) is not None:
-                if isinstance(item, BlockOut):
-                    self._append(item)
-                elif isinstance(item, _Sync):
-                    self._sync(item.lsn)
-                else:
-                    _, previous = self._segment.finish(item.foot)
-                    self._segment = SegmentWriter(self._folder, self._segment.number + 1)
-                    self._begin_segment(item.opening, previous)
-                    self.segments += 1
-            self._segment.finish(self._foot)
+            _, previous = self._segment.finish(foot)
+            self._finished_bytes += self._segment.size
+            self.segments += 1
+            self._segment = SegmentWriter(self._folder, self._segment.number + 1)
+            self._begin_segment(opening, previous)
         except OSError as error:
             self._fail(error)
 
+    def close(self, foot: dict[str, Any]) -> None:
+        """Finish the segment. Raises StateFailed when that, or anything before, has failed."""
+        self.write_told()
+        self._ended = True
+        self._wanted.release()
+        self._thread.join()
+        try:
+            if self.failure is None:
+                self._segment.finish(foot)
+        except OSError as error:
+            self._fail(error)
+        if self.failure is not None:
+            self._segment.abandon()
+            raise cannot_write(self._folder, self.failure) from self.failure
+
     def _append(self, block: BlockOut) -> None:
-        before = self._segment.size
         self._segment.append(
             block.kind,
-            block.received,
+            block.received or time.time_ns() // 1000,
             block.lsns,
             block.parts,
             block.changes,
@@ -177,27 +184,35 @@ class Journal:
         )
         for table, counter, number in block.counts:
             self._segment.totals.count(table, counter, number)
-        self.bytes_written += self._segment.size - before
-        self._taken_bytes += sum(map(len, block.parts))
-
-    def _sync(self, lsn: int) -> None:
-        self._segment.append(Kind.REACHED, time.time_ns() // 1000, (lsn, lsn), [])
-        self._segment.sync()
-        self.durable_lsn = lsn
 
     def _begin_segment(self, opening: Opening, previous: str) -> None:
-        now = time.time_ns() // 1000
         head = json.dumps({**opening.head, "previous": previous}).encode()
-        self._segment.append(Kind.HEAD, now, (0, 0), [head])
+        self._append(BlockOut(Kind.HEAD, [head]))
         for block in opening.blocks:
-            self._segment.append(block.kind, block.received or now, block.lsns, block.parts)
+            self._append(block)
 
     def _fail(self, error: OSError) -> None:
-        """Keep what is whole; a disk that is full may still take the end of it away, and the foot."""
+        """Keep what is whole: a block that was written in part is cut off again."""
         self.failure = error
         with contextlib.suppress(OSError):
             self._segment.cut_back()
-        self._segment.abandon()
+
+    # -- the thread of fsync -------------------------------------------------------------------------------
+
+    def _sync_when_asked(self) -> None:
+        while True:
+            self._wanted.acquire()
+            if self._ended:
+                return
+            lsn = self._asked_lsn
+            try:
+                self._segment.sync()
+                self.durable_lsn = lsn
+            except OSError as error:
+                # What a failed fsync has dropped can't be written again, so the file ends here.
+                self.failure = error
+            finally:
+                self._synced.set()
 
 
 def cannot_write(folder: Path, error: OSError) -> StateFailed:

@@ -1,5 +1,6 @@
 """Writes one segment: blocks behind each other, then its index and foot. Knows nothing of threads."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -17,6 +18,9 @@ from bwtui.recording.format import (
     pack_trailer,
     segment_name,
 )
+
+#: More parts than these are joined first; the system takes 1,024 (IOV_MAX).
+_PARTS = 512
 
 
 @dataclass(slots=True)
@@ -50,6 +54,10 @@ class Totals:
         counters = self.tables.setdefault(table, {})
         counters[counter] = counters.get(counter, 0) + number
 
+    def to_json(self) -> dict[str, Any]:
+        """Return what the foot says of it."""
+        return dataclasses.asdict(self)
+
 
 class SegmentWriter:
     """One segment that is being written. Every method raises OSError."""
@@ -59,6 +67,12 @@ class SegmentWriter:
         path = partial_path(folder, number)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._begin(path, number, os.open(path, flags, 0o600))
+        try:
+            # What is synced into a file whose name is not on the disk is lost with it.
+            sync_folder(folder)
+        except OSError:
+            self.discard()
+            raise
 
     def _begin(self, path: Path, number: int, fd: int) -> None:
         self.folder = path.parent
@@ -118,6 +132,24 @@ class SegmentWriter:
 
         Return that name and the sha256 that the next segment's head repeats.
         """
+        begins = self.size
+        try:
+            digest = self._write_ending(foot)
+        except OSError:
+            # Half an ending is none.
+            self.size = begins
+            raise
+        self.sync()
+        os.close(self._fd)
+        self._fd = -1
+        totals = self.totals
+        final = self.folder / segment_name(self.number, totals.first_lsn, totals.last_lsn)
+        self.path.rename(final)
+        sync_folder(self.folder)
+        self.path = final
+        return final, digest
+
+    def _write_ending(self, foot: dict[str, Any]) -> str:
         totals = self.totals
         begins = self.size
         received = totals.last_received
@@ -129,30 +161,21 @@ class SegmentWriter:
             **foot,
             "sha256": digest,
             "blocks": len(self._index),
-            "changes": totals.changes,
-            "transactions": totals.transactions,
-            "first_lsn": totals.first_lsn,
-            "last_lsn": totals.last_lsn,
-            "first_received": totals.first_received,
-            "last_received": totals.last_received,
-            "reached": totals.reached,
-            "tables": totals.tables,
+            **totals.to_json(),
         }
         self._final(Kind.FOOT, received, lsns, json.dumps(content).encode())
         self._write([pack_trailer(begins)])
-        self.sync()
-        os.close(self._fd)
-        self._fd = -1
-        final = self.folder / segment_name(self.number, *lsns)
-        self.path.rename(final)
-        sync_folder(self.folder)
-        self.path = final
-        return final, digest
+        return digest
 
     def cut_back(self) -> None:
         """Take away what a write that failed has left behind the last whole block."""
         os.ftruncate(self._fd, self.size)
         os.lseek(self._fd, self.size, os.SEEK_SET)
+
+    def discard(self) -> None:
+        """Close the file and take it away."""
+        self.abandon()
+        self.path.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Close the file as it is."""
@@ -165,9 +188,15 @@ class SegmentWriter:
         self._write([pack_header(kind, number, received, *lsns, [payload]), payload])
 
     def _write(self, parts: Sequence[bytes]) -> None:
-        data = b"".join(parts)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
-        self._hash.update(data)
-        self.size += len(data)
+        size = sum(map(len, parts))
+        if len(parts) > _PARTS:
+            parts = [b"".join(parts)]
+        # Nearly always all of it is taken at once, and then none of it is copied here.
+        taken = os.writev(self._fd, parts)
+        if taken < size:
+            left = memoryview(b"".join(parts))[taken:]
+            while left:
+                left = left[os.write(self._fd, left) :]
+        for part in parts:
+            self._hash.update(part)
+        self.size += size

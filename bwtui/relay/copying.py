@@ -171,7 +171,7 @@ class Copying:
         except BwtuiError as error:
             self._parts.policy.refuse(route, self._dropped(route, fields), error, batch.span)
             if self._recorder is not None:
-                self._recorder.without(route.relation.qualified_name, Without.DROPPED)
+                self._recorder.without(route, Without.DROPPED)
         if self._recorder is not None:
             self._recorder.frames.append(line)
         route.counters.snapshot_rows += 1
@@ -186,13 +186,8 @@ class Copying:
         self._parts.samples.refill()
         self._batch.flush()
         self.pulse(0)
-        while self._is_too_much_in_flight():
+        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
             self.pulse(0.02)
-
-    def _is_too_much_in_flight(self) -> bool:
-        if self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
-            return True
-        return self._recorder is not None and self._recorder.is_behind
 
     def _headers(self) -> Headers:
         if not self._parts.settings.headers:

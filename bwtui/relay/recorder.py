@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
-from bwtui.errors import BwtuiError, StateFailed
+from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.lsn import format_lsn
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.batch import (
     NO_FRAME,
@@ -37,8 +38,6 @@ from bwtui.sink.base import MessageTuple
 from bwtui.source.preflight import Findings
 
 _STATUS_SECONDS = 1.0
-#: The relay waits while this many bytes are on their way to the disk.
-BACKLOG_BYTES = 64 << 20
 _EVERYTHING = (1 << 64) - 1
 
 
@@ -72,11 +71,12 @@ class Recorder:
         self._pass: dict[str, Any] = {"pass": before.pass_number}
         self._transaction = Transaction()
         self._snapshot: Relation | None = None
-        self._without: list[tuple[int, int]] = []
-        self._dropped: Counts = []
+        self._without: list[tuple[int, Without, Route]] = []
         self._filled: list[Filled] = []
         self._relations: dict[int, Relation] = {}
         self._routes: dict[Route, int] = {}
+        #: Whether this run has taken a snapshot, behind which nothing is missing.
+        self._began_anew = False
         #: What the segment that is being written knows already.
         self._announced: set[Any] = set()
         self._status_at = 0.0
@@ -91,6 +91,7 @@ class Recorder:
             segment_seconds=settings.segment_seconds,
         )
         report.on_error = self._error
+        self._tell_of_recovery()
 
     # -- the stream ----------------------------------------------------------------------------------------
 
@@ -101,6 +102,10 @@ class Recorder:
         self._transaction = Transaction()
         self._snapshot = None
         number = int(self._pass["pass"]) + 1
+        if kind == "snapshot":
+            self._began_anew = True
+        elif number == self._before.pass_number + 1:
+            self._note_gap(start_lsn)
         self._pass = {
             "pass": number,
             "kind": kind,
@@ -123,11 +128,25 @@ class Recorder:
             self._relations[relation.oid] = relation
             self._journal.write(BlockOut(Kind.RELATION, [pack_relation(relation)]))
 
-    def without(self, table: str, reason: Without) -> None:
+    def _note_gap(self, start_lsn: int) -> None:
+        """Note, and tell, that changes before ``start_lsn`` were relayed without being recorded."""
+        since = self._before.reached
+        if since is None or start_lsn <= since or self._began_anew:
+            return
+        self._event({"event": "gap", "from_lsn": since, "to_lsn": start_lsn})
+        told = f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(start_lsn)}"
+        hint = "the relay ran without --record, or its recording could not be written"
+        self._report.error("recording", RefusedError(told, hint))
+
+    def _tell_of_recovery(self) -> None:
+        for recovered in self._before.recovered:
+            if recovered.cut:
+                told = f"the recording's end was torn: {recovered.cut} bytes behind a crash were cut off"
+                self._report.error("notice", RefusedError(told))
+
+    def without(self, route: Route, reason: Without) -> None:
         """Note why the change that is being handled makes no message."""
-        self._without.append((len(self.frames), reason))
-        if reason == Without.DROPPED:
-            self._dropped.append((table, "dropped", 1))
+        self._without.append((len(self.frames), reason, route))
 
     def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> None:
         """Note the TOAST values that the row lacked as it was sent, and has now."""
@@ -141,19 +160,29 @@ class Recorder:
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
         """Queue the batch; return a receipt for the messages of each route."""
         frames = self.frames
-        if not frames and not routes:
+        if (not frames and not routes) or self._told_failure:
+            frames.clear()
+            self._forget_batch()
             return []
+        for _, _, route in self._without:
+            # It says what the key's columns are.
+            self._route_number(route)
         sections = [self._section(route, route.messages, route.positions) for route in routes]
         snapshot = self._snapshot
         tables = [route.relation.qualified_name for route in routes]
-        counts = count_messages(tables, sections) + self._dropped
+        counts = count_messages(tables, sections)
+        counts += [
+            (route.relation.qualified_name, "dropped", 1)
+            for _, reason, route in self._without
+            if reason == Without.DROPPED
+        ]
         parts = pack_batch(
             self._batch,
             snapshot.oid if snapshot else 0,
             self._transaction,
             frames,
             sections,
-            self._without,
+            [(frame, reason) for frame, reason, _ in self._without],
             self._filled,
         )
         if snapshot is None:
@@ -208,10 +237,12 @@ class Recorder:
     def _receipts(self, sections: Sequence[Section]) -> list[Receipt]:
         batch = self._batch
         self._batch += 1
+        if self._settings.record_only:
+            return []
         return [Receipt(batch, index, len(section.keys)) for index, section in enumerate(sections)]
 
     def _forget_batch(self) -> None:
-        self._without, self._dropped, self._filled = [], [], []
+        self._without, self._filled = [], []
 
     # -- what blocks refer to ------------------------------------------------------------------------------
 
@@ -247,6 +278,7 @@ class Recorder:
             "session": self._session.hex(),
             "first_position": self._position,
             "first_batch": self._batch,
+            "seen": list(self._seen),
             "pass": self._pass,
             "source": self._source,
         }
@@ -274,15 +306,9 @@ class Recorder:
 
     def settled(self, receipts: list[Receipt]) -> None:
         """See `bwtui.relay.ack.Ledger.settled`."""
-        if self._settings.record_only:
-            return
         for receipt in receipts:
-            self.delivered(receipt)
-
-    def delivered(self, receipt: Receipt, first: int = 0) -> None:
-        """Write where messages are: those of a receipt, which begin at message ``first`` of its section."""
-        delivery = Delivery(receipt.batch, receipt.section, first, receipt.partitions, receipt.offsets)
-        self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
+            delivery = Delivery(receipt.batch, receipt.section, 0, receipt.partitions, receipt.offsets)
+            self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
 
     def reach(self, lsn: int) -> None:
         """See `bwtui.relay.ack.Ledger.reach`."""
@@ -293,11 +319,6 @@ class Recorder:
         """See `bwtui.relay.ack.Ledger.durable_lsn`; a recording that was given up holds nothing up."""
         return _EVERYTHING if self._told_failure else self._journal.durable_lsn
 
-    @property
-    def is_behind(self) -> bool:
-        """Whether so much waits to be written that the relay should wait too."""
-        return self._journal.backlog > BACKLOG_BYTES and self._journal.failure is None
-
     def settle(self) -> None:
         """Do what is due now and then. Raises StateFailed when the disk refuses and the policy is to stop."""
         failure = self._journal.failure
@@ -305,6 +326,7 @@ class Recorder:
             if not self._told_failure:
                 self._give_up(cannot_write(self._folder, failure))
             return
+        self._journal.write_told()
         now = time.monotonic()
         if now - self._status_at >= _STATUS_SECONDS and self._status is not None:
             self._status_at = now
@@ -313,6 +335,7 @@ class Recorder:
         self._rotate_when_due()
 
     def _give_up(self, error: StateFailed) -> None:
+        """Tell that the recording ended. Raises ``error`` when the policy is to stop."""
         if self._settings.on_record_error == "stop":
             raise error
         self._told_failure = True
@@ -331,7 +354,7 @@ class Recorder:
         return self._before.picture(self._journal, stopped=self._told_failure)
 
     def _error(self, entry: ErrorEntry) -> None:
-        self._json(Kind.ERROR, _as_dict(entry))
+        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(_as_dict(entry)).encode()]))
 
     def _event(self, event: dict[str, Any]) -> None:
         self._json(Kind.EVENT, event)
@@ -339,21 +362,19 @@ class Recorder:
     def _json(self, kind: Kind, content: dict[str, Any]) -> None:
         self._journal.write(BlockOut(kind, [json.dumps(content).encode()]))
 
-    def gap(self, since: int, until: int) -> None:
-        """Note that changes in ``(since, until]`` were relayed without being recorded."""
-        self._event({"event": "gap", "from_lsn": since, "to_lsn": until})
-
     def close(self, error: BwtuiError | None = None) -> None:
-        """Finish the recording. Raises StateFailed when that fails, and it was not told before."""
+        """Finish the recording.
+
+        Raises StateFailed when that fails, and it was not told before, and the policy is to stop.
+        """
         self._report.on_error = None
-        failed = self._journal.failure is not None
-        if not failed:
+        if not self._told_failure:
             self._event({"event": "end", "error": error.message if error else None})
         try:
             self._journal.close(self._foot("stopped"))
-        except StateFailed:
-            if not failed:
-                raise
+        except StateFailed as failure:
+            if not self._told_failure:
+                self._give_up(failure)
         finally:
             self._before.release()
 

@@ -118,17 +118,12 @@ class Streaming:
             self._stream.wait(0.005)
         self._parts.sink.poll(0)
         self._settle(idle=not had_data)
-        while self._is_too_much_in_flight():
+        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
             self._parts.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
                 break
         return had_data
-
-    def _is_too_much_in_flight(self) -> bool:
-        if self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
-            return True
-        return self._recorder is not None and self._recorder.is_behind
 
     def _read(self) -> bool:
         """Handle frames until the batch is full or nothing more has arrived; False when there was none."""
