@@ -1,8 +1,8 @@
 """The journal: appends blocks to segments, and says up to where they are durable.
 
 Blocks are written by the relay's own thread: handing each to another thread costs more than writing it,
-since the two then fight for the interpreter's lock (docs/adr/0031-journal-in-the-relays-thread.md). Only fsync,
-which waits for the disk and lets the relay run meanwhile, has a thread of its own.
+since the two then fight for the interpreter's lock (docs/adr/0031-journal-in-the-relays-thread.md). Only
+fsync, which waits for the disk and lets the relay run meanwhile, has a thread of its own.
 """
 
 import contextlib
@@ -101,13 +101,16 @@ class Journal:
         """Bytes of all segments that this journal wrote."""
         return self._finished_bytes + self._segment.size
 
-    def write(self, block: BlockOut) -> None:
-        """Append one block."""
-        if self.failure is None:
-            try:
-                self._append(block)
-            except OSError as error:
-                self._fail(error)
+    def write(self, block: BlockOut) -> bool:
+        """Append one block; return whether it was."""
+        if self.failure is not None:
+            return False
+        try:
+            self._append(block)
+        except OSError as error:
+            self._fail(error)
+            return False
+        return True
 
     def tell(self, block: BlockOut) -> None:
         """Leave a block for the relay's thread to write at its next `write_told`; any thread may."""
@@ -129,18 +132,22 @@ class Journal:
         now = time.monotonic()
         if now >= self._next_sync:
             self._next_sync = now + _SYNC_SECONDS
-            self.write(BlockOut(Kind.REACHED, [], (lsn, lsn)))
+            if not self.write(BlockOut(Kind.REACHED, [], (lsn, lsn))):
+                # A later run could not know that the LSN was reached.
+                return
             self._asked_lsn = lsn
             self._synced.clear()
             self._wanted.release()
 
     @property
-    def wants_rotation(self) -> bool:
-        """Whether the segment is large or old enough to be finished."""
-        return (
-            self._segment.size >= self._segment_bytes
-            or time.monotonic() - self._begun >= self._segment_seconds
-        )
+    def is_large(self) -> bool:
+        """Whether the segment is large enough to be finished."""
+        return self._segment.size - self._opened >= self._segment_bytes
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the segment is old enough to be finished, if it holds anything."""
+        return time.monotonic() - self._begun >= self._segment_seconds
 
     def rotate(self, foot: dict[str, Any], opening: Opening) -> None:
         """Finish the segment with ``foot``, and begin the next."""
@@ -190,6 +197,7 @@ class Journal:
         self._append(BlockOut(Kind.HEAD, [head]))
         for block in opening.blocks:
             self._append(block)
+        self._opened = self._segment.size
 
     def _fail(self, error: OSError) -> None:
         """Keep what is whole: a block that was written in part is cut off again."""
