@@ -20,6 +20,8 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.sandbox.supervisor import Services
 from bwtui.source.connection import connect
 from tests.attempts import Attempts
+from tests.database import session
+from tests.decoded_topic import decoded_avro, latest
 
 pytestmark = pytest.mark.services
 
@@ -110,3 +112,28 @@ def test_a_name_that_is_no_text_is_refused(encoded: str, services: Services, tmp
     error, hint = Attempts(services, tmp_path).fail(encoded, 2)
     assert "a table or a column has a name that is not UTF-8" in error
     assert hint == "rename it"
+
+
+@pytest.mark.parametrize("encoded", ["LATIN1", "EUC_JP"], indirect=True)
+def test_through_the_relay(encoded: str, services: Services, tmp_path: Path) -> None:
+    """In the snapshot and in the stream; the byte of a "char" comes back as the server wrote it."""
+    attempts = Attempts(services, tmp_path)
+    latin = "LATIN1" in relayed_encoding(encoded)
+    text, byte = ("größe", r"\351") if latin else ("日本", "x")
+    with session(encoded) as source:
+        source.connection.set_client_encoding("UTF8")
+        source.run(f'create table t (id int primary key, "{text}" text, c "char")')
+        for number in (1, 2):
+            source.run(f"insert into t values ({number}, '{text}', %s::\"char\")", byte)
+            attempts.succeed(encoded)
+        found = latest(decoded_avro(services, f"{attempts.name}.t"))
+        for (number,), record in found.items():
+            assert list(record.values())[:2] == [number, text]
+            assert source.value('select c = %s::"char" from t where id = %s', record["c"], number)
+        assert len(found) == 2
+
+
+def relayed_encoding(database: str) -> str:
+    """Return the encoding of a database."""
+    with session(database) as opened:
+        return str(opened.value("show server_encoding"))
