@@ -91,11 +91,17 @@ def count_messages(tables: Sequence[str], sections: Sequence[Section]) -> Counts
     """Return what sections add to the counters of their ``tables``."""
     counts = []
     for table, section in zip(tables, sections, strict=True):
-        size = sum(
-            len(cell) for cells in (section.keys, section.values) for cell in cells if cell is not None
-        )
+        size = _size(section.keys) + _size(section.values)
         counts += [(table, "messages", len(section.keys)), (table, "bytes", size)]
-        cleared = sum(1 for frame in section.frames if frame == NO_FRAME)
+        cleared = section.frames.count(NO_FRAME)
         if cleared:
             counts.append((table, "cleanups", cleared))
     return counts
+
+
+def _size(cells: Sequence[bytes | None]) -> int:
+    try:
+        return sum(map(len, cells))  # type: ignore[arg-type]
+    except TypeError:
+        # There is a null among them.
+        return sum(len(cell) for cell in cells if cell is not None)

@@ -14,7 +14,6 @@ With a ledger, what became of a span's messages is handed to it when the span is
 confirmed only when the ledger says that everything handed over up to there is durable.
 """
 
-from array import array
 from collections import deque
 from typing import Protocol
 
@@ -30,8 +29,9 @@ class Receipt:
     def __init__(self, batch: int, section: int, count: int) -> None:
         self.batch = batch
         self.section = section
-        self.partitions = array("i", [UNKNOWN]) * count
-        self.offsets = array("q", [-1]) * count
+        # Lists, since to set an item of an array takes twice as long.
+        self.partitions = [UNKNOWN] * count
+        self.offsets = [-1] * count
 
     def refuse_rest(self) -> None:
         """Note that what was not delivered was refused, and dropped by the policy."""
