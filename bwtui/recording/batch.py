@@ -132,7 +132,14 @@ def pack_batch(
 
 
 def unpack_batch(payload: bytes) -> Batch:
-    """Return what `pack_batch` packed. Raises ValueError, struct.error or IndexError when it is none."""
+    """Return what `pack_batch` packed. Raises ValueError when it is none."""
+    try:
+        return _unpack_batch(payload)
+    except struct.error as error:
+        raise ValueError("the payload is too short") from error
+
+
+def _unpack_batch(payload: bytes) -> Batch:
     number, relation, lsn, time, xid, ordinal, n_frames, n_sections, n_without, n_filled = _HEAD.unpack_from(
         payload
     )
@@ -140,18 +147,18 @@ def unpack_batch(payload: bytes) -> Batch:
     frames, at = _cut(payload, at, lengths)
     sections = []
     for _ in range(n_sections):
-        section, at = _unpack_section(payload, at)
+        section, at = _unpack_section(payload, at, n_frames)
         sections.append(section)
     without = {}
     for _ in range(n_without):
         frame, reason = _WITHOUT.unpack_from(payload, at)
-        without[frame] = Without(reason)
+        without[_within(frame, n_frames)] = Without(reason)
         at += _WITHOUT.size
     filled = []
     for _ in range(n_filled):
         frame, column, length = _FILLED.unpack_from(payload, at)
         at += _FILLED.size
-        filled.append(Filled(frame, column, payload[at : at + length]))
+        filled.append(Filled(_within(frame, n_frames), column, payload[at : at + length]))
         at += length
     if at != len(payload):
         raise ValueError(f"{len(payload) - at} bytes are left over")
@@ -165,7 +172,9 @@ def pack_delivery(delivery: Delivery) -> list[bytes]:
 
 
 def unpack_delivery(payload: bytes) -> Delivery:
-    """Return what `pack_delivery` packed. Raises ValueError or struct.error when it is none."""
+    """Return what `pack_delivery` packed. Raises ValueError when it is none."""
+    if len(payload) < _DELIVERY.size:
+        raise ValueError("the payload is too short")
     batch, section, first, count = _DELIVERY.unpack_from(payload)
     partitions, at = _unpack("i", payload, _DELIVERY.size, count)
     offsets, at = _unpack("q", payload, at, count)
@@ -188,9 +197,19 @@ def _pack_cells(keys: Sequence[bytes | None], values: Sequence[bytes | None]) ->
     return parts + joined
 
 
-def _unpack_section(payload: bytes, at: int) -> tuple[Section, int]:
+def _within(frame: int, n_frames: int) -> int:
+    if frame >= n_frames:
+        raise ValueError("it refers to a frame that is not there")
+    return frame
+
+
+def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, int]:
     route, headers, count = _SECTION.unpack_from(payload, at)
     frames, at = _unpack("I", payload, at + _SECTION.size, count)
+    if count and max(frames) >= n_frames:
+        for frame in frames:
+            if frame != NO_FRAME:
+                _within(frame, n_frames)
     key_lengths, at = _unpack("i", payload, at, count)
     value_lengths, at = _unpack("i", payload, at, count)
     keys, at = _cut_nullable(payload, at, key_lengths)
@@ -233,8 +252,10 @@ def _cut_nullable(payload: bytes, at: int, lengths: Sequence[int]) -> tuple[list
         return _cut(payload, at, lengths)  # type: ignore[return-value]
     cells: list[bytes | None] = []
     for length in lengths:
-        if length < 0:
+        if length == -1:
             cells.append(None)
+        elif length < 0:
+            raise ValueError("a length is negative")
         else:
             cells.append(payload[at : at + length])
             at += length

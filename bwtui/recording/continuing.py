@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bwtui.errors import RefusedError, StateFailed
-from bwtui.recording.folder import FolderLock, segments
+from bwtui.errors import DamagedRecording, RefusedError, StateFailed
+from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
+from bwtui.recording.format import SegmentFile
+from bwtui.recording.known import Known
 from bwtui.recording.recover import Recovered, foot_of, recover_locked
 from bwtui.relay.status import RecordingStatus
 
@@ -31,8 +33,8 @@ class Continuation:
     pass_number: int = 0
     #: Identity of the newest change of the stream that is recorded.
     seen: tuple[int, int] = (0, 0)
-    #: Up to this LSN everything is recorded; 0 when nothing is.
-    reached: int = 0
+    #: Up to this LSN everything is recorded; None when nothing was ever begun.
+    reached: int | None = None
     #: The source that the last segment names, or {}.
     source: dict[str, Any] = field(default_factory=dict)
     recovered: list[Recovered] = field(default_factory=list)
@@ -41,6 +43,10 @@ class Continuation:
     def release(self) -> None:
         """Let others write the folder."""
         self.lock.release()
+
+    def give_back(self) -> None:
+        """Let go of a folder in which nothing could be written."""
+        self.lock.give_back()
 
     def picture(self, journal: "Journal", *, stopped: bool) -> RecordingStatus:
         """Return how the recording stands."""
@@ -75,26 +81,60 @@ def continue_in(folder: Path, source: dict[str, Any]) -> Continuation:
     try:
         return _look(folder, lock, source)
     except BaseException:
-        lock.release()
+        lock.give_back()
         raise
 
 
 def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuation:
     found = segments(folder)
     if not found:
-        strangers = [path.name for path in folder.iterdir() if path.name != "lock"]
+        strangers = [path.name for path in folder.iterdir() if path.name != LOCK]
         if strangers:
             raise RefusedError(
-                f"{folder} holds other files ({strangers[0]})", "record into a folder that is new or empty"
+                f"{folder} holds other files ({min(strangers)})", "record into a folder that is new or empty"
             )
         return Continuation(folder, lock, secrets.token_hex(16))
-    recovered = recover_locked(folder) if not found[-1].is_finished else []
+    for segment in found:
+        # Whose it is comes first: another's recording is not touched.
+        theirs = _source_of(segment)
+        if theirs is not None:
+            _compare(folder, theirs, source)
+            break
+    recovered = recover_locked(folder)
     found = segments(folder)
     if not found:
         return Continuation(folder, lock, secrets.token_hex(16), recovered=recovered)
     last = found[-1]
     foot, head = foot_of(last), head_of(last.path)
-    theirs = head["source"]
+    _compare(folder, head["source"], source)
+    return Continuation(
+        folder,
+        lock,
+        head["recording"],
+        number=last.number + 1,
+        previous=str(foot["sha256"]),
+        position=foot["first_position"] + foot["changes"],
+        batch=foot["next_batch"],
+        pass_number=foot["pass"]["pass"],
+        seen=(foot["seen"][0], foot["seen"][1]),
+        reached=_reached(found),
+        source=head["source"],
+        recovered=recovered,
+    )
+
+
+def _source_of(segment: SegmentPath) -> dict[str, Any] | None:
+    """Return the source that a segment names, or None where its head was not written to its end."""
+    try:
+        source: dict[str, Any] = head_of(segment.path)["source"]
+    except DamagedRecording:
+        if segment.is_finished:
+            raise
+        return None
+    return source
+
+
+def _compare(folder: Path, theirs: dict[str, Any], source: dict[str, Any]) -> None:
     for name in ("system_identifier", "database", "slot", "output_format"):
         if theirs.get(name) != source.get(name):
             raise RefusedError(
@@ -102,33 +142,23 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
                 f"{theirs.get(name)}, not {source.get(name)}",
                 "record into another folder",
             )
-    seen = foot["seen"]
-    number: Any = foot
-    return Continuation(
-        folder,
-        lock,
-        head["recording"],
-        number=last.number + 1,
-        previous=str(foot["sha256"]),
-        position=number["first_position"] + number["changes"],
-        batch=number["next_batch"],
-        pass_number=number["pass"]["pass"],
-        seen=(seen[0], seen[1]),  # type: ignore[index]
-        reached=max(int(number["reached"]), _reached_before(found[:-1])),
-        source=theirs,
-        recovered=recovered,
-    )
 
 
-def _reached_before(found: list[Any]) -> int:
-    return max((int(foot_of(segment)["reached"]) for segment in found[-3:]), default=0)  # type: ignore[call-overload]
+def _reached(found: list[SegmentPath]) -> int | None:
+    """Return up to which LSN nothing is missing, or None when no run has come to begin anything.
+
+    That a stream begins somewhere means that all before was recorded, or its lack noted.
+    """
+    for segment in reversed(found):
+        foot = foot_of(segment)
+        begun = foot["pass"].get("start_lsn") if foot["pass"].get("kind") == "stream" else None
+        if foot["reached"] or begun is not None:
+            return max(int(foot["reached"]), int(begun or 0))
+    return 0 if any("kind" in foot_of(segment)["pass"] for segment in found) else None
 
 
 def head_of(path: Path) -> dict[str, Any]:
     """Return the HEAD of a segment. Raises DamagedRecording or StateFailed."""
-    from bwtui.recording.format import SegmentFile
-    from bwtui.recording.known import Known
-
     try:
         with path.open("rb") as file:
             source = SegmentFile(file, path.name)

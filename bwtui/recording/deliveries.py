@@ -29,6 +29,11 @@ class DeliveryBook:
         self._is_at_end = False
         self.found.clear()
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing is left to read, so that what was not found may still be written."""
+        return self._is_at_end
+
     def read_for(self, batch: int) -> None:
         """Read until everything that is recorded of ``batch`` is in ``found``."""
         if len(self.found) > _KEPT:
@@ -51,7 +56,7 @@ class DeliveryBook:
             block = segment.file.block(entry.offset)
             try:
                 delivery = unpack_delivery(block.payload)
-            except Exception as error:
+            except ValueError as error:
                 raise damaged(Place(segment.name, entry.offset), "a DELIVERY can't be taken apart") from error
             self._newest = max(self._newest, delivery.batch)
             partitions, offsets = self.found.setdefault((delivery.batch, delivery.section), ([], []))

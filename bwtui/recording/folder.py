@@ -1,8 +1,10 @@
 """A recording's folder: its segments in order, and the lock of whoever writes."""
 
+import contextlib
 import fcntl
 import os
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from bwtui.recording.format import PARTIAL_SUFFIX, SUFFIX, partial_name
 
 _FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
 _PARTIAL = re.compile(rf"(\d{{8}}){re.escape(PARTIAL_SUFFIX)}")
-_LOCK = "lock"
+LOCK = "lock"
+#: How often, and in what steps, a lock is tried that another holds.
+_ATTEMPTS, _PAUSE_SECONDS = 5, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,31 +64,73 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         """Take the lock, making ``folder`` if it is not there. Raises RefusedError or StateFailed."""
+        self._path = folder / LOCK
+        #: What was made for the lock alone, innermost last.
+        self._made: list[Path] = []
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._make(folder)
+            existed = self._path.exists()
+            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if not existed:
+                self._made.append(self._path)
         except OSError as error:
+            self._undo()
             raise StateFailed(
-                f"the recording's folder {folder} can't be written: {error.strerror}"
+                f"the recording's folder {folder} can't be written: {_reason(error)}",
+                "name a folder that can be made, or written",
             ) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        if not self._lock():
             os.close(self._fd)
             raise RefusedError(
                 f"another process is writing the recording {folder}",
                 "stop it, or record into another folder",
-            ) from error
+            )
+
+    def _make(self, folder: Path) -> None:
+        missing = []
+        while not folder.is_dir():
+            missing.append(folder)
+            folder = folder.parent
+        for path in reversed(missing):
+            path.mkdir()
+            self._made.append(path)
+            with contextlib.suppress(PermissionError):
+                sync_folder(path.parent)
+
+    def _lock(self) -> bool:
+        """Take it, also from behind `is_being_written`, which holds it for a moment."""
+        for _ in range(_ATTEMPTS):
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(_PAUSE_SECONDS)
+        return False
+
+    def give_back(self) -> None:
+        """Let go of the lock, and take away what was made for it, as far as that is still empty."""
+        self._undo()
+        self.release()
+
+    def _undo(self) -> None:
+        for path in reversed(self._made):
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
 
     def release(self) -> None:
         """Let go of the lock."""
         os.close(self._fd)
 
 
+def _reason(error: OSError) -> str:
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "a file stands in its place"
+    return error.strerror or str(error)
+
+
 def is_being_written(folder: Path) -> bool:
     """Whether a process holds the lock of ``folder`` at this moment."""
     try:
-        fd = os.open(folder / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(folder / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:

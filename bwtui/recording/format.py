@@ -14,6 +14,7 @@ A finished segment ends with an INDEX, a TRANSACTIONS and a FOOT block, and a tr
 where they begin.
 """
 
+import mmap
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -35,6 +36,9 @@ TRAILER_SIZE = _TRAILER.size
 _MAGIC = b"bwtuiEND"
 #: No block is larger: a length beyond it is a damaged one, and not worth the memory to try.
 MAX_PAYLOAD = (1 << 32) - 1
+#: Where the zeros and the number stand in a header, and how many damaged blocks in a row are passed over.
+_BEFORE_NUMBER = 9
+_RESUME_BLOCKS = 64
 
 
 class Kind(IntEnum):
@@ -71,6 +75,8 @@ class Kind(IntEnum):
 
 
 _KINDS = frozenset(Kind)
+#: What the end of a finished segment is made of.
+ENDING = frozenset((Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT))
 
 
 class Block(NamedTuple):
@@ -129,12 +135,19 @@ class Place:
         return f"{self.segment} at byte {self.offset}"
 
 
-def damaged(place: Place, reason: str) -> DamagedRecording:
+class DamagedAt(DamagedRecording):
+    """One place that is damaged, and how."""
+
+    def __init__(self, place: Place, reason: str, hint: str) -> None:
+        super().__init__(f"the recording is damaged: {place}: {reason}", hint)
+        self.place = place
+        self.reason = reason
+
+
+def damaged(place: Place, reason: str, hint: str | None = None) -> DamagedAt:
     """Return the error that names ``place``."""
-    return DamagedRecording(
-        f"the recording is damaged: {place}: {reason}",
-        "'bwtui recording check' lists every damaged place; restore the file from a copy",
-    )
+    usual = "'bwtui recording check' lists every damaged place; restore the file from a copy"
+    return DamagedAt(place, reason, hint or usual)
 
 
 def pack_header(
@@ -192,6 +205,35 @@ class SegmentFile:
             yield block
             offset = block.end
 
+    def raw(self, block: Block) -> bytes:
+        """Return the bytes of a block that was read, header and payload."""
+        self._file.seek(block.offset)
+        return self._file.read(block.end - block.offset)
+
+    def resume(self, offset: int, number: int) -> int | None:
+        """Return where the next whole block begins behind damage at ``offset``, where block ``number`` was.
+
+        It is found by what its header must hold, and known by the header's checksum.
+        """
+        if offset >= self.size:
+            return None
+        with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            for following in range(number + 1, number + 1 + _RESUME_BLOCKS):
+                wanted = b"\0\0\0" + struct.pack("<I", following)
+                at = view.find(wanted, offset + _BEFORE_NUMBER)
+                while at >= 0:
+                    if self._is_header(view[at - _BEFORE_NUMBER : at - _BEFORE_NUMBER + HEADER_SIZE]):
+                        return int(at - _BEFORE_NUMBER)
+                    at = view.find(wanted, at + 1)
+        return None
+
+    @staticmethod
+    def _is_header(raw: bytes) -> bool:
+        if len(raw) < HEADER_SIZE:
+            return False
+        length, crc, *rest = _HEADER.unpack(raw)
+        return zlib.crc32(_COVERED.pack(length, *rest)) == crc and rest[0] in _KINDS
+
     @property
     def has_trailer(self) -> bool:
         """Whether the file ends with something that begins like a trailer."""
@@ -225,7 +267,9 @@ def pack_index(entries: Sequence[IndexEntry]) -> bytes:
 
 
 def unpack_index(payload: bytes) -> list[IndexEntry]:
-    """Return what `pack_index` packed. Raises struct.error."""
+    """Return what `pack_index` packed. Raises ValueError when it is none."""
+    if len(payload) % INDEX_ENTRY.size:
+        raise ValueError("an index entry is cut off")
     return [IndexEntry(*entry) for entry in INDEX_ENTRY.iter_unpack(payload)]
 
 

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.batch import NO_FRAME, Batch, Transaction, Without, unpack_batch
 from bwtui.recording.format import Block, IndexEntry, Kind, Place, damaged
@@ -48,11 +49,17 @@ class Known:
         lsn, ordinal = self.current_pass.get("seen", (0, 0))
         return int(lsn), int(ordinal)
 
+    @property
+    def seen_before(self) -> tuple[int, int]:
+        """The identity of the newest change that was recorded before the segment began."""
+        lsn, ordinal = self.head["seen"]
+        return int(lsn), int(ordinal)
+
     def take(self, block: Block, segment: str) -> None:
         """Take note of a block with its payload. Raises DamagedRecording."""
         try:
             self._take(block)
-        except (ValueError, KeyError, TypeError) as error:
+        except (BwtuiError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise damaged(
                 Place(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
             ) from error
@@ -76,7 +83,7 @@ class Known:
             entry = SchemaEntry(**json.loads(block.payload))
             self.schemas[entry.subject, entry.id] = entry
         elif block.kind == Kind.HEAD:
-            self.head = json.loads(block.payload)
+            self.head = _complete(json.loads(block.payload))
             self.current_pass = self.head["pass"]
         elif block.kind == Kind.EVENT:
             event = json.loads(block.payload)
@@ -84,14 +91,22 @@ class Known:
                 self.current_pass = event
 
 
+def _complete(head: dict[str, Any]) -> dict[str, Any]:
+    """Return ``head`` if it holds what every reader needs; raises what `Known.take` takes for damage."""
+    bytes.fromhex(head["session"])
+    for number in (head["first_position"], head["first_batch"], head["pass"]["pass"], *head["seen"]):
+        if number < 0:
+            raise ValueError("a number is negative")
+    for name in (head["recording"], head["previous"], head["source"]["slot"]):
+        name.encode()
+    return head
+
+
 def read_batch(block: Block, segment: str) -> Batch:
     """Return the batch of a CHANGES or ROWS block. Raises DamagedRecording."""
     try:
         return unpack_batch(block.payload)
-    except (ValueError, IndexError, OverflowError) as error:
-        raise damaged(Place(segment, block.offset), "a batch can't be taken apart") from error
-    except Exception as error:
-        # struct.error derives from Exception alone.
+    except ValueError as error:
         raise damaged(Place(segment, block.offset), "a batch can't be taken apart") from error
 
 

@@ -7,18 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bwtui.errors import UsageError
+from bwtui.errors import DamagedRecording, StateFailed, UsageError
 from bwtui.recording.assembly import Assembly
 from bwtui.recording.change import Change
 from bwtui.recording.deliveries import DeliveryBook
-from bwtui.recording.folder import existing_segments
+from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format import Block, Kind, Place, damaged
 from bwtui.recording.known import Known, read_batch, summarize
-from bwtui.recording.segment_reader import BATCHES, SegmentReader
+from bwtui.recording.segment_reader import SegmentReader
 from bwtui.recording.view import Bucket, Source, TableCounts
+from bwtui.recording.walk import BATCHES, DESCRIBING
 from bwtui.relay.status import ErrorEntry, SchemaEntry
 
 _ERRORS = 1_000
+#: How often the folder is looked at while its last segment is being finished.
+_ATTEMPTS = 3
 _SOURCE_FIELDS = frozenset(Source.__dataclass_fields__) - {"more", "recording"}
 
 
@@ -31,9 +34,7 @@ class Recording:
         self.name = folder.resolve().name
         self.segments: list[SegmentReader] = []
         try:
-            for path in existing_segments(folder):
-                self.segments.append(SegmentReader(path))
-            self._check_order()
+            self._open()
             self._head = self._read_head()
         except BaseException:
             self.close()
@@ -43,10 +44,24 @@ class Recording:
         self.length = last.stop_position
         feet = [segment.foot for segment in self.segments]
         self.first_time = min((f["first_received"] for f in feet if f["first_received"]), default=0)
-        self.last_time = max(f["last_received"] for f in feet)
+        self.last_time: int = max(f["last_received"] for f in feet)
         self.first_lsn = next((f["first_lsn"] for f in feet if f["first_lsn"]), 0)
         self.last_lsn = max(f["last_lsn"] for f in feet)
         self._deliveries = DeliveryBook(self.segments)
+
+    def _open(self) -> None:
+        """Open every segment; one that is finished at this very moment is looked for once more."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                for path in existing_segments(self.folder):
+                    self.segments.append(SegmentReader(path))
+                self._check_order()
+                return
+            except (StateFailed, DamagedRecording):
+                self.close()
+                self.segments.clear()
+                if attempt + 1 == _ATTEMPTS or not is_being_written(self.folder):
+                    raise
 
     def close(self) -> None:
         """Close the files."""
@@ -59,21 +74,23 @@ class Recording:
         return self.segments[-1].torn
 
     def _check_order(self) -> None:
-        position = 0
+        """See that the segments follow each other: one that is missing or another's is found."""
+        position, previous = 0, ""
         for at, segment in enumerate(self.segments):
             is_last = at == len(self.segments) - 1
             if segment.number != at + 1 or (segment.changes and segment.first_position != position):
                 raise damaged(Place(segment.name, 0), f"segment {at + 1} should stand here")
             if not segment.is_finished and not is_last:
                 raise damaged(Place(segment.name, 0), "it was never finished, and others follow it")
+            if segment.index and segment.head["previous"] != previous:
+                raise damaged(Place(segment.name, 0), "it does not follow the segment before it")
             position += segment.changes
+            previous = str(segment.foot.get("sha256", ""))
 
     def _read_head(self) -> dict[str, Any]:
         for segment in self.segments:
             if segment.index:
-                known = Known()
-                known.take(segment.file.block(0), segment.name)
-                return known.head
+                return segment.head
         raise UsageError(f"the recording {self.folder} is empty", "nothing was written before it ended")
 
     # -- changes -------------------------------------------------------------------------------------------
@@ -85,10 +102,11 @@ class Recording:
         if start >= stop:
             return
         for change in self._from_batch_of(start):
-            if change.position >= stop:
-                return
             if change.position >= start:
                 yield change
+            if change.position + 1 >= stop:
+                # What follows is not even read.
+                return
 
     def changes_before(self, stop: int) -> Iterator[Change]:
         """See `RecordingView.changes_before`."""
@@ -124,7 +142,7 @@ class Recording:
                     yield from self._of_block(
                         segment, segment.file.block(entry.offset), known, book, position
                     )
-            elif entry.kind in (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT):
+            elif entry.kind in DESCRIBING:
                 known.take(segment.file.block(entry.offset), segment.name)
 
     def _of_block(
@@ -167,8 +185,9 @@ class Recording:
             for at, entry in enumerate(segment.index):
                 if entry.changes and entry.last_lsn >= lsn:
                     start = segment.first_position + segment.starts[at]
-                    stop = start + entry.changes
-                    return next((c.position for c in self.changes(start, stop) if c.lsn >= lsn), stop)
+                    for change in self.changes(start, start + entry.changes):
+                        if change.lsn >= lsn:
+                            return change.position
         return self.length
 
     def of_xid(self, xid: int, start: int = 0) -> int | None:
@@ -187,15 +206,16 @@ class Recording:
             raise IndexError(position)
         if not change.xid:
             return position, position + 1
-        same = (change.lsn, change.xid, change.pass_number)
-        # The ordinal says how far the beginning is, but for a transaction that a pass begins within.
-        start = max(0, position - change.ordinal + 1)
-        stop = position + 1
-        for other in self.changes(position + 1):
-            if (other.lsn, other.xid, other.pass_number) != same:
-                break
-            stop = other.position + 1
-        return start, stop
+        # The ordinal says how far the beginning is.
+        return max(0, position - change.ordinal + 1), self._next_start(position)
+
+    def _next_start(self, position: int) -> int:
+        """Return where the first transaction, or row of a snapshot, behind ``position`` begins."""
+        for segment in self.segments[self._segment_at(position) :]:
+            found = segment.next_start(position)
+            if found is not None:
+                return found
+        return self.length
 
     def time_at(self, position: int) -> int:
         """See `RecordingView.time_at`."""
@@ -242,7 +262,7 @@ class Recording:
             place = segment.first_position + segment.starts[at]
             if place >= position and entry.changes:
                 break
-            if entry.kind in (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT):
+            if entry.kind in DESCRIBING:
                 known.take(segment.file.block(entry.offset), segment.name)
             elif entry.kind in BATCHES and place + entry.changes <= position:
                 block = segment.file.block(entry.offset)

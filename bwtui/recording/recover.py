@@ -3,14 +3,15 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bwtui.errors import DamagedRecording, StateFailed
+from bwtui.errors import StateFailed
 from bwtui.recording.folder import FolderLock, SegmentPath, existing_segments
-from bwtui.recording.format import Block, IndexEntry, Kind, SegmentFile
-from bwtui.recording.known import Known, read_batch, summarize
+from bwtui.recording.format import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.segment import SegmentWriter
+from bwtui.recording.walk import Walk, is_synced_behind
 
-_BATCHES = (Kind.CHANGES, Kind.ROWS)
+_NOT_TORN = "nothing was torn"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,107 +27,96 @@ class Recovered:
     reason: str
 
 
-def recover(folder: Path) -> list[Recovered]:
+def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
     """Finish every unfinished segment of ``folder``; nothing to do is no error.
 
-    Raises UsageError, RefusedError when somebody is writing it, StateFailed, or DamagedRecording when a whole
-    block says what no relay writes.
+    Raises UsageError, RefusedError when somebody is writing it, StateFailed, or DamagedRecording: when a
+    whole block says what no relay writes, and, unless ``force``, when what is damaged was on the disk once.
     """
     existing_segments(folder)
     lock = FolderLock(folder)
     try:
-        return recover_locked(folder)
+        return recover_locked(folder, force=force)
     finally:
         lock.release()
 
 
-def recover_locked(folder: Path) -> list[Recovered]:
+def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
     """Do what `recover` does, for a caller that holds the lock."""
     found = []
     for segment in existing_segments(folder):
         if not segment.is_finished:
             try:
-                found.append(_recover_segment(segment))
+                found.append(_recover_segment(segment, force=force))
             except OSError as error:
                 raise StateFailed(f"{segment.path} can't be recovered: {error.strerror or error}") from error
     return found
 
 
-def _recover_segment(segment: SegmentPath) -> Recovered:
-    with segment.path.open("rb") as file:
-        source = SegmentFile(file, segment.path.name)
-        writer = SegmentWriter.reopen(segment.path, segment.number)
-        known = Known()
-        state = _State()
-        reason = "nothing was torn"
-        try:
-            for block in source.blocks():
-                file.seek(block.offset)
-                _adopt(writer, block, file.read(block.end - block.offset), known, state, source.name)
-        except DamagedRecording as error:
-            if state.in_content:
-                raise
-            reason = error.message.rpartition(": ")[2]
-        cut = source.size - writer.size
-    if not known.head:
-        # Not even its first block is whole: there is nothing of it to keep.
+def _recover_segment(segment: SegmentPath, *, force: bool) -> Recovered:
+    writer = SegmentWriter.reopen(segment.path, segment.number)
+    try:
+        with segment.path.open("rb") as file:
+            source = SegmentFile(file, segment.path.name)
+            walk = Walk(source.name)
+            reason = _adopt(writer, source, walk, force=force)
+            cut = source.size - writer.size
+        if not walk.known.head:
+            # Not even its first block is whole: there is nothing of it to keep.
+            writer.discard()
+            return Recovered("", 0, 0, 0, 0, cut, reason)
+        kept = writer.size
+        writer.cut_back()
+        path, _ = writer.finish(_foot(walk))
+    finally:
         writer.abandon()
-        segment.path.unlink()
-        return Recovered("", 0, 0, 0, 0, cut, reason)
-    kept = writer.size
-    writer.cut_back()
-    path, _ = writer.finish(
-        {
-            "first_position": known.head["first_position"],
-            "first_batch": known.head["first_batch"],
-            "next_batch": state.next_batch or known.head["first_batch"],
-            "seen": list(max(state.seen, known.seen)),
-            "pass": known.current_pass,
-            "ended": "recovered",
-        }
-    )
     totals = writer.totals
     return Recovered(path.name, totals.changes, totals.transactions, totals.last_lsn, kept, cut, reason)
 
 
-class _State:
-    def __init__(self) -> None:
-        self.next_batch = 0
-        self.seen = (0, 0)
-        #: Whether a block's content, not its frame, is being looked at.
-        self.in_content = False
-
-
-def _adopt(
-    writer: SegmentWriter, block: Block, raw: bytes, known: Known, state: _State, segment: str
-) -> None:
-    state.in_content = True
-    entry = IndexEntry(block.offset, block.kind, 0, 0, block.received, block.first_lsn, block.last_lsn)
-    transactions = b""
-    if block.kind in _BATCHES:
-        batch = read_batch(block, segment)
-        summary = summarize(block, batch, known, writer.totals.changes)
-        entry, transactions = summary.entry, summary.transactions
-        for table, counter, number in summary.counts:
+def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: bool) -> str:
+    """Take over every whole block up to the first that is not; return why that is the last."""
+    blocks = source.blocks()
+    while True:
+        try:
+            block = next(blocks, None)
+        except DamagedAt as torn:
+            if not force and is_synced_behind(source, torn, walk.number):
+                raise damaged(torn.place, f"{torn.reason}, and it was on the disk once", _HINT) from torn
+            return torn.reason
+        if block is None or block.kind in ENDING:
+            # An index that is not followed by a name is made again.
+            return _NOT_TORN
+        step = walk.take(block)
+        writer.adopt(source.raw(block), step.entry, step.transactions)
+        for table, counter, number in step.counts:
             writer.totals.count(table, counter, number)
-        state.next_batch = batch.number + 1
-        if block.kind == Kind.CHANGES:
-            state.seen = max(state.seen, (summary.last.commit_lsn, summary.last.ordinal))
-    else:
-        known.take(block, segment)
-    writer.adopt(raw, entry, transactions)
-    state.in_content = False
 
 
-def foot_of(segment: SegmentPath) -> dict[str, object]:
+def _foot(walk: Walk) -> dict[str, Any]:
+    head = walk.known.head
+    return {
+        "first_position": head["first_position"],
+        "first_batch": head["first_batch"],
+        "next_batch": head["first_batch"] if walk.next_batch is None else walk.next_batch,
+        "seen": list(walk.seen),
+        "pass": walk.known.current_pass,
+        "ended": "recovered",
+    }
+
+
+_HINT = "restore the file from a copy, or cut off all that follows with 'bwtui recording recover --force'"
+
+
+def foot_of(segment: SegmentPath) -> dict[str, Any]:
     """Return the FOOT of a finished segment. Raises DamagedRecording or StateFailed."""
     try:
         with segment.path.open("rb") as file:
             source = SegmentFile(file, segment.path.name)
             for block in source.blocks(source.index_offset()):
                 if block.kind == Kind.FOOT:
-                    content: dict[str, object] = json.loads(block.payload)
+                    content: dict[str, Any] = json.loads(block.payload)
                     return content
-            raise DamagedRecording(f"the recording is damaged: {source.name} has no foot")
+            raise damaged(Place(source.name, source.size), "there is no foot")
     except OSError as error:
         raise StateFailed(f"{segment.path} can't be read: {error.strerror}") from error

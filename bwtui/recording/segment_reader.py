@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from bwtui.errors import DamagedRecording, StateFailed
+from bwtui.errors import StateFailed
 from bwtui.recording.folder import SegmentPath
 from bwtui.recording.format import (
+    ENDING,
     TRANSACTION_ENTRY,
     Block,
+    DamagedAt,
     IndexEntry,
     Kind,
     Place,
@@ -21,9 +23,10 @@ from bwtui.recording.format import (
     damaged,
     unpack_index,
 )
-from bwtui.recording.known import Known, read_batch, summarize
-
-BATCHES = (Kind.CHANGES, Kind.ROWS)
+from bwtui.recording.known import Known
+from bwtui.recording.segment import Totals
+from bwtui.recording.walk import BATCHES as BATCHES
+from bwtui.recording.walk import DESCRIBING, Walk, is_synced_behind
 
 
 class SegmentReader:
@@ -41,6 +44,9 @@ class SegmentReader:
         #: Why an unfinished segment's end is left out, or empty.
         self.torn = ""
         self._transactions = b""
+        self.changes = 0
+        self.first_position = 0
+        self.foot: dict[str, Any] = {}
         try:
             if self.is_finished:
                 self._read_foot()
@@ -57,7 +63,7 @@ class SegmentReader:
     def _read_foot(self) -> None:
         self._index_offset = self.file.index_offset()
         index, self._transactions_block, foot = self._last_blocks()
-        self.foot: dict[str, Any] = json.loads(foot.payload)
+        self.foot = json.loads(foot.payload)
         self._index_block = index
         self.changes = int(self.foot["changes"])
         self.first_position = int(self.foot["first_position"])
@@ -75,49 +81,44 @@ class SegmentReader:
 
     def _walk(self) -> None:
         """Make the index of a segment that has none yet."""
-        known, entries, transactions = Known(), [], []
-        counts: dict[str, dict[str, int]] = {}
-        changes = 0
+        walk, totals = Walk(self.name), Totals()
+        entries: list[IndexEntry] = []
+        transactions: list[bytes] = []
         try:
             for block in self.file.blocks():
-                entry = IndexEntry(
-                    block.offset, block.kind, 0, 0, block.received, block.first_lsn, block.last_lsn
-                )
-                if block.kind in BATCHES:
-                    summary = summarize(block, read_batch(block, self.name), known, changes)
-                    entry = summary.entry
-                    transactions.append(summary.transactions)
-                    for table, counter, number in summary.counts:
-                        table_counts = counts.setdefault(table, {})
-                        table_counts[counter] = table_counts.get(counter, 0) + number
-                else:
-                    known.take(block, self.name)
-                entries.append(entry)
-                changes += entry.changes
-        except DamagedRecording as error:
-            self.torn = error.message
+                if block.kind in ENDING:
+                    break
+                step = walk.take(block)
+                entries.append(step.entry)
+                transactions.append(step.transactions)
+                totals.add(step.entry)
+                for count in step.counts:
+                    totals.count(*count)
+        except DamagedAt as damage:
+            if is_synced_behind(self.file, damage, walk.number):
+                raise
+            self.torn = damage.message
         self.index = entries
         self._transactions = b"".join(transactions)
-        self.changes = changes
-        batches = [entry for entry in entries if entry.kind in BATCHES]
-        self.first_position = int(known.head.get("first_position", 0))
+        self.changes = totals.changes
+        self.first_position = int(walk.known.head.get("first_position", 0))
         self.foot = {
             "first_position": self.first_position,
-            "changes": changes,
-            "transactions": sum(entry.transactions for entry in entries),
-            "first_lsn": batches[0].first_lsn if batches else 0,
-            "last_lsn": max((entry.last_lsn for entry in batches), default=0),
-            "first_received": entries[0].received if entries else 0,
-            "last_received": entries[-1].received if entries else 0,
-            "reached": max((e.last_lsn for e in entries if e.kind == Kind.REACHED), default=0),
-            "tables": counts,
             "ended": "unfinished",
+            "seen": walk.seen,
+            "pass": walk.known.current_pass,
+            **totals.to_json(),
         }
 
     @cached_property
     def index(self) -> list[IndexEntry]:
         """Every block, but for index and foot themselves."""
         return unpack_index(self._index_block.payload)
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """What the segment's first block says of where it comes from."""
+        return self.known_before(1).head
 
     @cached_property
     def starts(self) -> list[int]:
@@ -168,9 +169,32 @@ class SegmentReader:
         """Return what the segment's blocks before block ``number`` of the index have said."""
         known = Known()
         for entry in self.index[:number]:
-            if entry.kind in (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT):
+            if entry.kind in DESCRIBING:
                 known.take(self.file.block(entry.offset), self.name)
         return known
+
+    def next_start(self, position: int) -> int | None:
+        """Return the first position of the segment behind ``position`` where something else begins, or None.
+
+        That is a transaction, or the rows of a snapshot.
+        """
+        packed, size = self.transaction_entries(), TRANSACTION_ENTRY.size
+        relative = position - self.first_position
+        low, high = 0, len(packed) // size
+        while low < high:
+            middle = (low + high) // 2
+            if TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, middle * size)).position > relative:
+                high = middle
+            else:
+                low = middle + 1
+        found = []
+        if low * size < len(packed):
+            found.append(TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, low * size)).position)
+        for at in range(bisect.bisect_right(self.starts, relative), len(self.index)):
+            if self.index[at].kind == Kind.ROWS:
+                found.append(self.starts[at])
+                break
+        return self.first_position + min(found) if found else None
 
     def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
         """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""

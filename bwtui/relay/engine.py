@@ -276,20 +276,12 @@ class Engine:
         settings, report = self._settings, self._report
         source = recording_source(self.status(), findings, settings, self._cluster)
         before = continue_in(Path(settings.record), source)
-        recorder = Recorder(settings, report, session, source, before)
+        try:
+            recorder = Recorder(settings, report, session, source, before)
+        except BaseException:
+            before.give_back()
+            raise
         recorder.tell_of(self.status)
-        for recovered in before.recovered:
-            if recovered.cut:
-                told = f"the recording's end was torn: {recovered.cut} bytes behind a crash were cut off"
-                report.error("notice", RefusedError(told))
-        confirmed = findings.slot.confirmed_lsn if findings.slot is not None else 0
-        if before.reached and confirmed > before.reached:
-            recorder.gap(before.reached, confirmed)
-            told = (
-                f"the recording lacks what was relayed between {format_lsn(before.reached)} "
-                f"and {format_lsn(confirmed)}"
-            )
-            report.error("recording", RefusedError(told, "the relay ran without --record, or lost its disk"))
         return recorder
 
     def _pulse(self, seconds: float) -> None:

@@ -296,9 +296,10 @@ class Recorder:
         }
 
     def _rotate_when_due(self) -> None:
-        if self._journal.wants_rotation and self._position > self._segment_position:
+        journal = self._journal
+        if journal.is_large or (journal.is_old and self._position > self._segment_position):
             self._announced = set()
-            self._journal.rotate(self._foot("rotated"), self._opening())
+            journal.rotate(self._foot("rotated"), self._opening())
             self._segment_position = self._position
             self._segment_batch = self._batch
 

@@ -237,7 +237,7 @@ class Rows:
 
     def _without(self, route: Route, reason: Without) -> None:
         if self._parts.recorder is not None:
-            self._parts.recorder.without(route.relation.qualified_name, reason)
+            self._parts.recorder.without(route, reason)
 
     def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
         if self._parts.recorder is not None:
