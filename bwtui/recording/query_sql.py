@@ -13,8 +13,8 @@ from bwtui.recording.query_syntax import And, Compare, IsNull, IsUnchanged, Matc
 from bwtui.recording.query_values import LENGTH_DIGITS, NUMBER, NUMBER_PARTS, as_number, sort_key
 
 _COLUMNS = {"op": "op", "time": "commit_time", "repeat": "is_repeat", "key": "key_json"}
-#: Whole numbers beyond this are larger than every BIGINT, and engines would take them for floats.
-_BEYOND = 1 << 63
+#: The columns that are INT; other whole numbers are BIGINT.
+_INTS = ("ordinal", "partition")
 
 
 def condition(node: Node, dialect: Dialect = "duckdb") -> str:
@@ -134,14 +134,19 @@ class _Writer:
                 return self._is_changed(operand.value)
             return f"({self._name(ref)} {node.order} {self._sql.text(operand.value)})"
         assert isinstance(operand, int)
-        return f"({self._name(ref)} {node.order} {self._number(ref, operand)})"
-
-    def _number(self, ref: Ref, value: int) -> str:
         if ref.kind == "time":
-            return self._sql.time(value)
+            return f"({self._name(ref)} {node.order} {self._sql.time(operand)})"
         if ref.kind == "switch":
-            return "TRUE" if value else "FALSE"
-        return str(min(max(value, -_BEYOND), _BEYOND))
+            return f"({self._name(ref)} = {'TRUE' if operand else 'FALSE'})"
+        return self._compare_whole(ref, node.order, operand)
+
+    def _compare_whole(self, ref: Ref, order: str, wanted: int) -> str:
+        # Engines disagree on numbers that the column's type can't hold: some take them for floats.
+        limit = 1 << (31 if ref.field.name in _INTS else 63)
+        if -limit <= wanted < limit:
+            return f"({self._name(ref)} {order} {wanted})"
+        answer = order.startswith("<") if wanted > 0 else order.startswith(">")
+        return f"(CASE WHEN {self._name(ref)} IS NOT NULL THEN {'TRUE' if answer else 'FALSE'} END)"
 
     def _is_table(self, wanted: str) -> str:
         table, schema = self._sql.identifier("table"), self._sql.identifier("schema")
