@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +25,7 @@ Examples:
   bwtui demo                              with the screens; q leaves, and compares
   bwtui demo --headless --seconds 20      ends 0 only if every topic equals its table
   bwtui demo --headless --json            the verdict as one JSON object
+  bwtui demo --record ./shop              and 'bwtui open ./shop' afterwards
   bwtui demo --rate 1000 --keep           more to do, and the services stay up
 """
 
@@ -44,8 +46,11 @@ Examples:
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed, the same rows.")
 @click.option("--keep", is_flag=True, help="Leave PostgreSQL, Kafka and the schema registry running.")
+@click.option("--record", metavar="DIR", default="", help="Record what is relayed into DIR, a new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
-def demo(headless: bool, seconds: float | None, rate: float, seed: int, keep: bool, as_json: bool) -> int:
+def demo(
+    headless: bool, seconds: float | None, rate: float, seed: int, keep: bool, record: str, as_json: bool
+) -> int:
     """Show everything: real services, a sample shop, the relay, its screens, and a comparison.
 
     PostgreSQL, Kafka and a schema registry are started on this machine, in a folder of the demo's own. A shop
@@ -58,7 +63,8 @@ def demo(headless: bool, seconds: float | None, rate: float, seed: int, keep: bo
     from bwtui.sandbox.progress import Terminal, for_stderr
 
     progress = for_stderr()
-    options = Options(rate=rate, seed=seed, keep=keep)
+    # The relay is a process of its own, which may run in another folder.
+    options = Options(rate=rate, seed=seed, keep=keep, record=str(Path(record).absolute()) if record else "")
     show = _headless(seconds or _SECONDS) if headless else _with_screens
     with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
         try:

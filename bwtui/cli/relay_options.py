@@ -5,6 +5,7 @@ line comes from the environment, from bwtui.toml, or from the defaults of `Relay
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -145,6 +146,9 @@ def without(command: click.Command, *names: str) -> None:
 
 def load(given: dict[str, Any]) -> config.Config:
     """Return the merged settings, with what click parsed on top. Raises UsageError."""
+    if given.get("record"):
+        # The relay may be a process of its own, in another folder.
+        given = {**given, "record": str(Path(given["record"]).absolute())}
     values = {key.replace("_", "-"): value for key, value in given.items()}
     profile = values.pop("profile", None)
     return config.load(values, profile)

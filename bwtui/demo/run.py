@@ -47,6 +47,8 @@ class Options:
     seed: int = 1
     #: Leave the sandbox running, with everything in it.
     keep: bool = False
+    #: The folder of the recording; empty: none is made.
+    record: str = ""
     folder: Path = field(default_factory=demo_folder)
 
 
@@ -125,6 +127,7 @@ class Demo:
             broker=services.broker,
             schema_registry=services.schema_registry,
             allow_unkeyed=True,
+            record=self.options.record,
         )
 
     @property
