@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench torture campaign storm venv lock clean
+.PHONY: help demo test check format bench torture campaign storm sample venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -47,6 +47,10 @@ campaign: .venv/installed-dev ## Send 500 random tables with 10,000 rows through
 storm: .venv/installed-dev ## Alter tables 200 times among 20,000 row changes, with ten kills of the relay.
 	BWTUI_STORM_CHANGES=$${BWTUI_STORM_CHANGES:-200} BWTUI_STORM_ROWS=$${BWTUI_STORM_ROWS:-20000} \
 		BWTUI_STORM_KILLS=$${BWTUI_STORM_KILLS:-10} $(BIN)/python -m pytest -s tests/faults/test_ddl_storm.py $(ARGS)
+
+sample: .venv/installed ## Record recordings/shop anew: a small shop, half a minute of it.
+	rm -rf recordings/shop
+	$(BIN)/bwtui demo --headless --seconds 30 --rate 15 --scale 0.08 --record recordings/shop $(ARGS)
 
 venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
 

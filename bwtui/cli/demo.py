@@ -45,11 +45,25 @@ Examples:
     help="Transactions a second.",
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="The same seed, the same rows.")
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0, min_open=True, max=100),
+    default=1.0,
+    show_default=True,
+    help="How large the shop is to begin with; 1 means 24,000 rows.",
+)
 @click.option("--keep", is_flag=True, help="Leave PostgreSQL, Kafka and the schema registry running.")
 @click.option("--record", metavar="DIR", default="", help="Record what is relayed into DIR, a new folder.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 def demo(
-    headless: bool, seconds: float | None, rate: float, seed: int, keep: bool, record: str, as_json: bool
+    headless: bool,
+    seconds: float | None,
+    rate: float,
+    seed: int,
+    scale: float,
+    keep: bool,
+    record: str,
+    as_json: bool,
 ) -> int:
     """Show everything: real services, a sample shop, the relay, its screens, and a comparison.
 
@@ -64,7 +78,8 @@ def demo(
 
     progress = for_stderr()
     # The relay is a process of its own, which may run in another folder.
-    options = Options(rate=rate, seed=seed, keep=keep, record=str(Path(record).absolute()) if record else "")
+    recording = str(Path(record).absolute()) if record else ""
+    options = Options(rate=rate, seed=seed, scale=scale, keep=keep, record=recording)
     show = _headless(seconds or _SECONDS) if headless else _with_screens
     with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
         try:

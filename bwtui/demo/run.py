@@ -45,6 +45,8 @@ class Options:
 
     rate: float = 300.0
     seed: int = 1
+    #: How large the shop is to begin with; 1 is the usual size.
+    scale: float = 1.0
     #: Leave the sandbox running, with everything in it.
     keep: bool = False
     #: The folder of the recording; empty: none is made.
@@ -107,7 +109,7 @@ class Demo:
         reset.reset_topics(services.broker, PREFIX, topics)
         reset.reset_subjects(services.schema_registry, PREFIX)
         with contextlib.closing(shop.connect(self._dsn)) as connection:
-            rows = shop.create(connection, self.options.seed)
+            rows = shop.create(connection, self.options.seed, shop.Size.scaled(self.options.scale))
         self.note(f"seeded {sum(rows.values()):,} rows in {len(rows)} tables")
         # The writes begin before the relay does, so that its snapshot is taken while the shop is open.
         with self.interrupts.shielded():

@@ -147,6 +147,13 @@ class Size:
     orders: int = 5_000
     audit: int = 1_000
 
+    @classmethod
+    def scaled(cls, scale: float) -> "Size":
+        """Return the usual size times ``scale``, and at least a row of each."""
+        usual = cls()
+        numbers = (usual.customers, usual.products, usual.orders, usual.audit)
+        return cls(*(max(1, round(number * scale)) for number in numbers))
+
 
 def connect(dsn: str, database: str | None = None) -> Connection:
     """Open an ordinary connection, to another database of the same server when one is named."""
