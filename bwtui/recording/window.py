@@ -1,5 +1,6 @@
 """The changes around a position: as many as a screen needs, all of them or those that a query lets by."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ SIZE = 150
 WEIGHT = 4 << 20
 #: Changes between two calls of the progress function.
 STEP = 1_000
+#: Changes that are read at once on the way back.
+_STRETCH = 20_000
 
 Matches = Callable[[Change], bool]
 
@@ -56,48 +59,74 @@ def window(
 ) -> Window:
     """Return the changes around ``position`` within ``bounds``. Raises DamagedRecording."""
     position = min(max(position, bounds.start), bounds.stop)
-    search = _Search(matches, cancelled, on_progress, bounds.stop - bounds.start)
-    before, low = search.take(_back(view, position, bounds.start), bounds.start)
-    behind, high = search.take(view.changes(position, bounds.stop), bounds.stop)
-    # A cancelled search has seen everything up to where it stopped, and no more.
-    low, high = min(low, position), max(high, position)
-    return Window((*reversed(before), *behind), low, high, bounds, search.stopped)
-
-
-def _back(view: RecordingView, stop: int, start: int) -> Iterator[Change]:
-    if stop <= start:
-        return
-    for change in view.changes_before(stop):
-        if change.position < start:
-            return
-        yield change
+    search = _Search(view, matches, cancelled, on_progress, bounds.stop - bounds.start)
+    before, low = search.back(position, bounds.start)
+    behind, high = search.on(position, bounds.stop)
+    return Window((*before, *behind), low, high, bounds, search.stopped)
 
 
 @dataclass
 class _Search:
+    """Reads on, and back in stretches that are read forward: a recording is no good at going backward."""
+
+    view: RecordingView
     matches: Matches | None
     cancelled: Callable[[], bool]
     on_progress: OnProgress
     total: int
     read: int = 0
     stopped: bool = False
+    _seen: int = 0
 
-    def take(self, changes: Iterator[Change], end: int) -> tuple[list[Change], int]:
-        """Return matches until there are enough, and up to where everything was seen."""
+    def on(self, start: int, end: int) -> tuple[list[Change], int]:
+        """Return the first matches from ``start`` on, and up to where everything was seen."""
         found: list[Change] = []
         weight = 0
-        for change in changes:
-            if len(found) >= SIZE or weight > WEIGHT or self.stopped:
-                forward = end > change.position
-                return found, change.position if forward else change.position + 1
+        for change in self._matching(start, end):
+            found.append(change)
+            weight += _weight(change)
+            if len(found) >= SIZE or weight > WEIGHT:
+                return found, change.position + 1
+        return found, self._seen if self.stopped else end
+
+    def back(self, stop: int, end: int) -> tuple[list[Change], int]:
+        """Return the last matches before ``stop``, and from where on everything was seen."""
+        found: deque[tuple[Change, int]] = deque()
+        stretch = SIZE
+        while stop > end and len(found) < SIZE:
+            start = max(stop - stretch, end)
+            part: deque[tuple[Change, int]] = deque()
+            weight, cut = sum(w for _, w in found), False
+            for change in self._matching(start, stop):
+                part.append((change, _weight(change)))
+                weight += part[-1][1]
+                while len(part) > 1 and (len(part) + len(found) > SIZE or weight > WEIGHT):
+                    weight -= part.popleft()[1]
+                    cut = True
+            if self.stopped:
+                # The stretch was not seen to its end.
+                break
+            found = part + found
+            stop = found[0][0].position if cut else start
+            if cut or weight > WEIGHT:
+                break
+            stretch = min(4 * stretch, _STRETCH)
+        return [change for change, _ in found], stop
+
+    def _matching(self, start: int, stop: int) -> Iterator[Change]:
+        self._seen = start
+        if self.stopped or start >= stop:
+            return
+        for change in self.view.changes(start, stop):
+            self._seen = change.position + 1
             if self.matches is None or self.matches(change):
-                found.append(change)
-                weight += _weight(change)
+                yield change
             self.read += 1
             if self.read % STEP == 0:
                 self.on_progress(self.read, self.total)
-                self.stopped = self.cancelled()
-        return found, end
+                if self.cancelled():
+                    self.stopped = True
+                    return
 
 
 def _weight(change: Change) -> int:

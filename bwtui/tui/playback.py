@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.recording.change import Change
 from bwtui.recording.player import Player
+from bwtui.recording.tally import Tally
 from bwtui.recording.target import MICROS
 from bwtui.recording.view import RecordingView, TableCounts
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status, TableStatus
@@ -48,6 +49,7 @@ class RecordingSource:
         self._asked = 0
         self._done = 0
         self._seconds = Seconds(view)
+        self._tally = Tally(view)
         self._pages = ThreadPoolExecutor(1, "player")
         self._searches = ThreadPoolExecutor(1, "search")
         self._second_view: RecordingView | None = None
@@ -185,7 +187,7 @@ class RecordingSource:
         position = player.position
         change = next(view.changes(position - 1, position), None) if position else None
         rates, delivered, now = self._seconds.look(player.time)
-        status = status_at(view, position, player.time, now)
+        status = status_at(view, position, player.time, self._tally.at(position), now)
         earlier = view.status(view.at_time(player.time - _WINDOW * MICROS)) if position else {}
         cpu, wal = _growth(earlier, status)
         return Picture(
@@ -234,12 +236,17 @@ class RecordedModel(Model):
         """Do nothing: they come with the status."""
 
 
-def status_at(view: RecordingView, position: int, time: int, rates: Mapping[str, float]) -> Status:
+def status_at(
+    view: RecordingView,
+    position: int,
+    time: int,
+    counts: Mapping[str, TableCounts],
+    rates: Mapping[str, float],
+) -> Status:
     """Return the relay's status as of a position, with tables counted from the recording itself."""
     recorded = view.status(position)
     source = view.source
     errors = view.errors(position)
-    counts = view.counts(position)
     if recorded:
         status = Status.from_json({**recorded, "tables": {}, "errors": []})
     else:
@@ -257,7 +264,7 @@ def status_at(view: RecordingView, position: int, time: int, rates: Mapping[str,
         slot=status.slot or source.slot,
         time=time / MICROS,
         publication=status.publication or source.publication,
-        database=status.database or source.database,
+        database=status.database or str(source.more.get("server", source.database)),
         broker=status.broker or source.broker,
         registry=status.registry or source.registry,
         server_version=status.server_version or source.server_version,

@@ -5,64 +5,65 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import pairwise
 
+from bwtui.recording.tally import by_table
 from bwtui.recording.target import MICROS
 from bwtui.recording.view import RecordingView
 from bwtui.tui.state import POINTS
 
 #: Seconds of work that one picture may cost.
 BUDGET = 0.03
+#: Points of a table's sparkline.
+TABLE_POINTS = 60
 #: Seconds over which a table's present rate is averaged.
 WINDOW = 3
-_KEPT = 3 * POINTS
+#: Changes of one second that are read to see which tables they belong to; the others are taken to be alike.
+MOST = 3_000
+_KEPT = 4 * TABLE_POINTS
+
+Points = Mapping[str, tuple[float, ...]]
 
 
 class Seconds:
-    """Counts at the ends of recorded seconds; what is not known yet is filled in with the next pictures."""
+    """Changes in whole recorded seconds; what is not known yet is filled in with the next pictures."""
 
     def __init__(self, view: RecordingView) -> None:
         self._view = view
-        #: Position → rows by table, and messages of all.
-        self._known: OrderedDict[int, tuple[dict[str, int], int]] = OrderedDict()
+        #: Second → changes by table.
+        self._known: OrderedDict[int, dict[str, float]] = OrderedDict()
         self.complete = False
 
-    def look(
-        self, now: int
-    ) -> tuple[Mapping[str, tuple[float, ...]], tuple[float, ...], Mapping[str, float]]:
-        """Return the points of every table, those of all messages, and the tables' rates at a moment."""
-        view, deadline = self._view, time.monotonic() + BUDGET
-        first = max(now // MICROS - POINTS, view.first_time // MICROS)
-        ends = range(now // MICROS, first - 1, -1)
-        points: list[tuple[dict[str, int], int]] = []
+    def look(self, now: int) -> tuple[Points, tuple[float, ...], Mapping[str, float]]:
+        """Return the points of every table, those of all together, and the tables' rates at a moment."""
+        deadline = time.monotonic() + BUDGET
+        last = now // MICROS - 1
+        first = max(self._view.first_time // MICROS, last - TABLE_POINTS + 1)
+        found: list[dict[str, float]] = []
         self.complete = True
-        for end in ends:
-            position = view.at_time(end * MICROS)
-            if position not in self._known and points and time.monotonic() > deadline:
+        for second in range(last, first - 1, -1):
+            if second not in self._known and found and time.monotonic() > deadline:
                 self.complete = False
                 break
-            points.append(self._at(position))
-        points.reverse()
-        rates: dict[str, list[float]] = {}
-        for (before, _), (after, _) in pairwise(points):
-            for table, rows in points[-1][0].items():
-                rates.setdefault(table, []).append(float(after.get(table, rows) - before.get(table, 0)))
-        delivered = [float(b - a) for (_, a), (_, b) in pairwise(points)]
-        return {t: tuple(p) for t, p in rates.items()}, tuple(delivered), self._rates(now)
+            found.append(self._of(second))
+        found.reverse()
+        tables = {table for second in found for table in second}
+        points = {table: tuple(second.get(table, 0.0) for second in found) for table in tables}
+        rates = {table: sum(p[-WINDOW:]) / len(p[-WINDOW:]) for table, p in points.items()}
+        return points, self._totals(last), rates
 
-    def _rates(self, now: int) -> dict[str, float]:
+    def _totals(self, last: int) -> tuple[float, ...]:
+        """Return all changes by second; positions alone answer this."""
         view = self._view
-        earlier = max(now - WINDOW * MICROS, view.first_time - 1)
-        before, after = (self._at(view.at_time(moment + 1))[0] for moment in (earlier, now))
-        seconds = max((now - earlier) / MICROS, 1.0)
-        return {table: (rows - before.get(table, 0)) / seconds for table, rows in after.items()}
+        first = max(view.first_time // MICROS, last - POINTS + 1)
+        places = [view.at_time(second * MICROS) for second in range(first, last + 2)]
+        return tuple(float(b - a) for a, b in pairwise(places))
 
-    def _at(self, position: int) -> tuple[dict[str, int], int]:
-        found = self._known.get(position)
+    def _of(self, second: int) -> dict[str, float]:
+        found = self._known.get(second)
         if found is None:
-            counts = self._view.counts(position)
-            rows = {name: t.snapshot_rows + t.inserts + t.updates + t.deletes for name, t in counts.items()}
-            found = self._known[position] = (rows, sum(t.messages for t in counts.values()))
+            start, stop = (self._view.at_time(s * MICROS) for s in (second, second + 1))
+            counts, read = by_table(self._view.changes(start, stop), MOST) if stop > start else ({}, 1)
+            found = {table: number * (stop - start) / read for table, number in counts.items()}
+            self._known[second] = found
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(position)
         return found

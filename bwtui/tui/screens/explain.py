@@ -60,7 +60,6 @@ class ExplainScreen(RelayScreen):
 
     def on_mount(self) -> None:
         """Begin to read."""
-        super().on_mount()
         self.run_worker(self._explain(), exit_on_error=True)
 
     def on_unmount(self) -> None:

@@ -151,7 +151,6 @@ class TransactionScreen(RecordedPair):
 
     def on_mount(self) -> None:
         """Count what it did."""
-        super().on_mount()
         self.query_one("#facts", Detail).show(None, Content.styled("counting…", "$quiet"))
         self.run_worker(self._count(), exit_on_error=True)
 

@@ -79,7 +79,7 @@ class TransportActions:
 
     def on_timeline_clicked(self, event: Timeline.Clicked) -> None:
         """Go to the moment under the mouse."""
-        self.drive(lambda player: player.seek_time(event.time))
+        self.drive(lambda player: player.seek_time(event.micros))
 
     def on_seek_bar_submitted(self, event: SeekBar.Submitted) -> None:
         """Go where the text says, or say why not."""

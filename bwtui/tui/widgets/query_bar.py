@@ -42,12 +42,13 @@ class QueryBar(FilterBar):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Say what is not understood so far."""
-        event.stop()
+        # Textual would call the plain filter's handler as well.
+        event.prevent_default().stop()
         self._understand(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Search, if the query can be understood."""
-        event.stop()
+        event.prevent_default().stop()
         if not event.value.strip():
             self.clear()
         elif (query := self._understand(event.value)) is not None:

@@ -31,6 +31,7 @@ class RecordedDetail(Detail):
     def show_change(self, change: Change | None, fields: tuple[FieldChange, ...] | None = None) -> None:
         """Show a change; ``fields`` when more is known of the row before than the change says."""
         if change is None:
+            self.border_title = "Change"
             self.show(None, Text("nothing has happened yet; → goes to the first change"))
             return
         colours = self.app.theme_variables

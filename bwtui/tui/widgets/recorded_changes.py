@@ -60,6 +60,8 @@ class RecordedChanges(Grid):
         self._commands = 0
         self._search: threading.Event | None = None
         self._read = (0, 0)
+        #: The position that the window was read for.
+        self._read_for = -1
         #: A search was cancelled: the next one begins when something else is asked for.
         self._given_up = False
         self._failure: BwtuiError | None = None
@@ -146,6 +148,15 @@ class RecordedChanges(Grid):
         if self._search is not None:
             self._search.set()
 
+    def _step(self, rows: int) -> None:
+        """Move within the rows at hand, or have the recording step beyond them."""
+        is_here = 0 <= self._cursor + rows < len(self.rows)
+        if is_here or self._bounds is not None or self._matches() is not None:
+            super()._step(rows)
+        else:
+            self._given_up = False
+            self._commands = self._app.drive(lambda player: player.step(rows))
+
     def _turn(self, event: events.MouseEvent | None, rows: int) -> None:
         if event is not None:
             event.prevent_default()
@@ -193,10 +204,13 @@ class RecordedChanges(Grid):
         head, shown = self._head, self.window
         if head is None or self._given_up or (self._search is not None and not self._search.is_set()):
             return
-        if shown is not None and shown.covers(self._clamped(head.position), 2 * self._page):
+        position = self._clamped(head.position)
+        if shown is not None and (position == self._read_for or shown.covers(position, 2 * self._page)):
+            # Large rows make a window that never covers enough.
             return
+        self._read_for = position
         self._search, self._read = threading.Event(), (0, 0)
-        self.run_worker(self._fetch(self._clamped(head.position), self._search), exit_on_error=True)
+        self.run_worker(self._fetch(position, self._search), exit_on_error=True)
 
     async def _fetch(self, position: int, search: threading.Event) -> None:
         bounds, matches = self._range, self._matches()

@@ -42,7 +42,9 @@ class TableList(Listing):
     def show(self, picture: Picture) -> None:
         """Paint what changed, if the last time is long enough ago."""
         status = picture.status
-        if status is None or 0 <= picture.received - self._painted < PAINT_EVERY:
+        soon = 0 <= picture.received - self._painted < PAINT_EVERY
+        # A recording is moved by hand, and must follow at once.
+        if status is None or (soon and picture.playhead is None):
             return
         self._painted = picture.received
         self._title_trend(status.state == "snapshot")

@@ -44,7 +44,7 @@ class Timeline(Widget):
     class Clicked(Message):
         """A moment was clicked, in Unix microseconds."""
 
-        time: int
+        micros: int
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,0 +1,77 @@
+"""Counts as of a position that moves, worked out from those of a place nearby where that is less work."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+
+from bwtui.recording.change import Change
+from bwtui.recording.view import RecordingView, TableCounts
+
+#: Changes that are read at most to get from one position's counts to another's.
+NEAR = 1_500
+_COUNTERS = {
+    "snapshot": "snapshot_rows",
+    "insert": "inserts",
+    "update": "updates",
+    "delete": "deletes",
+    "truncate": "truncates",
+}
+
+
+class Tally:
+    """Remembers the counts of the last position that was asked for."""
+
+    def __init__(self, view: RecordingView) -> None:
+        self._view = view
+        self._position = 0
+        self._counts: dict[str, TableCounts] = {}
+
+    def at(self, position: int) -> dict[str, TableCounts]:
+        """Return what had been relayed before ``position``, by table."""
+        distance = position - self._position
+        if abs(distance) > NEAR or not self._position or not position:
+            self._counts = dict(self._view.counts(position))
+        elif distance > 0:
+            self._add(self._view.changes(self._position, position), 1)
+        elif distance < 0:
+            self._add(self._view.changes(position, self._position), -1)
+        self._position = position
+        return self._counts
+
+    def _add(self, changes: Iterator[Change], sign: int) -> None:
+        counts = dict(self._counts)
+        for change in changes:
+            for table in change.tables:
+                counts[table] = _counted(counts.get(table, TableCounts()), change, sign)
+        self._counts = counts
+
+
+def _counted(counts: TableCounts, change: Change, sign: int) -> TableCounts:
+    name = _COUNTERS.get(change.operation)
+    if name is not None:
+        counts = replace(counts, **{name: getattr(counts, name) + sign})
+    messages = change.messages
+    size = sum(len(m.key or b"") + len(m.value or b"") for m in messages)
+    last = messages[-1] if messages else None
+    return replace(
+        counts,
+        topic=last.topic if last else counts.topic,
+        messages=counts.messages + sign * len(messages),
+        bytes=counts.bytes + sign * size,
+        dropped=counts.dropped + sign * (change.without == "dropped"),
+        key_schema_id=last.key_schema_id if last and last.key else counts.key_schema_id,
+        value_schema_id=last.value_schema_id if last and last.value else counts.value_schema_id,
+        key_columns=change.key_columns if len(change.tables) == 1 else counts.key_columns,
+    )
+
+
+def by_table(changes: Iterator[Change], most: int) -> tuple[Counter[str], int]:
+    """Return how many of at most ``most`` changes each table has, and how many were read."""
+    found: Counter[str] = Counter()
+    read = 0
+    for change in changes:
+        found.update(change.tables)
+        read += 1
+        if read >= most:
+            break
+    return found, read

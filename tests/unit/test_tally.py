@@ -1,0 +1,39 @@
+"""Counts as of a position that moves."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from bwtui.recording import tally as module
+from bwtui.recording.tally import Tally
+from bwtui.recording.view import TableCounts
+from tests.recorded_shop import shop_recording
+
+
+def plain(counts: dict[str, TableCounts]) -> dict[str, TableCounts]:
+    """Leave out what only the recording knows, and tables that nothing has happened to."""
+    bare = {
+        n: replace(c, key_schema_id=None, value_schema_id=None, topic="", bytes=0) for n, c in counts.items()
+    }
+    return {n: c for n, c in bare.items() if c != TableCounts(key_columns=c.key_columns)}
+
+
+def test_wherever_it_goes_it_counts_what_the_recording_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "NEAR", 20)
+    recording = shop_recording()
+    tally = Tally(recording)
+    position, dice = 0, random.Random(7)
+    for _ in range(300):
+        position = min(max(position + dice.choice((1, -1, 5, -7, 19, 60, -40)), 0), recording.length)
+        assert plain(tally.at(position)) == plain(recording.counts(position))
+
+
+def test_a_step_reads_only_what_lies_between() -> None:
+    recording = shop_recording()
+    tally = Tally(recording)
+    tally.at(100)
+    before = recording.read
+    tally.at(103)
+    tally.at(102)
+    assert recording.read - before == 4
