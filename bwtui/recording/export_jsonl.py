@@ -57,7 +57,8 @@ def change_object(change: Change) -> dict[str, Any]:
 
 def time_text(micros: int) -> str:
     """Return a moment as ISO 8601, in UTC and with microseconds."""
-    return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    moment = _EPOCH + timedelta(microseconds=micros)
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
 
 
 def _key(change: Change) -> dict[str, Any] | None:

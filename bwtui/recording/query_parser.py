@@ -55,6 +55,9 @@ class _Parser:
     def _token(self) -> Token:
         return self._tokens[self._at]
 
+    def _at_end(self) -> bool:
+        return self._token.kind == "end"
+
     def _take(self) -> Token:
         token = self._token
         self._at = min(self._at + 1, len(self._tokens) - 1)
@@ -64,11 +67,11 @@ class _Parser:
         return QueryError(problem, self._text, token.column, hint)
 
     def parse(self) -> Node:
-        if self._token.kind == "end":
+        if self._at_end():
             hint = "write conditions like: table = orders and op = update"
             raise self._error("nothing is asked for", self._token, hint)
         node = self._either()
-        if self._token.kind != "end":
+        if not self._at_end():
             raise self._unexpected("'and', 'or' or the end")
         return node
 
