@@ -4,7 +4,7 @@ A batch of the live stream may hold one change; the columns of so small a batch 
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ import numpy.typing as npt
 from bwtui.recording.batch import REFUSED, UNKNOWN, Batch, Section
 from bwtui.recording.format import Block, Kind
 from bwtui.recording.known import Known, KnownRoute
-from bwtui.recording.parsing import tags
 from bwtui.source.stream import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 
 Ints = npt.NDArray[np.int64]
@@ -29,8 +28,10 @@ _XID = slice(PAYLOAD_OFFSET + 17, PAYLOAD_OFFSET + 21)
 _IS_CHANGE = np.zeros(256, bool)
 _IS_CHANGE[list(b"IUD")] = True
 
-#: (batch, section) → partitions and offsets, one for each message.
-Deliveries = dict[tuple[int, int], tuple["list[int]", "list[int]"]]
+#: Partitions and offsets, one for each message of a section.
+_Placed = tuple[list[int], list[int]]
+#: By batch and section.
+Deliveries = Mapping[tuple[int, int], _Placed]
 
 
 class _Begun(NamedTuple):
@@ -86,14 +87,27 @@ class Gathered:
     filled: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     _begun: list[_Begun] = field(default_factory=list)
     _blocks: list[tuple[int, int]] = field(default_factory=list)
-    _sections: list[tuple[int, int, int, Section]] = field(default_factory=list)
+    _sections: list[tuple[int, Section, _Placed | None]] = field(default_factory=list)
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether these are rows of a snapshot, which repeat nothing."""
+        return self.kind == Kind.ROWS
 
     def fits(self, block: Block, batch: Batch) -> bool:
         """Whether a batch may join those that are here."""
         return not self.frames or (self.kind == block.kind and self.relation == batch.relation)
 
-    def add(self, block: Block, batch: Batch, known: Known, position: int) -> None:
-        """Take a batch in, whose first change has ``position``."""
+    def add(
+        self,
+        block: Block,
+        batch: Batch,
+        letters: bytes,
+        known: Known,
+        position: int,
+        deliveries: Deliveries,
+    ) -> None:
+        """Take a batch in, whose first change has ``position``; ``letters`` are its frames' tags."""
         base = len(self.frames)
         if not base:
             self.kind, self.relation = block.kind, batch.relation
@@ -103,17 +117,16 @@ class Gathered:
         self._begun.append(_Begun(base, lsn, time, xid, ordinal))
         self.frames += batch.frames
         if block.kind == Kind.CHANGES:
-            self._take_stream(batch, base)
+            self._take_stream(batch, letters, base)
         for number, section in enumerate(batch.sections):
             self.routes[section.route] = known.routes[section.route]
-            self._sections.append((base, batch.number, number, section))
+            self._sections.append((base, section, deliveries.get((batch.number, number))))
         for frame, reason in batch.without.items():
             self.without[base + frame] = reason
         for frame, column, text in batch.filled:
             self.filled.setdefault(base + frame, []).append((column, text))
 
-    def _take_stream(self, batch: Batch, base: int) -> None:
-        letters = tags(batch.frames)
+    def _take_stream(self, batch: Batch, letters: bytes, base: int) -> None:
         self.letters += letters
         number = int.from_bytes
         at = letters.find(_BEGIN)
@@ -141,25 +154,23 @@ class Gathered:
         ordinal = before[which] + np.arange(len(frames)) - first[which] + 1
         starts, received = np.array(self._blocks, np.int64).T
         block = np.searchsorted(starts, frames, "right") - 1
-        return Places(
-            frames, of_frame, lsn[which], ordinal, xid[which], time[which], received[block]
-        )
+        return Places(frames, of_frame, lsn[which], ordinal, xid[which], time[which], received[block])
 
-    def messages(self, deliveries: Deliveries, *, is_sent: bool) -> Messages:
-        """Return the messages of all sections."""
+    def messages(self, *, is_sent: bool) -> Messages:
+        """Return the messages of all sections; ``is_sent`` says whether they were for Kafka."""
         keys: list[bytes | None] = []
         values: list[bytes | None] = []
         frames, counts, placed = [], [], []
-        for base, batch, number, section in self._sections:
+        for base, section, delivery in self._sections:
             keys += section.keys
             values += section.values
             frames.append(_ints(section.frames) + base)
             counts.append(len(section.keys))
             if is_sent:
-                placed.append(_delivery(deliveries.get((batch, number)), len(section.keys)))
+                placed.append(_delivery(delivery, len(section.keys)))
         frame = np.concatenate(frames) if frames else np.zeros(0, np.int64)
-        route = np.repeat([one.route for *_, one in self._sections], counts).astype(np.int64)
-        headers = np.repeat([int(one.headers) for *_, one in self._sections], counts).astype(np.int64)
+        route = np.repeat([one.route for _, one, _ in self._sections], counts).astype(np.int64)
+        headers = np.repeat([int(one.headers) for _, one, _ in self._sections], counts).astype(np.int64)
         if is_sent and placed:
             partition, offset = (np.concatenate(column) for column in zip(*placed, strict=True))
             state = np.full(len(frame), _ACKNOWLEDGED)
@@ -188,7 +199,7 @@ def _sorted(found: Messages) -> Messages:
     )
 
 
-def _delivery(found: tuple[list[int], list[int]] | None, count: int) -> tuple[Ints, Ints]:
+def _delivery(found: _Placed | None, count: int) -> tuple[Ints, Ints]:
     if found is None:
         return np.full(count, UNKNOWN), np.full(count, UNKNOWN)
     # A message of which no word came is not in the lists when it is the last.

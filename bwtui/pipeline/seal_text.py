@@ -36,6 +36,7 @@ class Texts(NamedTuple):
     new_key: str | None
     old_key: str | None
     unchanged: list[str] | None
+    filled: list[str] | None = None
 
 
 OPERATIONS = ("snapshot", "insert", "update", "delete", "truncate", "cleanup")
@@ -88,7 +89,7 @@ class TextMaker:
             "        try:",
             f"            _, {', '.join(pieces)} = pieces",
             *(f"            {line}" for line in self._decode_lines()),
-            f"            return ({self.table}, {op}, None, {row}, {key}, None, None)",
+            f"            return ({self.table}, {op}, None, {row}, {key}, None, None, None)",
             "        except UnicodeDecodeError: pass",
             f"    return slow_{name}(frame)",
         ]
@@ -164,10 +165,13 @@ class TextMaker:
         new = list(message.new)
         for place, text in filled:
             new[place] = text
-        if isinstance(message, Insert) or message.old is None:
-            return self._with_new(_UPDATE if isinstance(message, Update) else _INSERT, None, None, new)
-        before, old_key = self._old(message.old, message.old_kind == "K")
-        return self._with_new(_UPDATE, before, old_key, new)
+        op, before, old_key = _INSERT, None, None
+        if isinstance(message, Update):
+            op = _UPDATE
+            if message.old is not None:
+                before, old_key = self._old(message.old, message.old_kind == "K")
+        names = [self._names[place] for place, _ in filled]
+        return self._with_new(op, before, old_key, new)._replace(filled=names)
 
     def _with_new(self, op: int, before: str | None, old_key: str | None, new: Row) -> Texts:
         try:
@@ -209,4 +213,3 @@ def _text(value: Field) -> str:
         return quoted(value.decode())  # type: ignore[union-attr]
     except (AttributeError, UnicodeDecodeError):
         return json.dumps(as_text(value), ensure_ascii=False)
-

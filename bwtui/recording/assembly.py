@@ -128,7 +128,7 @@ class Assembly:
             operation=operation,
             relation=relation,
             tables=tables or (relation.qualified_name,),
-            key_columns=_key_columns(route, relation),
+            key_columns=key_columns(route, relation),
             before=tuple(before) if before is not None else None,
             before_is_key=before_is_key,
             after=tuple(after) if after is not None else None,
@@ -180,7 +180,8 @@ class Assembly:
         )
 
 
-def _key_columns(route: KnownRoute | None, relation: Relation) -> tuple[str, ...]:
+def key_columns(route: KnownRoute | None, relation: Relation) -> tuple[str, ...]:
+    """Return the columns of a row's key: its route's, or, of what has none yet, the replica identity's."""
     if route is not None:
         return route.key_columns
     if relation.replica_identity == "f":

@@ -39,6 +39,7 @@ COLUMNS = (
     "after",
     "filled",
     "unchanged",
+    "header_form",
 )
 
 
@@ -69,6 +70,7 @@ def message_rows(change: Change) -> Iterator[tuple[Any, ...]]:
             after,
             list(change.filled),
             unchanged,
+            _header_form(message),
         )
 
 
@@ -88,6 +90,13 @@ def _session(message: SentMessage | None) -> str | None:
     if message is None:
         return None
     return next((value.hex() for name, value in message.headers if name == SESSION), None)
+
+
+def _header_form(message: SentMessage | None) -> str | None:
+    """Return which record headers the message has; all but the session follow from the other columns."""
+    if message is None:
+        return None
+    return ("none", "session")[len(message.headers)] if len(message.headers) < 2 else "full"
 
 
 def _object(texts: Mapping[str, str | None] | None) -> str | None:

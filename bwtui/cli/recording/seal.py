@@ -1,0 +1,105 @@
+"""``bwtui recording seal``: makes Parquet of a recording, for Spark, DuckDB and the audit."""
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from bwtui.pipeline.seal import OnProgress, Outcome
+
+_EPILOG = """\b
+Examples:
+  bwtui recording seal recordings/shop
+  duckdb -c "select op, count(*) from 'recordings/shop/sealed/changes/**/*.parquet' group by op"
+
+\b
+Sealing again adds what was recorded since. A run that was interrupted is gone on with.
+docs/recording-format.md describes the files. Exit code 6: the recording is damaged.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.option(
+    "--spark-master",
+    metavar="MASTER",
+    default="local[*]",
+    show_default=True,
+    help="Spark's master; on a cluster the recording must lie on a file system that all workers see.",
+)
+@click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
+def seal(recording: Path, spark_master: str, as_json: bool) -> None:
+    """Turn RECORDING's journal into Parquet files with a manifest; the journal stays as it is."""
+    from bwtui.pipeline.seal import seal as run
+
+    def open_session() -> Any:
+        from bwtui.pipeline.session import spark_session
+
+        return spark_session(spark_master, "bwtui recording seal", memory="512m")
+
+    with _bar() as told:
+        outcome = run(recording, open_session, told)
+    click.echo(json.dumps(to_json(outcome)) if as_json else line(outcome))
+
+
+def line(outcome: "Outcome") -> str:
+    """Return what there is to say of a run."""
+    manifest = outcome.manifest
+    files = f"{len(manifest.files):,} files, {manifest.bytes:,} bytes"
+    left = f"; {outcome.left} at the end left for later: being written" if outcome.left else ""
+    if outcome.was_sealed:
+        return f"nothing to do: {manifest.changes:,} changes are sealed, {files}, every checksum right{left}"
+    resumed = f", {outcome.resumed:,} of an earlier run" if outcome.resumed else ""
+    rate = f" ({outcome.changes / outcome.seconds:,.0f} changes/s)" if outcome.changes else ""
+    return (
+        f"sealed {outcome.changes:,} changes of {outcome.segments:,} segments{resumed} "
+        f"in {outcome.seconds:.1f} s{rate}; {manifest.changes:,} changes are sealed, {files}{left}"
+    )
+
+
+def to_json(outcome: "Outcome") -> dict[str, Any]:
+    """Return the same for a program."""
+    manifest = outcome.manifest
+    return {
+        "sealed_now": outcome.changes,
+        "resumed": outcome.resumed,
+        "segments_now": outcome.segments,
+        "segments_left": outcome.left,
+        "seconds": round(outcome.seconds, 3),
+        "changes": manifest.changes,
+        "rows": manifest.rows,
+        "segments": len(manifest.segments),
+        "files": len(manifest.files),
+        "bytes": manifest.bytes,
+    }
+
+
+@contextlib.contextmanager
+def _bar() -> Iterator["OnProgress | None"]:
+    """Show changes, changes a second and the time left on stderr, if that is a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("sealing"),
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} changes"),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("sealing", total=0, rate="")
+
+        def told(done: int, total: int) -> None:
+            speed = progress.tasks[0].speed
+            progress.update(task, completed=done, total=total, rate=f"{speed or 0:,.0f}/s")
+
+        yield told

@@ -1,0 +1,144 @@
+"""A sealed recording's manifest: every Parquet file with its sha256, and the segments that it was made of.
+
+It is JSON whose last member is the sha256 of all the text before that member, so that a reader of any kind
+can check it: see docs/recording-format.md.
+"""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import DamagedRecording
+
+#: Within the recording's folder.
+SEALED = "sealed"
+#: Beside it: what a run of sealing that has not come to its end has made so far.
+SEALING = "sealing"
+MANIFEST = "manifest.json"
+FORMAT = "bwtui sealed recording"
+VERSION = 1
+_SEPARATOR = ',\n "sha256": "'
+_END = '"\n}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class SealedFile:
+    """One Parquet file; ``path`` is relative to the manifest, positions and LSNs are those of its rows."""
+
+    path: str
+    #: "changes", "transactions" or "schemas".
+    kind: str
+    rows: int
+    bytes: int
+    sha256: str
+    table: str = ""
+    hour: str = ""
+    first_position: int = 0
+    last_position: int = 0
+    first_lsn: int = 0
+    last_lsn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """A segment of the journal; ``sha256`` is its foot's, which the next segment's head repeats."""
+
+    name: str
+    sha256: str
+    first_position: int
+    changes: int
+    bytes: int
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What `MANIFEST` says."""
+
+    recording: str
+    source: dict[str, Any] = field(default_factory=dict)
+    segments: list[SealedSegment] = field(default_factory=list)
+    files: list[SealedFile] = field(default_factory=list)
+    #: [subject, id] of every schema in the schemas table.
+    schemas: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def changes(self) -> int:
+        """How many changes are sealed; their positions begin at 0."""
+        return sum(segment.changes for segment in self.segments)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the changes table: one a message, and one for a change without any."""
+        return sum(file.rows for file in self.files if file.kind == "changes")
+
+    @property
+    def bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.bytes for file in self.files)
+
+    def to_text(self) -> str:
+        """Return the manifest's text, with its checksum."""
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "recording": self.recording,
+            "changes": self.changes,
+            "rows": self.rows,
+            "source": self.source,
+            "segments": [asdict(segment) for segment in self.segments],
+            "schemas": self.schemas,
+            "files": [asdict(file) for file in self.files],
+        }
+        return with_checksum(content)
+
+
+def with_checksum(content: dict[str, Any]) -> str:
+    """Return ``content`` as JSON with one more member, the sha256 of the text before it."""
+    text = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f"{text}{_SEPARATOR}{hashlib.sha256(text.encode()).hexdigest()}{_END}"
+
+
+def checked(raw: bytes) -> dict[str, Any]:
+    """Return what `with_checksum` wrote. Raises ValueError when it is not as it was."""
+    text, separator, rest = raw.decode().rpartition(_SEPARATOR)
+    if not separator or rest != hashlib.sha256(text.encode()).hexdigest() + _END:
+        raise ValueError("it does not match its checksum")
+    content = json.loads(raw)
+    if not isinstance(content, dict):
+        raise ValueError("it is no object")
+    return content
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Return the manifest at ``path``. Raises DamagedRecording, or OSError when it can't be read."""
+    try:
+        content = checked(path.read_bytes())
+        if content["format"] != FORMAT or content["version"] != VERSION:
+            raise ValueError(f"it is version {content['version']} of {content['format']!r}, not ours")
+        return Manifest(
+            content["recording"],
+            content["source"],
+            [SealedSegment(**_known(SealedSegment, one)) for one in content["segments"]],
+            [SealedFile(**_known(SealedFile, one)) for one in content["files"]],
+            [(subject, number) for subject, number in content["schemas"]],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        reason = (
+            str(error) if isinstance(error, ValueError) and "checksum" in str(error) else "it can't be read"
+        )
+        raise damaged_file(path.name, reason) from error
+
+
+def _known(kind: Any, content: dict[str, Any]) -> dict[str, Any]:
+    names = {one.name for one in fields(kind)}
+    return {name: value for name, value in content.items() if name in names}
+
+
+def damaged_file(path: str, reason: str) -> DamagedRecording:
+    """Return the error that names a file of a sealed recording."""
+    return DamagedRecording(
+        f"the sealed recording is damaged: {SEALED}/{path}: {reason}",
+        f"restore the file from a copy, or remove the folder {SEALED!r} and run 'bwtui recording seal' again",
+    )

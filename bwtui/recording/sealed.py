@@ -1,0 +1,140 @@
+"""A recording that was sealed: finds its manifest, and checks everything before anybody reads it."""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from bwtui.errors import StateFailed, UsageError
+from bwtui.recording.folder import segments
+from bwtui.recording.format import Place, damaged
+from bwtui.recording.manifest import (
+    MANIFEST,
+    SEALED,
+    SEALING,
+    Manifest,
+    SealedFile,
+    damaged_file,
+    read_manifest,
+)
+from bwtui.recording.recover import foot_of
+
+#: Told how many bytes were checked, and how many there are.
+OnBytes = Callable[[int, int], None]
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A sealed recording whose files are as they were written."""
+
+    folder: Path
+    manifest: Manifest
+    #: Finished segments of the journal that came after it was sealed.
+    behind: int
+
+    @property
+    def root(self) -> Path:
+        """The folder of the manifest and of all tables."""
+        return self.folder / SEALED
+
+    @property
+    def length(self) -> int:
+        """One past the position of the last sealed change."""
+        return self.manifest.changes
+
+    def paths(
+        self,
+        kind: str = "changes",
+        *,
+        table: str | None = None,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> list[Path]:
+        """Return the files that may hold rows of a table, or of positions in ``[start, stop)``."""
+        return [
+            self.root / file.path
+            for file in self.manifest.files
+            if file.kind == kind
+            and (table is None or file.table == table)
+            and (kind != "changes" or file.last_position >= start)
+            and (kind != "changes" or stop is None or file.first_position < stop)
+        ]
+
+
+def open_sealed(folder: str | Path, told: OnBytes | None = None, *, check_files: bool = True) -> Sealed:
+    """Open what was sealed of a recording, and check every byte of it.
+
+    With ``check_files=False`` files are only known to be there and as large as they were, for callers that
+    check those that they read themselves, with `check_file`. Raises UsageError when it was never sealed,
+    DamagedRecording with the file's name, or StateFailed.
+    """
+    folder = Path(folder)
+    path = folder / SEALED / MANIFEST
+    try:
+        manifest = read_manifest(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if (folder / SEALED).is_dir() and not (folder / SEALING).is_dir():
+            raise damaged_file(MANIFEST, "it is missing") from error
+        raise UsageError(f"{folder} was not sealed", "run 'bwtui recording seal' first") from error
+    except OSError as error:
+        raise StateFailed(f"{path} can't be read: {error.strerror}") from error
+    behind = _check_segments(folder, manifest)
+    for file in manifest.files:
+        check_size(folder / SEALED, file)
+    if check_files:
+        check_all(folder / SEALED, manifest.files, told)
+    return Sealed(folder, manifest, behind)
+
+
+def _check_segments(folder: Path, manifest: Manifest) -> int:
+    """Return how many finished segments are not sealed; those of the journal that are must be the same."""
+    sealed = {segment.name: segment for segment in manifest.segments}
+    behind = 0
+    for segment in segments(folder):
+        if not segment.is_finished:
+            continue
+        known = sealed.get(segment.path.name)
+        if known is None:
+            behind += 1
+        elif foot_of(segment)["sha256"] != known.sha256:
+            raise damaged(Place(segment.path.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
+    return behind
+
+
+def check_size(root: Path, file: SealedFile) -> None:
+    """Raise DamagedRecording unless the file is there, and as large as it was."""
+    try:
+        size = (root / file.path).stat().st_size
+    except OSError as error:
+        raise damaged_file(file.path, "it is missing") from error
+    if size != file.bytes:
+        raise damaged_file(file.path, f"it has {size:,} bytes, and had {file.bytes:,}")
+
+
+def check_file(root: Path, file: SealedFile) -> int:
+    """Raise DamagedRecording unless the file is as it was; return its size."""
+    if sha256_of(root / file.path) != file.sha256:
+        raise damaged_file(file.path, "it does not match its checksum")
+    return file.bytes
+
+
+def sha256_of(path: Path) -> str:
+    """Return a file's sha256. Raises StateFailed."""
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise StateFailed(f"{path} can't be read: {error.strerror}") from error
+
+
+def check_all(root: Path, files: Iterable[SealedFile], told: OnBytes | None = None) -> None:
+    """Check every file; hashing lets other threads run. Raises DamagedRecording or StateFailed."""
+    wanted = list(files)
+    total, done = sum(file.bytes for file in wanted), 0
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for size in pool.map(lambda file: check_file(root, file), wanted):
+            done += size
+            if told is not None:
+                told(done, total)
