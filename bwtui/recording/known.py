@@ -88,7 +88,7 @@ class Known:
         elif block.kind == Kind.EVENT:
             event = json.loads(block.payload)
             if event["event"] == "pass":
-                self.current_pass = event
+                self.current_pass = {name: value for name, value in event.items() if name != "event"}
 
 
 def _complete(head: dict[str, Any]) -> dict[str, Any]:

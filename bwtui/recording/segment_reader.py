@@ -196,6 +196,14 @@ class SegmentReader:
                 break
         return self.first_position + min(found) if found else None
 
+    def json_at(self, entry: IndexEntry) -> dict[str, Any]:
+        """Return what a block says that holds a JSON object. Raises DamagedRecording."""
+        try:
+            content: dict[str, Any] = json.loads(self.file.block(entry.offset).payload)
+        except ValueError as error:
+            raise damaged(Place(self.name, entry.offset), "a block says nothing sensible") from error
+        return content
+
     def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
         """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""
         for entry in self.index[:stop]:

@@ -58,6 +58,11 @@ class Batch:
         route.bytes += size
         self.bytes += size
 
+    def has_part(self) -> bool:
+        """Whether a message was added of the change that is being handled."""
+        frame = len(self._frames or ())
+        return any(route.positions and route.positions[-1] == frame for route in self._routes)
+
     def is_full(self) -> bool:
         """Whether the batch should be handed over now."""
         return self.rows >= BATCH_ROWS or self.bytes >= BATCH_BYTES
@@ -72,14 +77,14 @@ class Batch:
         routes, self._routes = self._routes, []
         receipts: list[Receipt] | None = None
         if self._recorder is not None:
-            receipts = self._recorder.write_batch(routes)
-            span.receipts += receipts
+            receipts = self._recorder.write_batch(routes) or None
+            span.receipts += receipts or ()
         for index, route in enumerate(routes):
             messages, route.messages = route.messages, []
+            route.positions = []
             if receipts is None:
                 self._sink.send(route.topic, messages, span)
             else:
-                route.positions = []
                 self._sink.send(route.topic, messages, span, receipts[index])
             counters = route.counters
             counters.messages += len(messages)

@@ -141,7 +141,13 @@ class Streaming:
             had_data = True
             data = bytes(frame)
             if data[0] == XLOG_DATA:
-                left_out = handlers[data[PAYLOAD_OFFSET]](data)
+                try:
+                    left_out = handlers[data[PAYLOAD_OFFSET]](data)
+                except RowError:
+                    if record is not None and batch.has_part():
+                        # The tombstone of its old key is sent, so the change is recorded.
+                        record(data)
+                    raise
                 if record is not None and not left_out:
                     record(data)
                 if batch.is_full() or (self.careful_until and (batch.rows or batch.span.lsn is not None)):

@@ -9,11 +9,17 @@ from bwtui.options import nearest
 
 #: Subcommand → (module, what the list says of it); the attribute has the subcommand's name.
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
+    "info": ("bwtui.cli.recording.info", "Tell what it holds."),
+    "check": ("bwtui.cli.recording.check", "Check every byte of it."),
+    "recover": ("bwtui.cli.recording.recover", "Finish what a crash has left unfinished."),
+    "seal": ("bwtui.cli.recording.seal", "Make Parquet of it, for Spark and DuckDB."),
     "export": ("bwtui.cli.recording.export", "Write its changes as Parquet, JSON lines, or SQL."),
 }
 
 _EPILOG = """\b
-Example:
+Examples:
+  bwtui recording info recordings/shop
+  bwtui recording check recordings/shop
   bwtui recording export recordings/shop --format jsonl --where "op = delete"
 """
 

@@ -1,0 +1,70 @@
+"""``bwtui recording recover``: finishes what a crash has left unfinished."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.lsn import format_lsn
+
+if TYPE_CHECKING:
+    from bwtui.recording.recover import Recovered
+
+_EPILOG = """\b
+Examples:
+  bwtui recording recover recordings/shop
+  bwtui recording recover recordings/shop --force
+
+\b
+A relay that goes on with a recording does the same by itself. Only what a crash has
+torn is cut off: it was never on the disk for sure, so it was never confirmed either,
+and comes again. Damage in what was on the disk is left alone (exit code 6), and a
+finished segment is never touched; --force cuts off an unfinished one there.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Cut at damage too, and lose what was recorded behind it.")
+@click.option("--json", "as_json", is_flag=True, help="A list of what became of each unfinished segment.")
+def recover(recording: Path, force: bool, as_json: bool) -> None:
+    """Cut off the torn end of RECORDING, and finish its last segment."""
+    from bwtui.recording.folder import segments
+    from bwtui.recording.reader import open_recording
+    from bwtui.recording.recover import recover as finish
+
+    found = finish(recording, force=force)
+    if as_json:
+        click.echo(json.dumps([_to_json(one) for one in found]))
+    else:
+        for one in found:
+            click.echo(_line(one))
+        if not found:
+            click.echo("nothing to do: every segment is finished")
+    if segments(recording):
+        # What is wrong with the others is told, and left as it is.
+        open_recording(recording).close()
+
+
+def _line(one: "Recovered") -> str:
+    cut = f", cut {one.cut:,} bytes ({one.reason})" if one.cut else ", cut nothing"
+    if not one.segment:
+        return f"kept nothing{cut}"
+    last = f" up to {format_lsn(one.last_lsn)}" if one.last_lsn else ""
+    return (
+        f"{one.segment}: kept {one.kept:,} bytes, {one.changes:,} changes in {one.transactions:,} "
+        f"transactions{last}{cut}"
+    )
+
+
+def _to_json(one: "Recovered") -> dict[str, Any]:
+    return {
+        "segment": one.segment,
+        "kept": one.kept,
+        "cut": one.cut,
+        "reason": one.reason,
+        "changes": one.changes,
+        "transactions": one.transactions,
+        "last_lsn": format_lsn(one.last_lsn),
+    }

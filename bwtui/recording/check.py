@@ -1,0 +1,104 @@
+"""The check of a recording: every checksum, every link of the chain, every number that can be worked out.
+
+Each damaged place is listed. What can't be judged because something before it is damaged is not.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bwtui.errors import StateFailed
+from bwtui.recording.check_segment import Chain, SegmentCheck
+from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written, segments
+from bwtui.recording.format import DamagedAt, Place
+from bwtui.recording.view import OnProgress
+
+_ATTEMPTS = 3
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a check found."""
+
+    recording: str = ""
+    segments: int = 0
+    bytes: int = 0
+    changes: int = 0
+    transactions: int = 0
+    messages: int = 0
+    deliveries: int = 0
+    is_being_written: bool = False
+    #: Name of a segment that nobody writes and nobody finished, or empty; and how its end is torn, if it is.
+    unfinished: str = ""
+    torn: DamagedAt | None = None
+    damages: list[DamagedAt] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> str:
+        """clean, damaged, or unfinished: whole as far as it goes, and 'recover' finishes it."""
+        if self.damages:
+            return "damaged"
+        return "unfinished" if self.unfinished else "clean"
+
+
+def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
+    """Read all of a recording. Raises UsageError or StateFailed; damage is in what it returns."""
+    written = is_being_written(folder)
+    found = Checked(is_being_written=written)
+    paths = existing_segments(folder)
+    sizes = [path.path.stat().st_size if path.path.exists() else 0 for path in paths]
+    done, total = 0, sum(sizes)
+
+    def told(read: int) -> None:
+        if on_progress is not None:
+            on_progress(min(done + read, total), total)
+
+    chain = Chain()
+    with ThreadPoolExecutor(1, "sha256") as hashing:
+        for at, path in enumerate(paths):
+            is_last = at + 1 == len(paths)
+            _check_order(path, chain.number + 1, found, is_last=is_last)
+            with closing(_open(path)) as segment:
+                segment.check(chain, hashing, told)
+            _count(found, segment, is_last=is_last)
+            done += sizes[at]
+    found.recording = chain.recording
+    return found
+
+
+def _check_order(path: SegmentPath, expected: int, found: Checked, *, is_last: bool) -> None:
+    place = Place(path.path.name, 0)
+    if path.number > expected:
+        one = path.number == expected + 1
+        missing = f"segment {expected} is" if one else f"segments {expected} to {path.number - 1} are"
+        found.damages.append(DamagedAt(place, f"{missing} missing before it", ""))
+    elif path.number < expected:
+        found.damages.append(DamagedAt(place, "there is another segment of this number", ""))
+    if not path.is_finished and not is_last:
+        found.damages.append(DamagedAt(place, "it was never finished, and others follow it", ""))
+
+
+def _open(path: SegmentPath) -> SegmentCheck:
+    """Open a segment, also one that is finished and renamed at this very moment."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return SegmentCheck(path)
+        except FileNotFoundError:
+            same = [other for other in segments(path.path.parent) if other.number == path.number]
+            path = same[0] if same else path
+        except OSError as error:
+            raise StateFailed(f"{path.path} can't be read: {error.strerror or error}") from error
+    raise StateFailed(f"{path.path} is gone", "somebody takes files away while they are being checked")
+
+
+def _count(found: Checked, segment: SegmentCheck, *, is_last: bool) -> None:
+    found.segments += 1
+    found.bytes += segment.file.size
+    found.changes += segment.totals.changes
+    found.transactions += segment.totals.transactions
+    found.messages += segment.messages
+    found.deliveries += segment.deliveries
+    found.damages += segment.damages
+    if not segment.is_finished and is_last and not found.is_being_written:
+        found.unfinished, found.torn = segment.name, segment.torn

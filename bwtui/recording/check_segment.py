@@ -1,0 +1,279 @@
+"""The check of one segment, and of how it follows the one before."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.recording.batch import Delivery, unpack_delivery
+from bwtui.recording.folder import SegmentPath
+from bwtui.recording.format import (
+    ENDING,
+    TRAILER_SIZE,
+    Block,
+    DamagedAt,
+    IndexEntry,
+    Kind,
+    Place,
+    SegmentFile,
+    damaged,
+    pack_index,
+    segment_name,
+)
+from bwtui.recording.segment import Totals
+from bwtui.recording.walk import Step, Walk, is_synced_behind
+
+_CHUNK = 1 << 20
+
+
+@dataclass(slots=True)
+class Chain:
+    """What the segments so far lead to; None is not known, because of damage."""
+
+    number: int = 0
+    recording: str = ""
+    previous: str | None = ""
+    position: int | None = 0
+    next_batch: int | None = 0
+    #: The messages in each section of the batches of this pass that no delivery was read of yet.
+    open: dict[int, list[int]] = field(default_factory=dict)
+    #: Whether all batches of this pass were read, so that a delivery of another one is wrong.
+    is_certain: bool = True
+
+    def lose(self) -> None:
+        """Note that something was not read."""
+        self.next_batch = None
+        self.is_certain = False
+
+
+class SegmentCheck:
+    """Checks one segment; what it finds is in `damages`."""
+
+    def __init__(self, segment: SegmentPath) -> None:
+        """Open the file. Raises OSError."""
+        self.name = segment.path.name
+        self.number = segment.number
+        self.is_finished = segment.is_finished
+        self._path = segment.path
+        self.file = SegmentFile(segment.path.open("rb"), self.name)
+        self.damages: list[DamagedAt] = []
+        #: How the end of an unfinished segment is torn, if it is.
+        self.torn: DamagedAt | None = None
+        self.totals = Totals()
+        self.messages = 0
+        self.deliveries = 0
+        #: Also where the head can't be read, so that no delivery seems wrong.
+        self._is_sent = True
+        self._entries: list[IndexEntry] = []
+        self._transactions: list[bytes] = []
+        self._walk = Walk(self.name)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def check(self, chain: Chain, hashing: ThreadPoolExecutor, told: Callable[[int], None]) -> None:
+        """Read all of it; ``told`` hears how many bytes were read."""
+        stop = None
+        if self.is_finished:
+            try:
+                stop = self.file.index_offset()
+            except DamagedAt as damage:
+                self.damages.append(damage)
+        digest = None if stop is None else hashing.submit(_hash, self._path, stop)
+        end = self._read_blocks(chain, stop, told)
+        foot = None
+        if self.is_finished:
+            foot = self._read_ending(end, None if digest is None else digest.result())
+        self._follow(chain, foot)
+
+    def _found(self, offset: int, reason: str) -> None:
+        self.damages.append(damaged(Place(self.name, offset), reason))
+
+    # -- blocks --------------------------------------------------------------------------------------------
+
+    def _read_blocks(self, chain: Chain, stop: int | None, told: Callable[[int], None]) -> int:
+        """Take every block up to ``stop``, or to the ending; return where that was."""
+        offset, limit = 0, self.file.size if stop is None else stop
+        while offset < limit:
+            block = None
+            try:
+                block = self.file.block(offset)
+                if block.kind in ENDING and stop is None:
+                    return offset
+                self._take(self._walk.take(block), chain)
+                following: int | None = block.end
+            except DamagedAt as damage:
+                if not self.is_finished and not is_synced_behind(self.file, damage, self._walk.number):
+                    self.torn = damage
+                    return offset
+                following = self._pass_over(damage, block, chain)
+            if following is None:
+                return limit
+            offset = following
+            told(offset)
+        if offset != limit:
+            self._found(limit, "a block ends where none should")
+        return limit
+
+    def _pass_over(self, damage: DamagedAt, block: Block | None, chain: Chain) -> int | None:
+        """Note the damage, unless it follows from another, and return where to go on."""
+        if block is None or not self.damages:
+            self.damages.append(damage)
+        chain.lose()
+        walk, offset = self._walk, damage.place.offset
+        if block is not None:
+            # Its frame is whole, and only what it says is wrong.
+            walk.number = block.number + 1
+            return block.end
+        following = self.file.resume(offset + 1, walk.number)
+        if following is not None:
+            walk.number = self.file.block(following, with_payload=False).number
+        return following
+
+    def _take(self, step: Step, chain: Chain) -> None:
+        self.totals.add(step.entry)
+        for count in step.counts:
+            self.totals.count(*count)
+        self._entries.append(step.entry)
+        self._transactions.append(step.transactions)
+        block = step.block
+        if block.kind == Kind.HEAD:
+            self._take_head(chain)
+        elif step.batch is not None:
+            expected, chain.next_batch = chain.next_batch, step.batch.number + 1
+            if expected not in (None, step.batch.number):
+                self._found(block.offset, f"it is batch {step.batch.number}, and should be {expected}")
+            sizes = [len(section.keys) for section in step.batch.sections]
+            self.messages += sum(sizes)
+            if sizes and self._is_sent:
+                chain.open[step.batch.number] = sizes
+        elif block.kind == Kind.DELIVERY:
+            self._take_delivery(block, chain)
+        elif block.kind == Kind.EVENT and json.loads(block.payload)["event"] == "pass":
+            # What was in flight has been written down by now, or never will be.
+            chain.open.clear()
+            chain.is_certain = True
+
+    def _take_head(self, chain: Chain) -> None:
+        head = self._walk.known.head
+        source = head["source"]
+        self._is_sent = bool(source.get("cluster") or source.get("broker"))
+        for what, told, expected in (
+            ("the sha256 of the segment before", head["previous"], chain.previous),
+            ("its first change", head["first_position"], chain.position),
+            ("its first batch", head["first_batch"], chain.next_batch),
+            ("the recording", head["recording"], chain.recording or None),
+        ):
+            if expected is not None and told != expected:
+                self._found(0, f"it does not follow the segment before: {what} is another")
+        chain.recording = head["recording"]
+
+    def _take_delivery(self, block: Block, chain: Chain) -> None:
+        try:
+            delivery = unpack_delivery(block.payload)
+        except ValueError:
+            self._found(block.offset, "a DELIVERY can't be taken apart")
+            return
+        self.deliveries += sum(partition >= 0 for partition in delivery.partitions)
+        if not _settle(delivery, chain) and chain.is_certain:
+            self._found(block.offset, f"a DELIVERY for batch {delivery.batch}, which has no such messages")
+
+    # -- index and foot ------------------------------------------------------------------------------------
+
+    def _read_ending(self, offset: int, digest: Any) -> dict[str, Any] | None:
+        """Check index, transactions and foot against the blocks, and return the foot if it can be read."""
+        intact = not self.damages
+        blocks: list[Block] = []
+        for number, kind in enumerate((Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT), self._walk.number):
+            try:
+                block = self.file.block(offset)
+            except DamagedAt as damage:
+                self.damages.append(damage)
+                following = self.file.resume(offset + 1, number)
+                if following is None:
+                    return None
+                offset, intact = following, False
+                continue
+            if block.kind != kind or (intact and block.number != number):
+                self._found(offset, f"a {kind.name} block should stand here")
+                return None
+            blocks.append(block)
+            offset = block.end
+        if offset + TRAILER_SIZE != self.file.size:
+            self._found(offset, "the segment does not end behind its foot")
+        foot = self._parse_foot(blocks[-1]) if blocks and blocks[-1].kind == Kind.FOOT else None
+        if intact and not self.damages and foot is not None and digest is not None:
+            for block in blocks[:2]:
+                digest.update(self.file.raw(block))
+            self._compare(blocks, foot, digest.hexdigest())
+        return foot
+
+    def _parse_foot(self, block: Block) -> dict[str, Any] | None:
+        try:
+            content: dict[str, Any] = json.loads(block.payload)
+            _ = int(content["first_position"]), int(content["changes"]), int(content["next_batch"])
+        except (ValueError, LookupError, TypeError):
+            self._found(block.offset, "the foot says nothing sensible")
+            return None
+        return content
+
+    def _compare(self, blocks: list[Block], foot: dict[str, Any], digest: str) -> None:
+        index, transactions, end = blocks
+        if index.payload != pack_index(self._entries):
+            self._found(index.offset, "the index differs from the blocks")
+        if transactions.payload != b"".join(self._transactions):
+            self._found(transactions.offset, "the list of transactions differs from the frames")
+        walk = self._walk
+        expected = {
+            **self.totals.to_json(),
+            "sha256": digest,
+            "blocks": len(self._entries),
+            "first_position": walk.known.head["first_position"],
+            "first_batch": walk.known.head["first_batch"],
+            "next_batch": walk.known.head["first_batch"] if walk.next_batch is None else walk.next_batch,
+            "seen": list(walk.seen),
+            "pass": walk.known.current_pass,
+        }
+        for name, value in expected.items():
+            if foot.get(name) != value:
+                self._found(end.offset, f"the foot's {name} differs from the blocks")
+        name = segment_name(self.number, self.totals.first_lsn, self.totals.last_lsn)
+        if name != self.name:
+            self._found(0, f"the file should be called {name}")
+
+    def _follow(self, chain: Chain, foot: dict[str, Any] | None) -> None:
+        """Note what the next segment must begin with."""
+        chain.number = self.number
+        if foot is None:
+            chain.previous = chain.position = None
+            chain.lose()
+            return
+        chain.previous = str(foot.get("sha256"))
+        chain.position = int(foot["first_position"]) + int(foot["changes"])
+        chain.next_batch = int(foot["next_batch"])
+
+
+def _settle(delivery: Delivery, chain: Chain) -> bool:
+    """Take a section off the batches that wait for a delivery; False where it was not waited for."""
+    sizes = chain.open.get(delivery.batch)
+    if sizes is None or delivery.section >= len(sizes):
+        return False
+    fits = sizes[delivery.section] == len(delivery.partitions) and delivery.first == 0
+    sizes[delivery.section] = -1
+    if all(size < 0 for size in sizes):
+        del chain.open[delivery.batch]
+    return fits
+
+
+def _hash(path: Path, stop: int) -> Any:
+    """Return the sha256 of what stands before ``stop``, to go on with."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while stop > 0 and (data := file.read(min(_CHUNK, stop))):
+            found.update(data)
+            stop -= len(data)
+    return found

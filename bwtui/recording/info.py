@@ -1,0 +1,132 @@
+"""What a recording holds, from its segments' feet and indexes alone."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.lsn import format_lsn
+from bwtui.recording.folder import is_being_written
+from bwtui.recording.format import Kind
+from bwtui.recording.reader import Recording, open_recording
+from bwtui.recording.view import Source, TableCounts
+
+SEALED = "sealed"
+
+
+@dataclass(frozen=True, slots=True)
+class PassInfo:
+    """A snapshot, or a stretch of streaming that began at ``start_lsn``."""
+
+    number: int
+    kind: str
+    session: str
+    time: int
+    start_lsn: int
+    #: Up to this LSN it repeats what was recorded before; 0 when nothing is repeated.
+    repeats_until: int
+    first_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes in ``(from_lsn, to_lsn]`` were relayed without being recorded."""
+
+    from_lsn: int
+    to_lsn: int
+    time: int
+
+
+@dataclass(slots=True)
+class Info:
+    """See `info`; times in Unix microseconds."""
+
+    name: str
+    source: Source
+    #: "finished", "being written", or "unfinished".
+    state: str
+    sealed: bool
+    bytes: int
+    segments: int
+    changes: int
+    transactions: int
+    first_lsn: int
+    last_lsn: int
+    first_time: int
+    last_time: int
+    tables: dict[str, TableCounts]
+    #: How many schemas were registered for each subject.
+    schemas: dict[str, int] = field(default_factory=dict)
+    sessions: list[str] = field(default_factory=list)
+    passes: list[PassInfo] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    errors: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON object; LSNs as PostgreSQL writes them."""
+        data = dataclasses.asdict(self)
+        for entry in (data, *data["passes"], *data["gaps"]):
+            for name, value in entry.items():
+                if name.endswith("_lsn") or name == "repeats_until":
+                    entry[name] = format_lsn(value)
+        return data
+
+
+def info(folder: Path) -> Info:
+    """Return what is to be told of a recording. Raises UsageError, StateFailed or DamagedRecording."""
+    recording = open_recording(folder)
+    try:
+        return _info(recording, folder)
+    finally:
+        recording.close()
+
+
+def _info(recording: Recording, folder: Path) -> Info:
+    segments = recording.segments
+    state = "finished"
+    if is_being_written(folder):
+        state = "being written"
+    elif not segments[-1].is_finished:
+        state = "unfinished"
+    found = Info(
+        recording.name,
+        recording.source,
+        state,
+        (folder / SEALED).is_dir(),
+        sum(segment.file.size for segment in segments),
+        len(segments),
+        recording.length,
+        sum(segment.foot["transactions"] for segment in segments),
+        recording.first_lsn,
+        recording.last_lsn,
+        recording.first_time,
+        recording.last_time,
+        recording.counts(recording.length),
+    )
+    for entry in recording.schemas(recording.length):
+        found.schemas[entry.subject] = found.schemas.get(entry.subject, 0) + 1
+    _take_events(recording, found)
+    return found
+
+
+def _take_events(recording: Recording, found: Info) -> None:
+    position = 0
+    for segment in recording.segments:
+        if segment.index and segment.head["session"] not in found.sessions:
+            found.sessions.append(segment.head["session"])
+        for at, entry in enumerate(segment.index):
+            if entry.kind == Kind.ERROR:
+                found.errors += 1
+            elif entry.kind == Kind.EVENT:
+                event = segment.json_at(entry)
+                if event["event"] == "pass":
+                    found.passes.append(_pass(event, entry.received, position + segment.starts[at]))
+                elif event["event"] == "gap":
+                    found.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
+        position += segment.changes
+
+
+def _pass(event: dict[str, Any], received: int, position: int) -> PassInfo:
+    begun, seen = int(event["start_lsn"]), int(event["seen"][0])
+    repeats = seen if event["kind"] == "stream" and seen > begun else 0
+    return PassInfo(event["pass"], event["kind"], event["session"], received, begun, repeats, position)
