@@ -2,10 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bwtui.errors import UsageError
+
+if TYPE_CHECKING:
+    from bwtui.recording.reader import Recording
 
 _EPILOG = """\b
 Examples:
@@ -36,6 +40,19 @@ def open(recording: Path, at: str | None) -> None:
             raise UsageError(
                 "there is no terminal for the screens", f"'bwtui recording info {recording}' needs none"
             )
-        run_recording(view, lambda: open_recording(recording), at)
+        run_recording(view, lambda: open_recording(recording), at, _unfinished(view))
     finally:
         view.close()
+
+
+def _unfinished(view: "Recording") -> str:
+    """Say in one sentence when the recording has no proper end; nothing when it has."""
+    from bwtui.recording.folder import is_being_written
+
+    if view.segments[-1].is_finished:
+        return ""
+    if is_being_written(view.folder):
+        return "this recording is still being written: it is shown as far as it had come when it was opened"
+    if view.torn:
+        return f"this recording was never finished, and its end is torn: what is whole is shown ({view.torn})"
+    return "this recording was never finished: 'bwtui recording recover' finishes it, and everything is shown"

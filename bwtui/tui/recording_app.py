@@ -41,6 +41,7 @@ class RecordingApp(RelayApp):
     ) -> None:
         self.source = source
         super().__init__(source, session or Session(rate=10), clock)
+        self.model.remark = self.session.remark
 
     def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
         """Return a model that takes pictures of a recording."""
@@ -94,12 +95,17 @@ class RecordingApp(RelayApp):
             timeline.set_buckets(await self.source.timeline(wanted))
 
 
-def run_recording(view: RecordingView, reopen: Callable[[], RecordingView], at: str | None = None) -> None:
-    """Show a recording until the user leaves. Raises UsageError, or DamagedRecording when damage was met."""
+def run_recording(
+    view: RecordingView, reopen: Callable[[], RecordingView], at: str | None = None, remark: str = ""
+) -> None:
+    """Show a recording until the user leaves; ``remark`` is what should be known of it.
+
+    Raises UsageError, or DamagedRecording when damage was met.
+    """
     source = RecordingSource(view, reopen)
     if at is not None:
         source.player.seek_text(at)
-    app = RecordingApp(source)
+    app = RecordingApp(source, Session(rate=10, remark=remark))
     app.run()
     if source.damage is not None:
         raise source.damage

@@ -58,6 +58,8 @@ class Session:
     #: Samples a second, 1 to 10.
     rate: float = 4.0
     theme: str = "bwtui-dark"
+    #: What should be known of a recording, such as that it was never finished.
+    remark: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Model:
 
     #: The source is a recording.
     recorded = False
+    #: What should be known of it.
+    remark = ""
 
     def __init__(self, source: DataSource, clock: Callable[[], float]) -> None:
         self.source = source

@@ -135,6 +135,77 @@ async def test_scrolling_leaves_the_tail_and_end_follows_again() -> None:
         assert "+20 new" in str(changes.border_subtitle)
 
 
+@pytest.mark.parametrize("key", ["end", "G"])
+async def test_end_follows_from_within_a_change_too(key: str) -> None:
+    stage = Stage()
+    async with stage.run((80, 24)):
+        await stage.show("changes")
+        changes = stage.app.screen.query_one(ChangeList)
+        await stage.press("up", "enter")
+        assert stage.app.focused is stage.app.screen.query_one(ChangeDetail)
+        await stage.advance(2)
+        assert "End follows" in str(changes.border_subtitle)
+        await stage.press(key)
+        assert changes.border_subtitle == "following"
+        assert stage.app.focused is changes
+
+
+async def test_escape_goes_back_from_a_change_to_the_list() -> None:
+    stage = Stage()
+    async with stage.run((80, 24)):
+        await stage.show("changes")
+        changes = stage.app.screen.query_one(ChangeList)
+        await stage.press("up", "enter", "escape")
+        assert stage.app.focused is changes
+        assert not changes.following, "the place stays"
+
+
+async def test_errors_only_in_changes_says_why_there_is_nothing() -> None:
+    stage = Stage()
+    async with stage.run((120, 30)):
+        await stage.show("changes")
+        await stage.press("e")
+        assert "no changes of tables with errors" in text(stage.app)
+        assert "no changes yet" not in text(stage.app)
+        await stage.press("e", "slash", *"zzz", "enter")
+        assert "no sampled changes match" in text(stage.app)
+
+
+async def test_a_filter_keeps_the_selection_and_gives_it_back() -> None:
+    stage = Stage()
+    async with stage.run((120, 30)):
+        await stage.show("changes")
+        changes = stage.app.screen.query_one(ChangeList)
+        await stage.press("up", "up", "up")
+        chosen = changes.cursor_key
+        table = changes.selected().table  # type: ignore[union-attr]
+        await stage.press("slash", *table)
+        assert changes.cursor_key == chosen, "it still passes"
+        await stage.press("escape", "slash", "exclamation_mark", *table)
+        assert changes.cursor_key != chosen
+        assert abs(int(changes.cursor_key or 0) - int(chosen or 0)) < 5, "the nearest one that passes"
+        await stage.press("escape")
+        assert changes.cursor_key == chosen
+        await stage.show("overview")
+        listing = stage.app.screen.query_one(Listing)
+        listing.move_to_key("public.orders")
+        await stage.press("slash", *"stock")
+        assert listing.cursor_key == "warehouse.stock"
+        await stage.press("escape")
+        assert listing.cursor_key == "public.orders"
+
+
+async def test_the_sort_mark_takes_no_letter_away() -> None:
+    stage = Stage()
+    async with stage.run((200, 60)):
+        grid = stage.app.screen.query_one(Listing)
+        for column in grid.sortable:
+            grid.sort_by(column)
+            await stage.settle()
+            title = next(c.title for c in grid.columns if c.key == column)
+            assert any(f"{title}{mark}" in text(stage.app) for mark in "↑↓"), column
+
+
 async def test_a_change_is_shown_field_by_field_with_marks() -> None:
     stage = Stage()
     async with stage.run((120, 40)):

@@ -145,7 +145,10 @@ class TransactionScreen(RecordedPair):
         """Return the heading, the changes, and the selected one."""
         name = "Snapshot row" if self.change.operation == "snapshot" else f"Transaction {self.change.xid}"
         pair = Container(
-            RecordedChanges(name, self._bounds), RecordedDetail(), id="changes-pair", classes="folder"
+            RecordedChanges("Its changes", self._bounds),
+            RecordedDetail(),
+            id="changes-pair",
+            classes="folder",
         )
         return (Detail(id="facts", title=name), pair)
 
@@ -193,18 +196,20 @@ class TransactionScreen(RecordedPair):
         tables: dict[str, list[str]] = {}
         for (table, operation), count in done.items():
             tables.setdefault(table, []).append(f"{count:,} {operation}")
+        shown = list(tables.items())[:8]
+        width = max(len(name) for name in ("committed", *(table for table, _ in shown)))
+        when = f"{moment(change.commit_time)}  lsn {change.lsn_text}  pass {change.pass_number}"
+        where = f"{number:,}{more}, positions {bounds.start + 1:,} to {bounds.stop:,}"
         lines = [
-            _fact(
-                "committed", f"{moment(change.commit_time)}  lsn {change.lsn_text}  pass {change.pass_number}"
-            ),
-            _fact("changes", f"{number:,}{more}, positions {bounds.start + 1:,} to {bounds.stop:,}"),
-            *(_fact(table, ", ".join(words)) for table, words in list(tables.items())[:8]),
-            _fact("messages", ", ".join(f"{figures.count(n)} {state}" for state, n in sent.items())),
+            _fact("committed", when, width),
+            _fact("changes", where, width),
+            *(_fact(table, ", ".join(words), width) for table, words in shown),
+            _fact("messages", ", ".join(f"{figures.count(n)} {s}" for s, n in sent.items()), width),
         ]
         if change.is_repeat:
             lines.append(Content.styled("sent again: an earlier pass recorded it already", "$warning"))
         return Content("\n").join(lines)
 
 
-def _fact(name: str, value: str) -> Content:
-    return Content.assemble((f"{name[:24]:<14} ", "$quiet"), value)
+def _fact(name: str, value: str, width: int) -> Content:
+    return Content.assemble((f"{name:<{width}}  ", "$quiet"), value)

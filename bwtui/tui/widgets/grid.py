@@ -5,7 +5,7 @@ samples a second. This one keeps its lines as strips, repaints only the cells th
 column's width, and folds columns that don't fit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -70,6 +70,8 @@ class Grid(ScrollView, can_focus=True):
         self._cursor = 0
         #: The row that the user chose: it is selected again when a filter lets it pass again.
         self._wanted: str | None = None
+        #: The rows that it was chosen among, which tell what is nearest to it while it is not shown.
+        self._among: Sequence[Row] = ()
         self._tail = False
         self._remark = ""
         self._hover = -1
@@ -141,7 +143,7 @@ class Grid(ScrollView, can_focus=True):
             return
         before = self._cursor
         self._cursor = min(max(index, 0), len(self.rows) - 1)
-        self._wanted = self.cursor_key
+        self._wanted, self._among = self.cursor_key, self.rows
         top, page = self.scroll_offset.y, self._page
         if self._cursor < top:
             self.scroll_to(y=self._cursor, animate=False, immediate=True, force=True)
@@ -313,13 +315,15 @@ class Grid(ScrollView, can_focus=True):
     def _find(self, key: str | None, old: Sequence[Row]) -> int:
         """Return the row that the user chose, or the one selected before, or what was nearest to that."""
         places = {row.key: index for index, row in enumerate(self.rows)}
-        for wanted in (self._wanted, key):
+        for wanted, among in ((self._wanted, self._among), (key, old)):
+            if wanted is None:
+                continue
             if wanted in places:
                 return places[wanted]
-        for distance in range(1, len(old)):
-            for near in (self._cursor - distance, self._cursor + distance):
-                if 0 <= near < len(old) and old[near].key in places:
-                    return places[old[near].key]
+            at = next((i for i, row in enumerate(among) if row.key == wanted), None)
+            near = None if at is None else _nearest(among, at, places)
+            if near is not None:
+                return near
         return min(self._cursor, max(len(self.rows) - 1, 0))
 
     def _set_hover(self, row: int) -> None:
@@ -352,6 +356,15 @@ class Grid(ScrollView, can_focus=True):
             if placed.x <= x < placed.x + placed.width:
                 return self.columns[placed.column].key
         return None
+
+
+def _nearest(rows: Sequence[Row], at: int, places: Mapping[str, int]) -> int | None:
+    """Return the place of the row nearest to ``at`` that has one, or None."""
+    for distance in range(1, len(rows)):
+        for near in (at - distance, at + distance):
+            if 0 <= near < len(rows) and rows[near].key in places:
+                return places[rows[near].key]
+    return None
 
 
 def fit_text(text: str, width: int, align: str) -> str:

@@ -133,7 +133,7 @@ def _trouble(model: Model) -> Content | None:
     if model.recorded and model.failure is not None:
         return Content.styled(f" ✗ {model.failure}", "$error")
     if model.recorded:
-        return None
+        return Content.styled(f" ▲ {model.remark}", "$warning") if model.remark else None
     if status is None:
         advice = model.failure.hint if model.failure else None
         return Content.styled(f" → {advice}", "$warning") if advice else None

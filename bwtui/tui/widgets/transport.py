@@ -29,7 +29,7 @@ _SPEEDS = {0.25: "×¼", 0.5: "×½"}
 class Timeline(Widget):
     """The whole recording in one line of bars, errors marked, a click goes there.
 
-    The bars' heights are square roots of the rates, so that a snapshot does not flatten everything else.
+    The bars' heights are logarithms of the rates, so that a snapshot does not flatten everything else.
     Where there is room a second line holds the marks; otherwise they stand in the bars' place.
     """
 
@@ -91,7 +91,7 @@ class Timeline(Widget):
         two = self.content_size.height > 1
         if two and y == 0:
             return Strip([self._mark(x, base) for x in range(width)])
-        top = math.sqrt(max(changes for changes, _ in self._buckets))
+        top = math.log1p(max(changes for changes, _ in self._buckets))
         return Strip([self._bar(x, top, base, not two) for x in range(width)])
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
@@ -126,7 +126,7 @@ class Timeline(Widget):
     def _bar(self, x: int, top: float, base: Style, with_marks: bool) -> Segment:
         changes, errors = self._buckets[x]
         style = base + self._tone("played" if x <= self._head else "coming")
-        text = _BARS[min(int(math.sqrt(changes) / top * 7.999), 7)] if changes else "·"
+        text = _BARS[min(int(math.log1p(changes) / top * 7.999), 7)] if changes else "·"
         if with_marks and errors:
             style, text = base + self._tone("error"), "✗"
         if x == self._head:
