@@ -23,7 +23,7 @@ SPARK_ERRORS = (PySparkException, Py4JError, ConnectionError)
 _BEGIN, _END = "bwtui-error:", ":rorre-iutwb"
 _MARKED = re.compile(re.escape(_BEGIN) + r"(\{.*?\})" + re.escape(_END), re.DOTALL)
 _CAUSE = re.compile(
-    r"^(?:Caused by: )?((?:[a-z_0-9]+\.)+[A-Z]\w*(?:Error|Exception)\w*)(?:: (.*))?$", re.MULTILINE
+    r"^(?:Caused by: |: )?((?:[a-z_0-9]+\.)+[A-Z]\w*(?:Error|Exception)\w*)(?:: (.*))?$", re.MULTILINE
 )
 _PYTHON_PLACE = re.compile(r'File "[^"]*?(bwtui/[^"]+)", line (\d+)')
 _PYTHON_KIND = re.compile(r"^(?:[A-Za-z_]\w*\.)*([A-Z]\w*(?:Error|Exception|Interrupt))\b", re.MULTILINE)

@@ -42,9 +42,7 @@ NOT_LET_IN = frozenset(
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
     }
 )
-TOPIC_GONE = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
+TOPIC_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
 
 
 def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = None) -> BwtuiError:
@@ -54,6 +52,8 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
     if code in NOT_LET_IN:
         place = f"topic {topic}" if topic else f"Kafka at {broker}"
         return ConnectionFailed(f"{place} does not let us in: {reason}", "check the security settings in -C")
+    if code == KafkaError._UNKNOWN_PARTITION and topic:
+        return RefusedError(f"topic {topic} lacks a partition that it should have")
     if code in TOPIC_GONE and topic:
         return topic_gone(topic)
     if code in _UNREACHABLE:

@@ -30,7 +30,8 @@ def make_topic(admin: AdminClient) -> MakeTopic:
 
     def make(partitions: int = 1, name: str = "", **settings: str) -> str:
         name = name or f"pipeline-{time.monotonic_ns():x}"
-        dotted = {key.replace("_", "."): value for key, value in settings.items()}
+        # The messages of tests are older than Kafka keeps them by itself.
+        dotted = {key.replace("_", "."): value for key, value in {"retention_ms": "-1", **settings}.items()}
         admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result()
 
         def is_known() -> bool:

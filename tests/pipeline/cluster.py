@@ -1,0 +1,65 @@
+"""A standalone Spark cluster on loopback: one master and some workers, out of pyspark's own jars."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from bwtui.pipeline.java import spark_java
+from tests.waiting import eventually
+
+_PACKAGE = "org.apache.spark.deploy"
+_STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
+_REGISTERED = "Registering worker"
+
+
+@contextmanager
+def spark_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
+    """Start a cluster, whose files lie in ``folder``, and yield the master's URL; end it with the block."""
+    started: list[subprocess.Popen[bytes]] = []
+    log = folder / "master.log"
+    try:
+        started.append(_start(folder, log, "master.Master", "--port", "0", "--webui-port", "0"))
+        found = eventually("the master is there", lambda: _STARTED.search(log.read_text()), 60)
+        master = found[1]
+        for number in range(workers):
+            place = folder / f"worker{number}"
+            place.mkdir()
+            options = ("--webui-port", "0", "--cores", "1", "--memory", "512m", "--work-dir", str(place))
+            started.append(_start(folder, folder / f"{place.name}.log", "worker.Worker", *options, master))
+        eventually("the workers are there", lambda: log.read_text().count(_REGISTERED) == workers, 60)
+        yield master
+    finally:
+        # By process id, and only what was started here.
+        for process in reversed(started):
+            process.terminate()
+        for process in reversed(started):
+            process.wait(30)
+
+
+def _start(folder: Path, log: Path, role: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    settings = folder / "log4j2.properties"
+    settings.write_text(
+        "rootLogger.level = info\nrootLogger.appenderRef.c.ref = c\nappender.c.type = Console\n"
+        "appender.c.name = c\nappender.c.layout.type = PatternLayout\nappender.c.layout.pattern = %m%n\n"
+    )
+    home = Path(pyspark.__file__).parent
+    environment = os.environ | {
+        "SPARK_HOME": str(home),
+        "JAVA_HOME": str(spark_java().resolve().parent.parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={settings.as_uri()}",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    # The script puts Java in its own place, so the process is Java's in the end.
+    command = [str(home / "bin" / "spark-class"), f"{_PACKAGE}.{role}", "--host", "127.0.0.1", *arguments]
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
