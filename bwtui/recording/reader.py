@@ -194,9 +194,11 @@ class Recording:
         """See `RecordingView.of_xid`."""
         for segment in self.segments:
             if segment.stop_position > start:
-                found = segment.find_xid(xid, start)
-                if found is not None:
-                    return found
+                for found in segment.find_xid(xid, start):
+                    # A BEGIN may be all that was recorded before a session ended.
+                    change = next(self.changes(found, found + 1), None)
+                    if change is not None and change.xid == xid:
+                        return found
         return None
 
     def transaction(self, position: int) -> tuple[int, int]:

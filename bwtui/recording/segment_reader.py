@@ -145,8 +145,8 @@ class SegmentReader:
         for entry in TRANSACTION_ENTRY.iter_unpack(self.transaction_entries()):
             yield TransactionEntry(*entry)
 
-    def find_xid(self, xid: int, start: int) -> int | None:
-        """Return the first position from ``start`` on at which transaction ``xid`` begins, or None."""
+    def find_xid(self, xid: int, start: int) -> Iterator[int]:
+        """Yield the positions from ``start`` on at which transaction ``xid`` begins."""
         packed = self.transaction_entries()
         wanted = struct.pack("<I", xid)
         at = packed.find(wanted)
@@ -154,9 +154,8 @@ class SegmentReader:
             if at % TRANSACTION_ENTRY.size == 16:
                 entry = TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, at - 16))
                 if self.first_position + entry.position >= start:
-                    return self.first_position + entry.position
+                    yield self.first_position + entry.position
             at = packed.find(wanted, at + 1)
-        return None
 
     def batch_at(self, position: int) -> int:
         """Return the number, in the index, of the block that holds the change at ``position``."""
