@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bwtui.errors import RefusedError, StateFailed
+from bwtui.errors import DamagedRecording, RefusedError, StateFailed
 from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.seal_files import SCHEMAS, sync, sync_folders, write_table
 from bwtui.pipeline.seal_plan import TASK_BYTES, Plan, make_plan
@@ -76,10 +76,11 @@ def seal(
         work.mkdir(exist_ok=True)
         plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
         resumed = sum(segment.changes for part in plan.parts.values() for segment in part.segments)
-        if plan.is_empty and plan.manifest is not None:
-            _check_unchanged(folder / SEALED, plan.manifest)
+        if plan.is_empty:
+            manifest = plan.manifest or Manifest("")
+            _check_unchanged(folder / SEALED, manifest)
             shutil.rmtree(work)
-            return Outcome(plan.manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
+            return Outcome(manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
         before = len(plan.manifest.segments) if plan.manifest else 0
         if plan.manifest is not None:
             for file in plan.manifest.files:
@@ -98,6 +99,9 @@ def _run_tasks(tasks: Iterator[Task]) -> Iterator[int]:
     for task in tasks:
         try:
             yield run(task)
+        except DamagedRecording as error:
+            # What a task raises is carried by the name of its class, which may be a more special one.
+            raise DamagedRecording(error.message, error.hint) from error
         except OSError as error:
             raise _refused(Path(task.folder), error) from error
 

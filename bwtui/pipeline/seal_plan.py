@@ -45,12 +45,15 @@ def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES
     """
     found = existing_segments(folder)
     plan = Plan()
-    readers = [SegmentReader(one) for one in _finished(folder, found, plan)]
+    readers: list[SegmentReader] = []
     try:
+        readers += map(SegmentReader, _finished(folder, found, plan))
         if is_being_written(folder):
-            while readers and not _is_settled(readers):
-                readers.pop().close()
-                plan.left += 1
+            settled = _settled(readers)
+            plan.left += len(readers) - settled
+            for reader in readers[settled:]:
+                reader.close()
+            del readers[settled:]
         if (folder / SEALED / MANIFEST).exists():
             plan.manifest = read_manifest(folder / SEALED / MANIFEST)
             _check_prefix(plan.manifest, readers)
@@ -78,15 +81,17 @@ def _finished(folder: Path, found: list[SegmentPath], plan: Plan) -> list[Segmen
     return [one for one in found if one.is_finished]
 
 
-def _is_settled(readers: Sequence[SegmentReader]) -> bool:
-    """Whether it is recorded what became of all messages of the last segment."""
-    last = readers[-1]
-    source = last.known_before(1).head["source"]
-    if not (source.get("cluster") or source.get("broker")):
-        return True
-    book = DeliveryBook(readers[-1:])
-    book.read_for(int(last.foot["next_batch"]) - 1)
-    return not book.is_at_end
+def _settled(readers: Sequence[SegmentReader]) -> int:
+    """Return of how many segments, from the first on, it is recorded what became of all messages."""
+    for at in range(len(readers) - 1, -1, -1):
+        source = readers[at].known_before(1).head["source"]
+        if not (source.get("cluster") or source.get("broker")):
+            return at + 1
+        book = DeliveryBook(readers[at:])
+        book.read_for(int(readers[at].foot["next_batch"]) - 1)
+        if not book.is_at_end:
+            return at + 1
+    return 0
 
 
 def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
