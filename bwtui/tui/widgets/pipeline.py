@@ -11,6 +11,7 @@ from bwtui.relay.status import STAGES, StageStatus, Status
 from bwtui.tui import figures, judgement
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.recording_line import RecordingLine
 
 _TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
 
@@ -83,6 +84,7 @@ class Pipeline(Vertical):
             yield Arrow(classes="end")
             yield EndBox("Kafka", id="sink")
         yield Line(id="position")
+        yield RecordingLine(id="recording")
         with Horizontal(id="vitals"):
             yield Line(id="delivered")
             yield Sparkline(id="throughput")
@@ -104,6 +106,7 @@ class Pipeline(Vertical):
         self.query_one("#source", EndBox).put(_source(picture, status))
         self.query_one("#sink", EndBox).put(_sink(status))
         self.query_one("#position", Line).put(_snapshot(status, width) or position)
+        self.query_one("#recording", RecordingLine).show(status.recording)
         self._show_vitals(picture, status)
 
     def _show_vitals(self, picture: Picture, status: Status) -> None:

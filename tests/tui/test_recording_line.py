@@ -1,0 +1,31 @@
+"""What the overview says of the recording of a running relay."""
+
+from dataclasses import replace
+
+from bwtui.relay.status import RecordingStatus
+from bwtui.tui.widgets.recording_line import recording_content
+
+GOOD = RecordingStatus("/data/shop", "recording", 340 << 20, 6, 12.5 * 1024**2, 88 << 30, 7200.0)
+
+
+def test_rate_size_and_room_are_told() -> None:
+    text = recording_content(GOOD, 120).plain
+    for part in ("● REC", "12.5 MB/s", "340 MB written", "free 88.0 GB", "2 h", "6 files", "shop"):
+        assert part in text, text
+    assert "▲" not in text
+
+
+def test_little_room_has_a_mark() -> None:
+    assert "▲ free" in recording_content(replace(GOOD, seconds_left=600.0), 120).plain
+    assert "▲ free" in recording_content(replace(GOOD, free_bytes=1 << 20, seconds_left=None), 120).plain
+
+
+def test_a_recording_that_ended_is_never_silent() -> None:
+    for state, word in (("stopped", "NOT RECORDED ANY MORE"), ("failed", "RECORDING FAILED")):
+        for width in (30, 78, 200):
+            assert word in recording_content(replace(GOOD, state=state), width).plain
+
+
+def test_it_fits_a_narrow_screen() -> None:
+    content = recording_content(GOOD, 40)
+    assert content.cell_length <= 40 and "● REC" in content.plain
