@@ -11,11 +11,11 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench torture campaign storm sample venv lock clean
+.PHONY: help demo test check format bench torture campaign storm sample audit-proof venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 	@printf '\nOptions go into ARGS: make demo ARGS="--headless --seconds 20"\n'
 
 demo: .venv/installed ## Start real services and show the relay live; q ends it.
@@ -51,6 +51,9 @@ storm: .venv/installed-dev ## Alter tables 200 times among 20,000 row changes, w
 sample: .venv/installed ## Record recordings/shop anew: a small shop, half a minute of it.
 	rm -rf recordings/shop
 	$(BIN)/bwtui demo --headless --seconds 30 --rate 15 --scale 0.08 --record recordings/shop $(ARGS)
+
+audit-proof: .venv/installed-dev ## Plant 1,000 cases and write the confusion matrix into docs/audit.md.
+	@$(BIN)/python -m tests.audit.proof --cases $${BWTUI_AUDIT_CASES:-1000} --write $(ARGS)
 
 venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
 

@@ -1,0 +1,69 @@
+"""The classes, as docs/audit.md defines them, and what each means for the verdict."""
+
+from typing import Literal
+
+Verdict = Literal["clean", "anomalies", "indeterminate"]
+
+#: Messages that are not where they should be.
+LOST = ("lost_acked", "lost_unacked", "lost_unsent")
+#: Something is wrong in Kafka.
+ANOMALIES = (
+    *LOST,
+    "duplicated",
+    "corrupted",
+    "reordered",
+    "regressed",
+    "misrouted",
+    "phantom",
+    "foreign",
+    "resurrected",
+    "torn_transaction",
+    "interleaved_sessions",
+)
+#: Missing, and rightly so.
+EXCUSED = ("compacted", "expired", "tombstone_expired")
+#: Not wrong, and counted.
+NOTES = (
+    "redelivered",
+    "equivalent",
+    "moved",
+    "pending",
+    "resent",
+    "refused",
+    "outside_window",
+    "aborted",
+    "offset_gap",
+)
+UNDECIDED = "indeterminate"
+CLASSES = (*ANOMALIES, *EXCUSED, UNDECIDED, *NOTES)
+
+#: The classes that messages, and records, are divided into: each has one.
+EXPECTED = (
+    "matched",
+    "redelivered",
+    "corrupted",
+    "misrouted",
+    *LOST,
+    *EXCUSED,
+    "pending",
+    "resent",
+    "refused",
+    UNDECIDED,
+)
+ACTUAL = (
+    "matched",
+    "redelivered",
+    "duplicated",
+    "corrupted",
+    "misrouted",
+    "phantom",
+    "foreign",
+    "outside_window",
+)
+
+
+def verdict_of(counts: dict[str, int]) -> Verdict:
+    """Return what the counts of the classes amount to."""
+    if any(counts.get(name, 0) for name in ANOMALIES):
+        return "anomalies"
+    return "indeterminate" if counts.get(UNDECIDED, 0) else "clean"

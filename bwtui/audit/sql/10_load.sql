@@ -1,0 +1,22 @@
+-- Both sides with the topics as small numbers. A null digest is a null key, or a tombstone's value.
+create table topic as
+select (row_number() over (order by topic) - 1)::smallint as t, * from topics_in;
+
+create table e as
+select i.id, i.pass, i.is_repeat, i.lsn, i.ordinal, i.part, i.op, i.xid, i.commit_us, i.received_us,
+       topic.t, i.partition as p, i."offset" as o, i.state, i.without, i.kd, i.vd, i.hash31
+  from expected_in i left join topic on topic.topic = i.topic;
+
+create table r as
+select topic.t, i.partition as p, i."offset" as o, i.ts, i.kd, i.vd
+  from actual_in i join topic on topic.topic = i.topic
+ where i.kind = 'record';
+
+create table hole as
+select topic.t, i.partition as p, i."offset" as o, i.offset_end as o_end, i.kind
+  from actual_in i join topic on topic.topic = i.topic
+ where i.kind <> 'record';
+
+create table part as
+select topic.t, i.partition as p, i.low, i.high
+  from partitions_in i join topic on topic.topic = i.topic;

@@ -1,0 +1,37 @@
+-- What the ledger says: the strongest evidence there is.
+create table s as
+select e.* exclude (is_repeat, without) from e semi join loud using (t, p) where e.state = 'acknowledged'
+union all by name
+select e.* exclude (is_repeat, without) from e semi join unledgered using (id);
+
+create table f as select r.* from r semi join loud using (t, p);
+
+-- One row for each message and the record that it was found in. Of several messages that the ledger puts at
+-- one place, the last one has it: a broker that lost its end gives offsets out again.
+create table hit as
+select s.id, s.t, s.p, s.o, 'place' as how
+  from s join f on f.t = s.t and f.p = s.p and f.o = s.o
+   and s.kd is not distinct from f.kd and s.vd is not distinct from f.vd
+ where s.state = 'acknowledged'
+qualify row_number() over (partition by s.t, s.p, s.o order by s.id desc) = 1;
+
+create view free as select f.* from f anti join hit using (t, p, o);
+
+-- Another record of the same key, or the same value under another key, at the place of the message, which is
+-- not a message of which no word came.
+create table wanted_bytes as
+select distinct t, coalesce(kd, 0) as kd, kd is null as no_key, coalesce(vd, 0) as vd, vd is null as no_value
+  from s where state <> 'acknowledged';
+
+create table differing as
+select s.id, s.t, s.p, s.o
+  from s
+  join free on free.t = s.t and free.p = s.p and free.o = s.o
+  anti join hit on hit.id = s.id
+  anti join wanted_bytes w
+    on w.t = free.t and w.kd = coalesce(free.kd, 0) and w.no_key = (free.kd is null)
+   and w.vd = coalesce(free.vd, 0) and w.no_value = (free.vd is null)
+ where s.state = 'acknowledged' and (s.kd is not distinct from free.kd or s.vd = free.vd)
+qualify row_number() over (partition by s.t, s.p, s.o order by s.id desc) = 1;
+
+insert into hit select id, t, p, o, 'differs' from differing;

@@ -1,0 +1,23 @@
+-- Looks for messages of `wanted` (id, pass, t, p or null, kd, vd, ms or null, …) among the records that nothing
+-- accounts for: the same bytes in the partition, at the same time or behind what was sent there before, and
+-- (if bounded) before where the ledger has the same bytes next: that may be the same change, sent again.
+create or replace temp table candidate as
+select c.id, c.t, c.p, c.o, c.kd, c.vd
+  from (select w.id, w.pass, w.ms, w.bounded, free.t, free.p, free.o, w.kd, w.vd
+          from wanted w
+          join free on free.t = w.t and free.kd is not distinct from w.kd
+           and free.vd is not distinct from w.vd and (w.p is null or w.p = free.p)
+           and (w.ms is null or w.ms = free.ts) and free.o >= w.since_o) as c
+  asof left join (select id, t, p, o from s where state = 'acknowledged') as sent
+    on sent.t = c.t and sent.p = c.p and c.id > sent.id
+  asof left join (select id, t, p, kd, vd, o from s where state = 'acknowledged') as next
+    on next.t = c.t and next.p = c.p and next.kd is not distinct from c.kd
+   and next.vd is not distinct from c.vd and c.id < next.id
+ where (c.ms is not null or c.o > coalesce(sent.o, -1)) and not (c.bounded and coalesce(c.o > next.o, false));
+
+-- Where there is one message and one copy nothing is to choose.
+create or replace temp table choice as
+select c.*, count(*) over (partition by id) > 1 or count(*) over (partition by t, p, o) > 1 as is_open
+  from candidate c;
+
+insert into hit select id, t, p, o, getvariable('how') from choice where not is_open;

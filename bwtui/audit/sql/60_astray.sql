@@ -1,0 +1,28 @@
+-- Where the first message of the recording stands in each partition; the ledger counts what was lost, too.
+create table since as
+select t, p, min(o) as o, max(o) as last_o
+  from (select t, p, o from e where state = 'acknowledged' and t is not null
+        union all select t, p, o from hit where how = 'word')
+ group by t, p;
+
+-- What is still lost may stand in another partition, or in another topic.
+create table lost as
+select id, t, p, kd, vd from excuse anti join hit using (id) where class = 'lost_acked'
+union all
+select s.id, s.t, case when homes.is_known then s.hash31 % topic.partitions end, s.kd, s.vd
+  from s join topic using (t) join homes using (t) anti join hit using (id)
+ where s.state = 'unknown' and s.op not in ('snapshot', 'cleanup') and s.lsn <= getvariable('confirmed');
+
+create table stray as
+select lost.id, free.t, free.p, free.o,
+       row_number() over (partition by lost.id order by free.t = lost.t desc, free.t, free.p, free.o) as nth,
+       row_number() over (partition by free.t, free.p, free.o order by free.t = lost.t desc, lost.id) as turn
+  from lost
+  join free on free.kd = lost.kd and free.vd is not distinct from lost.vd
+   and (free.t <> lost.t or free.p <> lost.p)
+  left join since on since.t = free.t and since.p = free.p
+ where free.o >= coalesce(since.o, 0);
+
+insert into hit select id, t, p, o, 'misrouted' from stray where nth = 1 and turn = 1;
+
+update hit set how = 'astray' from astray where hit.id = astray.id and hit.how = 'place';

@@ -1,0 +1,57 @@
+-- Keys of which a reader that keeps the latest value has another one now than it should.
+create table odd_key as
+select distinct t, kd from settled where class not in ('matched', 'redelivered') and kd is not null
+union select t, kd from settled where how in ('moved', 'word') and kd is not null
+union select t, kd from extra_class where class <> 'outside_window' and kd is not null
+union select t, kd from disorder;
+
+create table should_be_last as
+select s.t, s.kd, s.id, s.vd, case when settled.class = 'misrouted' then coalesce(s.p, settled.at_p)
+                                   else settled.at_p end as p
+  from s join settled using (id)
+  semi join odd_key on odd_key.t = s.t and odd_key.kd = s.kd
+ where settled.class not in ('pending', 'resent', 'refused')
+qualify row_number() over (partition by s.t, s.kd order by s.id desc) = 1;
+
+create table is_last as
+select f.t, f.p, f.kd, f.o, f.vd, hit.how
+  from f
+  semi join odd_key on odd_key.t = f.t and odd_key.kd = f.kd
+  anti join (select t, p, o from extra_class where class = 'outside_window') as outside
+    on outside.t = f.t and outside.p = f.p and outside.o = f.o
+  left join hit on hit.t = f.t and hit.p = f.p and hit.o = f.o
+qualify row_number() over (partition by f.t, f.p, f.kd order by f.o desc) = 1;
+
+create table latest_wrong as
+select s.id, l.t, l.p, l.o, l.kd,
+       case when s.vd is null and settled.how is null then 'resurrected' else 'regressed' end as class
+  from should_be_last s
+  join settled using (id)
+  join is_last l on l.t = s.t and l.p = s.p and l.kd = s.kd
+ where s.vd is distinct from l.vd and l.how is distinct from 'equivalent';
+
+-- A transaction of which a reader sees a part for ever.
+create table torn as
+select e.lsn, any_value(e.xid) as xid, min(e.id) as id
+  from e
+  semi join (select e.lsn from e join settled using (id)
+              where settled.class like 'lost%' and e.op not in ('snapshot', 'cleanup')
+             union select lsn from without_message where class = 'lost_unsent') as hurt using (lsn)
+  left join settled on settled.id = e.id
+ where e.op not in ('snapshot', 'cleanup') and e.t is not null
+ group by e.lsn
+having bool_or(coalesce(settled.class, 'matched') in ('matched', 'redelivered'));
+
+-- Records of a later pass before records of an earlier one: two relays wrote at once.
+create table interleaved as
+select t, p, min(o) as o
+  from (select s.t, hit.p, hit.o, s.pass, lag(s.pass) over (partition by s.t, hit.p order by hit.o) as before
+          from hit join s using (id) where hit.how in ('place', 'word', 'equivalent'))
+ where before > pass group by t, p;
+
+-- Holes in a log that has no reason for any, where the ledger has a message.
+create table offset_gap as
+select distinct hole.t, hole.p, hole.o, hole.o_end
+  from hole join topic using (t)
+  join excuse x on x.t = hole.t and x.p = hole.p and x.o >= hole.o and x.o < hole.o_end
+ where hole.kind = 'gap' and topic.settings_known and not topic.compacts;

@@ -1,0 +1,130 @@
+"""Gives a made-up world to the audit, and returns what it says in the form of `truth`."""
+
+from collections import Counter
+
+import duckdb
+import pyarrow as pa
+
+from bwtui.audit import core
+from tests.audit.truth import Finding
+from tests.audit.world import NOW_MS, World
+
+
+class Eyes:
+    """Looks at a made-up world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.names = sorted(world.topics)
+
+    def equal_rows(self, pairs):
+        """See `bwtui.audit.core.Look`."""
+        return [pair.id for pair in pairs if pair.id in self.world.equal_pairs]
+
+    def judge(self, records):
+        """See `bwtui.audit.core.Look`."""
+        for t, p, o in records:
+            record = self.world.topics[self.names[t]].logs[p][o]
+            yield core.Judged(t, p, o, record.is_ours, record.lsn, None)
+
+    def miscoded(self):
+        """See `bwtui.audit.core.Look`."""
+        return list(self.world.miscoded)
+
+
+def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
+    """Return the audit's findings, and its tables."""
+    connection = duckdb.connect(config={"threads": 1})
+    load(connection, world)
+    sends = world.sends
+    window = core.Window(
+        first_lsn=min(s.lsn for s in sends),
+        last_lsn=max(s.lsn for s in sends),
+        confirmed=world.confirmed,
+        first_received_us=min(s.time_ms for s in sends) * 1000,
+        last_commit_us=max(s.time_ms for s in sends) * 1000,
+        now_ms=NOW_MS,
+    )
+    core.run(connection, window, Eyes(world))
+    return findings(connection), connection
+
+
+def findings(connection: duckdb.DuckDBPyConnection) -> Counter[Finding]:
+    """Return what the audit's tables say."""
+
+    def rows(sql):
+        return connection.execute(sql).fetchall()
+
+    found: Counter[Finding] = Counter()
+    quiet = """select e.id, case when a.id is null then 'matched' else 'redelivered' end, topic, e.p, e.o
+                 from e join topic using (t) left join arrived_again a using (id) anti join s using (id)"""
+    for number, name, topic, p, o in rows(quiet):
+        found["message", name, number] += 1
+        found["record", name, (topic, p, o)] += 1
+    for number, name in rows("select id, class from settled union all select id, class from without_message"):
+        found["message", name, number] += 1
+    for name, *place in rows(
+        "select class, topic, hit.p, hit.o from hit join settled using (id) join topic on topic.t = hit.t"
+    ):
+        found["record", name, tuple(place)] += 1
+    for name, *place in rows("select class, topic, p, o from extra_class join topic using (t)"):
+        found["record", name, tuple(place)] += 1
+    for *key, number in rows(
+        "select topic, late.p, s.kd, count(*) from late join s using (id)"
+        " join topic on topic.t = late.t group by all"
+    ):
+        found["key", "reordered", tuple(key)] += number
+    for name, *key in rows("select class, topic, p, kd from latest_wrong join topic using (t)"):
+        found["key", name, tuple(key)] += 1
+    for (lsn,) in rows("select lsn from torn"):
+        found["transaction", "torn_transaction", lsn] += 1
+    for name, number in rows("select how, id from hit where how in ('moved', 'equivalent')"):
+        found["note", name, number] += 1
+    for place in rows("select topic, p, o from offset_gap join topic using (t)"):
+        found["hole", "offset_gap", place] += 1
+    for place in rows("select topic, p from interleaved join topic using (t)"):
+        found["partition", "interleaved_sessions", place] += 1
+    return found
+
+
+def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
+    """Fill the audit's inputs."""
+    expected = [
+        (s.id, s.pass_number, s.is_repeat, s.lsn, s.ordinal, s.part, s.op, 1, s.time_ms * 1000,
+         s.time_ms * 1000 + 1_000_000, s.topic, s.partition, s.offset, s.state, s.without, s.kd, s.vd,
+         s.hash31)
+        for s in world.sends
+    ]  # fmt: skip
+    actual, partitions = [], []
+    for topic in world.topics.values():
+        for p, log in enumerate(topic.logs):
+            partitions.append((topic.name, p, topic.low[p], topic.high[p]))
+            expected_offset = topic.low[p]
+            for o in [*sorted(log), topic.high[p]]:
+                if o > expected_offset:
+                    actual.append((topic.name, p, expected_offset, o, "gap", None, None, None))
+                if o in log:
+                    record = log[o]
+                    actual.append((topic.name, p, o, o + 1, "record", record.ts, record.kd, record.vd))
+                expected_offset = o + 1
+    topics = [
+        (t.name, t.partitions, t.settings_known, t.compacts, t.deletes, t.retention_ms, t.retention_bytes,
+         t.lag_ms, t.delete_retention_ms, t.log_append)
+        for t in world.topics.values()
+    ]  # fmt: skip
+    rows = {
+        "expected_in": expected,
+        "actual_in": actual,
+        "topics_in": topics,
+        "partitions_in": partitions,
+        "passes_in": list(world.passes.items()),
+        "gaps_in": world.gaps,
+    }
+    for name, columns in core.INPUTS.items():
+        connection.execute(f"create table {name} ({columns})")
+        if rows[name]:
+            made = pa.table([list(c) for c in zip(*rows[name], strict=True)],
+                            names=[f"c{n}" for n in range(len(rows[name][0]))])  # fmt: skip
+            connection.register("made", made)
+            connection.execute(f"insert into {name} select * from made")
+            connection.unregister("made")

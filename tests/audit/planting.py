@@ -1,0 +1,322 @@
+"""Plants one fault of a kind into a made-up world, and notes the truth.
+
+Every function takes the world and returns whether it found a place for the fault. Faults of one case touch
+different keys, so that what a case must give is known without knowing how the audit works.
+"""
+
+import random
+from collections.abc import Callable
+
+from tests.audit import planting_logs, planting_partitions
+from tests.audit.victims import has_twin, is_last_of_key, is_provable_loss, take_away, use, victims
+from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World, make
+
+Plant = Callable[[World], bool]
+
+
+def lost_acked(world: World) -> bool:
+    """The broker lost a message that it acknowledged."""
+    for send in victims(world, is_provable_loss(world))[:1]:
+        take_away(world, send)
+        send.truth = "lost_acked"
+        use(world, send)
+        return True
+    return False
+
+
+def lost_unacked(world: World) -> bool:
+    """The relay confirmed a message of which no word came, and it is not there."""
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        return (
+            send.op != "snapshot"
+            and send.lsn <= world.confirmed
+            and topic.settings_known
+            and not topic.compacts
+            and not (topic.deletes and any(topic.low))
+            and not any(s is not send and s.identity == send.identity for s in world.sends)
+        )
+
+    for send in victims(world, wanted)[:1]:
+        take_away(world, send)
+        send.truth, send.state, send.partition, send.offset = "lost_unacked", "unknown", None, None
+        use(world, send)
+        return True
+    return False
+
+
+def lost_unsent(world: World) -> bool:
+    """The relay made no message of a change, gave no reason, and confirmed it."""
+    found = [s for s in world.sends if s.without and s.lsn <= world.confirmed]
+    for send in found[:1]:
+        send.without, send.truth = None, "lost_unsent"
+        return True
+    return False
+
+
+def pending(world: World) -> bool:
+    """The last message was never heard of, and never confirmed."""
+    lsn = max(s.lsn for s in world.sends) + 1
+    made = [s for s in world.sends if s.topic and s.kd is not None and (s.topic, s.kd) not in world.used_keys]
+    if not made:
+        return False
+    like = world.rng.choice(made)
+    number = max(world.passes)
+    if not world.passes[number]:
+        return False
+    world.sends.append(
+        Send(max(s.id for s in world.sends) + 4096, number, lsn, 1, 0, "insert", NOW_MS - DAY_MS, like.topic,
+             like.kd, world.fresh_value(), like.hash31, state="unknown", truth="pending")
+    )  # fmt: skip
+    use(world, like)
+    return True
+
+
+def refused(world: World) -> bool:
+    """Kafka refused a message, and the policy dropped it."""
+    for send in victims(world, lambda topic, _: not topic.compacts)[:1]:
+        if any(s is not send and s.identity == send.identity for s in world.sends):
+            return False
+        take_away(world, send)
+        send.truth, send.state, send.partition, send.offset = "refused", "refused", None, None
+        use(world, send)
+        return True
+    return False
+
+
+def duplicated(world: World) -> bool:
+    """A byte-equal copy stands at the end of the key's partition."""
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        return send.kd is not None or not topic.keyed
+
+    for send in victims(world, wanted)[:1]:
+        topic = world.topics[send.topic]
+        record = Record(send.kd, send.vd, world.rng.choice([send.time_ms, NOW_MS]), "duplicated")
+        topic.append(send.partition, record)
+        use(world, send)
+        return True
+    return False
+
+
+def corrupted(world: World) -> bool:
+    """The value at a message's place is another, or its key is."""
+    for send in victims(world, lambda topic, _: True)[:1]:
+        record = world.topics[send.topic].logs[send.partition][send.offset]
+        if send.vd is not None and send.kd is not None and world.rng.random() < 0.3:
+            of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+            if len(of_key) == 1:
+                record.kd = world.fresh_value()
+            else:
+                record.vd = world.fresh_value()
+        else:
+            record.vd = None if send.vd is not None and world.rng.random() < 0.2 else world.fresh_value()
+        if record.vd is None and _tombstones(world, send):
+            record.vd = world.fresh_value()
+        send.truth = record.truth = "corrupted"
+        use(world, send)
+        return True
+    return False
+
+
+def _tombstones(world: World, send: Send) -> bool:
+    return any((s.topic, s.kd, s.vd) == (send.topic, send.kd, None) for s in world.sends)
+
+
+def miscoded(world: World) -> bool:
+    """The relay sent something else than PostgreSQL said."""
+    for send in victims(world, lambda topic, _: True)[:1]:
+        record = world.topics[send.topic].logs[send.partition][send.offset]
+        send.truth = record.truth = "corrupted"
+        world.miscoded.add(send.id)
+        use(world, send)
+        return True
+    return False
+
+
+def equivalent(world: World) -> bool:
+    """The bytes differ, and the row is the same."""
+    for send in victims(world, lambda topic, send: send.vd is not None)[:1]:
+        world.topics[send.topic].logs[send.partition][send.offset].vd = world.fresh_value()
+        world.equal_pairs.add(send.id)
+        use(world, send)
+        return True
+    return False
+
+
+def reordered(world: World) -> bool:
+    """A message of a key came behind later ones."""
+    if world.gaps:
+        return False
+    rng = world.rng
+    for send in victims(world, lambda topic, s: s.kd is not None):
+        topic = world.topics[send.topic]
+        log = topic.logs[send.partition]
+        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+        if len(of_key) < 2 or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
+                                  send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
+            continue
+        offsets = [s.offset for s in of_key]
+        start = rng.randrange(len(of_key) - 1)
+        stop = rng.randint(start + 1, len(of_key) - 1)
+        order = of_key[:start] + of_key[start + 1 : stop + 1] + [of_key[start]] + of_key[stop + 1 :]
+        records = [log[s.offset] for s in order]
+        for one, record, offset in zip(order, records, offsets, strict=True):
+            one.offset = offset
+            log[offset] = record
+        use(world, send)
+        return True
+    return False
+
+
+def interleaved(world: World) -> bool:
+    """A record of a later pass stands before one of an earlier pass, of other keys."""
+    if world.gaps:
+        return False
+    found = victims(world, lambda topic, s: s.kd is not None)
+    for first in found:
+        for second in found:
+            if (
+                first.topic == second.topic
+                and first.partition == second.partition
+                and first.pass_number < second.pass_number
+                and len({k.kd for k in (first, second)}) == 2
+                and all(sum((s.topic, s.kd) == (x.topic, x.kd) for s in world.sends) == 1
+                        for x in (first, second))
+            ):  # fmt: skip
+                log = world.topics[first.topic].logs[first.partition]
+                log[first.offset], log[second.offset] = log[second.offset], log[first.offset]
+                first.offset, second.offset = second.offset, first.offset
+                use(world, first)
+                use(world, second)
+                return True
+    return False
+
+
+def moved(world: World) -> bool:
+    """A message that was lost was sent again, byte for byte."""
+    for send in victims(world, is_provable_loss(world))[:1]:
+        record = take_away(world, send)
+        world.topics[send.topic].append(send.partition, record)
+        use(world, send)
+        return True
+    return False
+
+
+def _stranger(world: World, record: Record) -> bool:
+    """Put a record among ours or at the end of a partition."""
+    rng = world.rng
+    places = []
+    for topic in world.topics.values():
+        for p, log in enumerate(topic.logs):
+            ours = [s.offset for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
+            if ours:
+                slots = [o for o in topic.slots[p] if o > min(ours) and o not in log and o >= topic.low[p]]
+                places += [(topic, p, o) for o in [*slots, None]]
+    if not places:
+        return False
+    topic, p, offset = rng.choice(places)
+    if record.kd is None and topic.compacts:
+        return False
+    if offset is None:
+        topic.append(p, record)
+    else:
+        topic.logs[p][offset] = record
+    return True
+
+
+def phantom(world: World) -> bool:
+    """A row of ours that was never committed, with or without headers."""
+    if world.gaps:
+        return False
+    last = max(s.time_ms for s in world.sends)
+    lsn = world.rng.choice([None, max(s.lsn for s in world.sends)])
+    ts = last if lsn is None else NOW_MS
+    return _stranger(world, Record(world.fresh_value(), world.fresh_value(), ts, "phantom", lsn=lsn))
+
+
+def foreign(world: World) -> bool:
+    """Another producer's record."""
+    key = world.rng.choice([None, world.fresh_value()])
+    return _stranger(world, Record(key, world.fresh_value(), NOW_MS, "foreign", is_ours=False))
+
+
+def own_key_by_another(world: World) -> bool:
+    """Another producer's record under a key of ours, which readers now take for the row."""
+    for send in victims(world, lambda t, s: s.kd is not None)[:1]:
+        record = Record(send.kd, world.fresh_value(), NOW_MS, "foreign", is_ours=False)
+        world.topics[send.topic].append(send.partition, record)
+        use(world, send)
+        return True
+    return False
+
+
+def replaced(world: World) -> bool:
+    """The broker lost a message and gave its offset to another producer's."""
+    for send in victims(world, is_provable_loss(world))[:1]:
+        record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "foreign", is_ours=False)
+        world.topics[send.topic].logs[send.partition][send.offset] = record
+        send.truth = "lost_acked"
+        use(world, send)
+        return True
+    return False
+
+
+def later_of_the_relay(world: World) -> bool:
+    """The relay went on when the recording had ended; its headers say so, or the time does."""
+    lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
+    for send in world.sends:
+        topic = world.topics[send.topic] if send.topic else None
+        if topic and send.offset is not None and topic.keyed:
+            record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window", lsn=lsn)
+            topic.append(send.partition, record)
+            return True
+    return False
+
+
+def resurrected(world: World) -> bool:
+    """A tombstone has gone, and the row before it is still there."""
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+        return (
+            send.vd is None
+            and topic.settings_known
+            and send is of_key[-1]
+            and is_last_of_key(topic, send)
+            and all(s.state == "acknowledged" and s.truth == "matched" for s in of_key)
+            and any(r.kd == send.kd and r.vd is not None for r in topic.logs[send.partition].values())
+        )
+
+    for send in victims(world, wanted)[:1]:
+        take_away(world, send)
+        send.truth = "lost_acked"
+        use(world, send)
+        return True
+    return False
+
+
+FAULTS: dict[str, Plant] = {
+    function.__name__: function
+    for function in (
+        lost_acked, lost_unacked, lost_unsent, pending, refused, duplicated, corrupted, miscoded, equivalent,
+        reordered, interleaved, moved, planting_partitions.misrouted_by_relay,
+        planting_partitions.misrouted_later, planting_partitions.misrouted_copy, phantom, foreign,
+        own_key_by_another, replaced, later_of_the_relay, resurrected, planting_logs.start_moved,
+        planting_logs.end_lost, planting_logs.settings_hidden, planting_logs.gap_in_recording,
+    )
+}  # fmt: skip
+
+
+def plant(world: World, rng: random.Random, names: list[str]) -> list[str]:
+    """Plant the faults in turn; return those for which there was a place."""
+    return [name for name in names if FAULTS[name](world)]
+
+
+def make_with(rng: random.Random, changes: int, first: str) -> tuple[World, list[str]]:
+    """Make worlds until one has room for a fault."""
+    for _ in range(20):
+        world = make(rng, changes)
+        if FAULTS[first](world):
+            return world, [first]
+    return world, []

@@ -1,0 +1,98 @@
+"""Faults that are planted into a whole log, into a topic's settings, or into the recording itself."""
+
+from tests.audit.world import Record, Send, Topic, World
+
+
+def start_moved(world: World) -> bool:
+    """Somebody had records deleted from the beginning of a log that keeps everything."""
+    for topic in world.topics.values():
+        if topic.compacts or topic.retention_bytes >= 0 or topic.retention_ms >= 0 or any(topic.low):
+            continue
+        p = world.rng.randrange(topic.partitions)
+        mine = [s for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
+        if not mine or any((s.topic, s.kd) in world.used_keys for s in world.sends if s.topic == topic.name):
+            continue
+        if any(s.topic == topic.name and s.state != "acknowledged" for s in world.sends):
+            continue
+        topic.low[p] = mine[len(mine) // 2].offset + 1
+        _drop(world, topic, p, set(range(topic.low[p])))
+        return True
+    return False
+
+
+def end_lost(world: World) -> bool:
+    """The broker lost the end of a log."""
+    for topic in world.topics.values():
+        p = world.rng.randrange(topic.partitions)
+        mine = [s for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
+        if not mine or topic.compacts or not topic.settings_known:
+            continue
+        if any((s.topic, s.kd) in world.used_keys for s in world.sends if s.topic == topic.name):
+            continue
+        if any(s.topic == topic.name and s.state != "acknowledged" for s in world.sends):
+            continue
+        high = topic.high[p]
+        topic.high[p] = max(topic.low[p], mine[-1 - world.rng.randrange(len(mine))].offset)
+        _drop(world, topic, p, set(range(topic.high[p], high)))
+        return True
+    return False
+
+
+def _drop(world: World, topic: Topic, p: int, gone: set[int]) -> None:
+    for send in world.sends:
+        if (send.topic, send.partition) == (topic.name, p) and send.offset is not None:
+            if send.offset in gone:
+                send.truth = "lost_acked"
+            world.used_keys.add((send.topic, send.kd))
+    for o in gone & set(topic.logs[p]):
+        del topic.logs[p][o]
+    # A change that came twice and of which only one is left came once.
+    firsts: dict[tuple, Send] = {}
+    for send in world.sends:
+        if send.topic and send.truth in ("matched", "redelivered") and send.op != "snapshot":
+            first = firsts.setdefault(send.identity, send)
+            send.truth = "matched" if first is send else "redelivered"
+    for _, _, record in topic.records():
+        if record.send is not None:
+            record.truth = record.send.truth
+
+
+def settings_hidden(world: World) -> bool:
+    """We may not see a topic's settings, so no excuse can be proven."""
+    for topic in world.topics.values():
+        if any(s.topic == topic.name and s.truth.startswith("lost") for s in world.sends):
+            continue
+        if any(s.topic == topic.name and s.state != "acknowledged" for s in world.sends):
+            continue
+        gone = [s for s in world.sends if s.topic == topic.name and s.truth in
+                ("compacted", "expired", "tombstone_expired")]  # fmt: skip
+        if gone and topic.settings_known:
+            topic.settings_known = False
+            for send in gone:
+                send.truth = "indeterminate"
+                world.used_keys.add((send.topic, send.kd))
+            return True
+    return False
+
+
+def gap_in_recording(world: World) -> bool:
+    """The relay sent changes that were not recorded, between two that were."""
+    if any(r.truth == "phantom" for topic in world.topics.values() for _, _, r in topic.records()):
+        return False
+    stream = [s for s in world.sends if s.topic and s.offset is not None and s.op != "snapshot"]
+    for send in world.rng.sample(stream, len(stream)):
+        topic = world.topics[send.topic]
+        before = [s.offset for s in stream if s.partition == send.partition and s.topic == send.topic
+                  and s.id < send.id]  # fmt: skip
+        later = [s.offset for s in stream if s.partition == send.partition and s.topic == send.topic
+                 and s.id >= send.id]  # fmt: skip
+        for o in topic.slots[send.partition]:
+            if before and max(before) < o < min(later) and o not in topic.logs[send.partition]:
+                if o < topic.low[send.partition]:
+                    continue
+                if not any(max(before) < s < o for s in topic.logs[send.partition]):
+                    record = Record(world.fresh_value(), world.fresh_value(), send.time_ms, "outside_window")
+                    topic.logs[send.partition][o] = record
+                    world.gaps.append((len(world.gaps), send.id))
+                    return True
+    return False

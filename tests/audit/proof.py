@@ -1,0 +1,113 @@
+"""Plants a thousand cases and writes the confusion matrix into docs/audit.md: ``make audit-proof``.
+
+python -m tests.audit.proof [--cases N] [--seed N] [--write]
+"""
+
+import argparse
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from bwtui.audit.classes import CLASSES
+from tests.audit import judging, planting, truth, world
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
+BEGIN, END = "<!-- confusion matrix: begin -->", "<!-- confusion matrix: end -->"
+_NOTHING = "(nothing)"
+
+#: (planted, reported) → number of messages, records, keys, transactions, …
+Matrix = Counter[tuple[str, str]]
+
+
+def confusion(expected: Counter[truth.Finding], found: Counter[truth.Finding]) -> Matrix:
+    """Return how often what was planted as one class was reported as which."""
+    matrix: Matrix = Counter()
+    left = found.copy()
+    for finding, number in expected.items():
+        same = min(number, left[finding])
+        matrix[finding[1], finding[1]] += same
+        left[finding] -= same
+        for _ in range(number - same):
+            kind, name, what = finding
+            other = next((f for f in left if left[f] > 0 and (f[0], f[2]) == (kind, what)), None)
+            if other is not None:
+                left[other] -= 1
+            matrix[name, other[1] if other else _NOTHING] += 1
+    for finding, number in (+left).items():
+        matrix[_NOTHING, finding[1]] += number
+    return matrix
+
+
+def run(cases: int, seed: int) -> tuple[Matrix, Counter[str], list[int]]:
+    """Return the matrix, how often each fault was planted, and the seeds of cases that went wrong."""
+    matrix: Matrix = Counter()
+    faults: Counter[str] = Counter()
+    wrong = []
+    names = sorted(planting.FAULTS)
+    for number in range(seed, seed + cases):
+        rng = random.Random(number)
+        changes = rng.choice([5, 20, 60])
+        # Every fault has its turn as the first of a case; every tenth case is clean.
+        if number % 10 == 9:
+            made, planted = world.make(rng, changes), ["(clean)"]
+        else:
+            made, planted = planting.make_with(rng, changes, names[number % len(names)])
+            planted += planting.plant(made, rng, rng.choices(names, k=rng.randint(0, 4)))
+        faults.update(planted)
+        found, connection = judging.audit(made)
+        connection.close()
+        this = confusion(truth.truth(made), found)
+        matrix += this
+        if any(planted != reported for planted, reported in this):
+            wrong.append(number)
+    return matrix, faults, wrong
+
+
+def table(matrix: Matrix, faults: Counter[str], cases: int, seed: int) -> str:
+    """Return the matrix in Markdown: of the identity only what is on the diagonal is worth a line."""
+    order = [*("matched",), *CLASSES, _NOTHING]
+    lines = [
+        f"{cases:,} cases, seeds {seed} to {seed + cases - 1}; "
+        f"{sum(faults.values()) - faults['(clean)']:,} faults planted, {faults['(clean)']} cases left clean.",
+        "",
+        "| class | planted | found as such | as another | missed | found, not planted | precision | recall |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name in order[:-1]:
+        planted = sum(n for (p, _), n in matrix.items() if p == name)
+        reported = sum(n for (_, r), n in matrix.items() if r == name)
+        if not planted and not reported:
+            continue
+        right = matrix[name, name]
+        missed = matrix[name, _NOTHING]
+        lines.append(
+            f"| {name} | {planted:,} | {right:,} | {planted - right - missed:,} | {missed:,} "
+            f"| {reported - right:,} | {right / max(reported, 1):.3f} | {right / max(planted, 1):.3f} |"
+        )
+    lines += ["", "Faults planted: " + ", ".join(f"{n} {faults[n]}" for n in sorted(planting.FAULTS)) + "."]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run, print, and write the document if asked to; 1 if anything is off the diagonal."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=10_000)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    begin = time.monotonic()
+    matrix, faults, wrong = run(given.cases, given.seed)
+    text = table(matrix, faults, given.cases, given.seed)
+    print(text)
+    print(f"\n{time.monotonic() - begin:.0f} s; cases with anything off the diagonal: {wrong or 'none'}")
+    if given.write:
+        document = DOCUMENT.read_text()
+        before, after = document.split(BEGIN)[0], document.split(END)[1]
+        DOCUMENT.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

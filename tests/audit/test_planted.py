@@ -1,0 +1,50 @@
+"""What is planted is found, all of it, and nothing else; and what was not planted is not."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.audit import judging, planting, truth, world
+
+SEEDS = st.integers(0, 2**32)
+CHANGES = st.sampled_from([3, 10, 30, 80])
+
+
+def case(seed: int, changes: int, faults: list[str]) -> tuple[world.World, list[str]]:
+    """Make a world and plant the faults that it has room for."""
+    rng = random.Random(seed)
+    made = world.make(rng, changes)
+    return made, planting.plant(made, rng, faults)
+
+
+def check(made: world.World) -> None:
+    """Compare what is found with what is true."""
+    found, _ = judging.audit(made)
+    expected = truth.truth(made)
+    assert not found - expected, "found what was not planted"
+    assert not expected - found, "missed what was planted"
+
+
+@given(SEEDS, CHANGES)
+def test_nothing_is_found_where_nothing_was_planted(seed, changes):
+    made, _ = case(seed, changes, [])
+    check(made)
+
+
+@given(SEEDS, CHANGES, st.lists(st.sampled_from(sorted(planting.FAULTS)), min_size=1, max_size=8))
+def test_what_was_planted_is_found_and_nothing_else(seed, changes, faults):
+    made, _ = case(seed, changes, faults)
+    check(made)
+
+
+@pytest.mark.parametrize("fault", sorted(planting.FAULTS))
+def test_each_fault_has_room_and_is_found(fault):
+    rng = random.Random(fault)
+    for _ in range(10):
+        made, planted = planting.make_with(rng, 30, fault)
+        if planted:
+            check(made)
+            return
+    pytest.fail(f"{fault} never had room")

@@ -1,0 +1,128 @@
+"""What the audit must say of a world, worked out from the truth by the definitions of docs/audit.md alone.
+
+Nothing is shared with the audit: a finding is a tuple of its class and what identifies it.
+"""
+
+from collections import Counter
+
+from tests.audit.world import World
+
+#: Found at a key, not at a message or a record.
+Finding = tuple
+
+
+def truth(world: World) -> Counter[Finding]:
+    """Return every (class, what) that must be found, and how often."""
+    found: Counter[Finding] = Counter()
+    for send in world.sends:
+        if send.topic or send.without is None:
+            found["message", send.truth, send.id] += 1
+    for topic in world.topics.values():
+        for p, o, record in topic.records():
+            found["record", record.truth, (topic.name, p, o)] += 1
+            if record.send is not None and record.truth in ("matched", "redelivered"):
+                if record.send.id in world.equal_pairs:
+                    found["note", "equivalent", record.send.id] = 1
+                elif record.send.offset not in (None, o):
+                    found["note", "moved", record.send.id] = 1
+    found.update(_gaps(world))
+    found.update(_order(world))
+    found.update(_latest(world))
+    found.update(_transactions(world))
+    found.update(_sessions(world))
+    return found
+
+
+def _gaps(world: World) -> Counter[Finding]:
+    """Return the holes of logs that have no reason for any, where a message should be."""
+    found: Counter[Finding] = Counter()
+    places = {(s.topic, s.partition, s.offset) for s in world.sends if s.offset is not None}
+    for topic in world.topics.values():
+        if topic.compacts or not topic.settings_known:
+            continue
+        for p, log in enumerate(topic.logs):
+            first = None
+            for o in range(topic.low[p], topic.high[p] + 1):
+                if o in log or o == topic.high[p]:
+                    first = None
+                    continue
+                first = o if first is None else first
+                if (topic.name, p, o) in places:
+                    found["hole", "offset_gap", (topic.name, p, first)] = 1
+    return found
+
+
+def _arrived(world: World):
+    """Yield (topic, partition, offset, record) of the messages that arrived as they were sent."""
+    for topic in world.topics.values():
+        for p, o, record in topic.records():
+            if record.send is not None and record.truth in ("matched", "redelivered"):
+                yield topic, p, o, record
+
+
+def _order(world: World) -> Counter[Finding]:
+    keys: dict[tuple, list[int]] = {}
+    for topic, p, _, record in _arrived(world):
+        if record.kd is not None:
+            keys.setdefault((topic.name, p, record.kd), []).append(record.send.id)
+    return Counter({
+        ("key", "reordered", key): len(ids) - _longest_run(ids)
+        for key, ids in keys.items() if _longest_run(ids) < len(ids)
+    })  # fmt: skip
+
+
+def _longest_run(numbers: list[int]) -> int:
+    lengths: list[int] = []
+    for at, number in enumerate(numbers):
+        lengths.append(1 + max((lengths[i] for i in range(at) if numbers[i] < number), default=0))
+    return max(lengths, default=0)
+
+
+def _latest(world: World) -> Counter[Finding]:
+    found: Counter[Finding] = Counter()
+    last = {}
+    for send in sorted(world.sends, key=lambda s: s.id):
+        if send.topic and send.kd is not None and send.truth not in ("pending", "resent", "refused"):
+            last[send.topic, send.kd] = send
+    for (name, key), send in last.items():
+        topic = world.topics[name]
+        place = world.place_of(send) if send.truth in ("matched", "redelivered") else None
+        p = place[0] if place else send.partition
+        if p is None:
+            continue
+        inside = [(o, r) for o, r in topic.logs[p].items() if r.kd == key and r.truth != "outside_window"]
+        if not inside:
+            continue
+        newest = max(inside, key=lambda one: one[0])[1]
+        is_equal = newest.vd == send.vd or (newest.send is not None and newest.send.id in world.equal_pairs)
+        if not is_equal:
+            is_there = any(r.send is send for _, _, r in topic.records()) or send.truth == "misrouted"
+            name_ = "resurrected" if send.vd is None and not is_there else "regressed"
+            found["key", name_, (name, p, key)] += 1
+    return found
+
+
+def _transactions(world: World) -> Counter[Finding]:
+    found: Counter[Finding] = Counter()
+    lost, there = set(), set()
+    for send in world.sends:
+        if send.op != "snapshot":
+            if send.truth.startswith("lost"):
+                lost.add(send.lsn)
+            if send.topic and send.truth in ("matched", "redelivered"):
+                there.add(send.lsn)
+    found.update({("transaction", "torn_transaction", lsn): 1 for lsn in lost & there})
+    return found
+
+
+def _sessions(world: World) -> Counter[Finding]:
+    found: Counter[Finding] = Counter()
+    newest: dict[tuple[str, int], int] = {}
+    for topic, p, o, record in sorted(_arrived(world), key=lambda a: (a[0].name, a[1], a[2])):
+        if record.send.offset not in (None, o):
+            continue
+        number = record.send.pass_number
+        if newest.get((topic.name, p), number) > number:
+            found["partition", "interleaved_sessions", (topic.name, p)] = 1
+        newest[topic.name, p] = number
+    return found

@@ -1,0 +1,57 @@
+"""Which messages a fault may be planted at: those of keys that no other fault has touched."""
+
+from collections.abc import Callable
+
+from tests.audit.world import Record, Send, Topic, World
+
+
+def victims(world: World, wanted: Callable[[Topic, Send], bool]) -> list[Send]:
+    found = []
+    for send in world.sends:
+        if send.truth not in ("matched",) or send.state != "acknowledged" or send.topic is None:
+            continue
+        if (send.topic, send.kd) in world.used_keys or has_twin(world, send):
+            continue
+        if wanted(world.topics[send.topic], send):
+            found.append(send)
+    world.rng.shuffle(found)
+    return found
+
+
+def has_twin(world: World, send: Send) -> bool:
+    """Whether other messages have the same bytes: then nobody could tell which one is meant."""
+    return any(
+        o is not send and (o.topic, o.kd, o.vd) == (send.topic, send.kd, send.vd) for o in world.sends
+    ) or any(r.send is not send and (r.kd, r.vd) == (send.kd, send.vd)
+             for _, _, r in world.topics[send.topic].records())  # fmt: skip
+
+
+def use(world: World, send: Send) -> None:
+    world.used_keys.add((send.topic, send.kd))
+
+
+def is_last_of_key(topic: Topic, send: Send) -> bool:
+    log = topic.logs[send.partition]
+    return not any(o > send.offset and r.kd == send.kd for o, r in log.items())
+
+
+def is_provable_loss(world: World) -> Callable[[Topic, Send], bool]:
+    """What a broker that compacts could never have dropped, and of which nothing older was dropped."""
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        if not topic.settings_known:
+            return False
+        if not topic.compacts:
+            return True
+        of_key = [s for s in world.sends if s.topic == send.topic and s.kd == send.kd]
+        return (
+            is_last_of_key(topic, send)
+            and send.vd is not None
+            and all(s.truth in ("matched", "redelivered") for s in of_key)
+        )
+
+    return wanted
+
+
+def take_away(world: World, send: Send) -> Record:
+    return world.topics[send.topic].logs[send.partition].pop(send.offset)

@@ -1,0 +1,407 @@
+"""A made-up recording and the topics it was sent to, with the truth about every message and every record.
+
+Everything is clean: relays that were killed and sent their tail again, compaction, retention, pieces of the
+log that other producers' transactions left, records from before and after the recording. `planting` then
+breaks it.
+"""
+
+import random
+from dataclasses import dataclass, field
+
+DAY_MS = 86_400_000
+NOW_MS = 2_000_000_000_000
+
+
+@dataclass(eq=False)
+class Send:
+    """A message of the recording; ``truth`` is the class that the audit must find."""
+
+    id: int
+    pass_number: int
+    lsn: int
+    ordinal: int
+    part: int
+    op: str
+    time_ms: int
+    topic: str | None
+    kd: int | None
+    vd: int | None
+    hash31: int | None
+    is_repeat: bool = False
+    state: str = "acknowledged"
+    without: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    truth: str = "matched"
+
+    @property
+    def identity(self):
+        """What a repeat has in common with the first."""
+        return self.lsn, self.ordinal, self.part, self.topic
+
+
+@dataclass(eq=False)
+class Record:
+    """A record in Kafka."""
+
+    kd: int | None
+    vd: int | None
+    ts: int
+    truth: str
+    #: The message that it is, for the audit to find.
+    send: Send | None = None
+    is_ours: bool = True
+    lsn: int | None = None
+
+
+@dataclass(eq=False)
+class Topic:
+    """A topic, with one log for each partition: offset → record, and holes where there is none."""
+
+    name: str
+    partitions: int
+    compacts: bool
+    deletes: bool
+    retention_ms: int = -1
+    retention_bytes: int = -1
+    lag_ms: int = 0
+    delete_retention_ms: int = DAY_MS
+    log_append: bool = False
+    settings_known: bool = True
+    keyed: bool = True
+    logs: list[dict[int, Record]] = field(default_factory=list)
+    low: list[int] = field(default_factory=list)
+    high: list[int] = field(default_factory=list)
+    #: Holes that another transaction's markers left; strangers may be put there.
+    slots: list[list[int]] = field(default_factory=list)
+    hole_kinds: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def home(self, hash31: int) -> int:
+        """Return the partition of a key."""
+        return hash31 % self.partitions
+
+    def append(self, p: int, record: Record) -> int:
+        """Put a record at the end of a partition and return its offset."""
+        offset = self.high[p]
+        self.logs[p][offset] = record
+        self.high[p] = offset + 1
+        return offset
+
+    def records(self):
+        """Yield (partition, offset, record) of everything that is there."""
+        for p, log in enumerate(self.logs):
+            for o in sorted(log):
+                yield p, o, log[o]
+
+
+@dataclass(eq=False)
+class World:
+    """Both sides, and the truth."""
+
+    rng: random.Random
+    topics: dict[str, Topic]
+    sends: list[Send] = field(default_factory=list)
+    confirmed: int = 0
+    passes: dict[int, bool] = field(default_factory=dict)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    equal_pairs: set[int] = field(default_factory=set)
+    miscoded: set[int] = field(default_factory=set)
+    keys: dict[tuple[str, int], int] = field(default_factory=dict)
+    used_keys: set[tuple[str, int | None]] = field(default_factory=set)
+    next_value: int = 1_000_000
+
+    def fresh_value(self) -> int:
+        """Return a value that no other message has."""
+        self.next_value += 1
+        return self.next_value
+
+    def place_of(self, send: Send):
+        """Return (partition, offset) of the record that is this message, or None."""
+        topic = self.topics[send.topic]
+        for p, o, record in topic.records():
+            if record.send is send:
+                return p, o
+        return None
+
+
+def make(rng: random.Random, changes: int) -> World:
+    """Return a clean world with about ``changes`` changes."""
+    topics = {}
+    for number in range(rng.randint(1, 3)):
+        topic = _topic(rng, f"shop.t{number}")
+        topics[topic.name] = topic
+    world = World(rng, topics)
+    for topic in topics.values():
+        for key in range(rng.randint(2, 12)):
+            world.keys[topic.name, 1000 * (1 + len(world.keys)) + key] = rng.getrandbits(31)
+    _history(world)
+    Relay(world).run(changes)
+    _after(world)
+    for topic in topics.values():
+        _compact(world, topic)
+        _retain(world, topic)
+    settle_missing(world)
+    return world
+
+
+def _topic(rng: random.Random, name: str) -> Topic:
+    compacts = rng.random() < 0.5
+    deletes = not compacts or rng.random() < 0.2
+    partitions = rng.choice([1, 1, 2, 3, 5])
+    return Topic(
+        name,
+        partitions,
+        compacts,
+        deletes,
+        retention_ms=rng.choice([-1, 3 * DAY_MS]) if deletes else -1,
+        retention_bytes=rng.choice([-1, -1, 1 << 20]) if deletes else -1,
+        lag_ms=rng.choice([0, DAY_MS]),
+        keyed=compacts or rng.random() < 0.8,
+        logs=[{} for _ in range(partitions)],
+        low=[0] * partitions,
+        high=[0] * partitions,
+        slots=[[] for _ in range(partitions)],
+    )
+
+
+def _history(world: World) -> None:
+    """What was in the topics before the recording began: some of it even with the same bytes."""
+    rng = world.rng
+    for topic in world.topics.values():
+        if rng.random() < 0.5:
+            continue
+        for p in range(topic.partitions):
+            topic.low[p] = topic.high[p] = rng.choice([0, 0, 1000])
+            for _ in range(rng.randint(0, 4)):
+                mine = [k for (t, k), h in world.keys.items() if t == topic.name and topic.home(h) == p]
+                key = rng.choice(mine) if mine and topic.keyed else None
+                topic.append(p, Record(key, rng.randint(1, 5), NOW_MS - 30 * DAY_MS, "outside_window"))
+
+
+class Relay:
+    """Sends transactions, gets killed, and sends the tail again."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.rng = world.rng
+        self.lsn = 5_000
+        self.time_ms = NOW_MS - 10 * DAY_MS
+        self.position = 0
+        self.transactions: list[list[tuple]] = []
+        self.seen: set[tuple] = set()
+        self.confirmed = self.lsn
+        #: Bytes that were sent, and of which no word came.
+        self.unheard: set[tuple] = set()
+
+    def run(self, changes: int) -> None:
+        """Make one to four passes."""
+        passes = self.rng.randint(1, 4)
+        number = 0
+        if self.rng.random() < 0.5:
+            number = 1
+            self._snapshot(number)
+        for _ in range(passes):
+            number += 1
+            self._pass(number, max(1, changes // passes), killed=self.rng.random() < 0.7)
+        self.world.confirmed = self.confirmed
+
+    def _snapshot(self, number: int) -> None:
+        is_abandoned = self.rng.random() < 0.3
+        self.world.passes[number] = not is_abandoned
+        sends = []
+        for name, topic in self.world.topics.items():
+            for at, (key, h) in enumerate(k for k in _keys(self.world, name)):
+                value = self.rng.randint(1, 5)
+                sends.append(
+                    self._send(number, self.lsn, at + 1, 0, "snapshot", name,
+                               key if topic.keyed else None, value, h if topic.keyed else None)
+                )  # fmt: skip
+        self._deliver(sends, killed=is_abandoned)
+
+    def _pass(self, number: int, changes: int, *, killed: bool) -> None:
+        self.world.passes[number] = True
+        again = [t for t in self.transactions if t[0][0] > self.confirmed]
+        fresh = []
+        while sum(map(len, fresh)) < changes:
+            fresh.append(self._transaction())
+        self.transactions += fresh
+        sends = []
+        for transaction in [*again, *fresh]:
+            for change in transaction:
+                send = self._send(number, *change)
+                send.is_repeat = (send.lsn, send.ordinal) in self.seen
+                sends.append(send)
+        self.seen |= {(s.lsn, s.ordinal) for s in sends}
+        self._deliver([s for s in sends if s.topic], killed=killed)
+        bad = [s.lsn for s in sends if s.topic and s.state != "acknowledged"]
+        done = sorted({s.lsn for s in sends if not bad or s.lsn < min(bad)})
+        if done:
+            # What is acknowledged may still not be confirmed when the relay is killed.
+            back = self.rng.randint(0, min(3, len(done) - 1)) if killed else 0
+            self.confirmed = max(self.confirmed, done[len(done) - 1 - back])
+
+    def _transaction(self) -> list[tuple]:
+        self.lsn += self.rng.randint(1, 100)
+        self.time_ms += self.rng.randint(1, 60_000)
+        made: list[tuple] = []
+        for ordinal in range(1, 1 + self.rng.choice([1, 1, 1, 2, 3, 5])):
+            name = self.rng.choice(list(self.world.topics))
+            topic = self.world.topics[name]
+            key, h = self.rng.choice(list(_keys(self.world, name)))
+            key, h = (key, h) if topic.keyed else (None, None)
+            kind = self.rng.random()
+            # Few values, so that different changes have the same bytes.
+            value = self.rng.randint(1, 5) if self.rng.random() < 0.3 else self.world.fresh_value()
+            if kind < 0.05:
+                made.append((self.lsn, ordinal, 0, "update", None, None, "superseded", None))
+            elif kind < 0.15 and topic.keyed:
+                made.append((self.lsn, ordinal, 0, "delete", name, key, None, h))
+            elif kind < 0.2 and topic.keyed:
+                other, h2 = self.rng.choice(list(_keys(self.world, name)))
+                made.append((self.lsn, ordinal, 0, "update", name, key, None, h))
+                made.append((self.lsn, ordinal, 1, "update", name, other, value, h2))
+            else:
+                made.append((self.lsn, ordinal, 0, "update", name, key, value, h))
+        return made
+
+    def _send(self, number, lsn, ordinal, part, op, name, kd, vd, h) -> Send:
+        if part == 0:
+            self.position += 1
+        send = Send(self.position * 4096 + part, number, lsn, ordinal, part, op,
+                    self.time_ms, name, kd, vd, h)  # fmt: skip
+        if name is None:
+            send.without, send.vd, send.state = str(vd), None, "unsent"
+        self.world.sends.append(send)
+        return send
+
+    def _deliver(self, sends: list[Send], *, killed: bool) -> None:
+        """Put the messages into the logs; of the last ones before a kill some arrive, none is heard of."""
+        rng = self.rng
+        tail = rng.randint(1, 8) if killed else 0
+        heard = len(sends) - tail
+        stopped: set[tuple[str, int]] = set()
+        for index, send in enumerate(sends):
+            topic = self.world.topics[send.topic]
+            p = topic.home(send.hash31) if send.kd is not None else rng.randrange(topic.partitions)
+            if index >= heard:
+                send.state = "unknown"
+                content = topic.name, send.kd, send.vd, send.time_ms
+                # Which of two with the same bytes arrived, nobody could tell.
+                is_second = content in self.unheard
+                self.unheard.add(content)
+                if (topic.name, p) in stopped or (rng.random() < 0.4 and not is_second):
+                    stopped.add((topic.name, p))
+                    send.truth = "not there"
+                    continue
+                if is_second:
+                    send.state = "acknowledged"
+            if rng.random() < 0.1:
+                topic.slots[p].append(topic.high[p])
+                topic.high[p] += 1
+            offset = topic.append(p, Record(send.kd, send.vd, send.time_ms, "matched", send))
+            if send.state == "acknowledged":
+                send.partition, send.offset = p, offset
+
+
+def _keys(world: World, name: str):
+    for (topic, key), h in world.keys.items():
+        if topic == name:
+            yield key, h
+
+
+def _after(world: World) -> None:
+    """What the relay sent when nobody recorded any more."""
+    if world.rng.random() < 0.3:
+        for topic in world.topics.values():
+            for p in range(topic.partitions):
+                if any(record.send is not None for record in topic.logs[p].values()):
+                    key = next((k for k, h in _keys(world, topic.name) if topic.home(h) == p), None)
+                    if key is not None:
+                        record = Record(key, world.fresh_value(), NOW_MS - 1000, "outside_window")
+                        record.kd = key if topic.keyed else None
+                        topic.append(p, record)
+
+
+def _compact(world: World, topic: Topic) -> None:
+    """Clean the older part of each partition as a broker does."""
+    if not topic.compacts or world.rng.random() < 0.3:
+        return
+    for p, log in enumerate(topic.logs):
+        horizon = world.rng.randint(topic.low[p], max(topic.low[p], topic.high[p] - 1))
+        newest: dict[int | None, int] = {record.kd: o for o, record in sorted(log.items()) if o < horizon}
+        drops_tombstones = world.rng.random() < 0.5
+        for o in newest.values():
+            # What a tombstone replaced whose place nobody knows can't be proven.
+            send = log[o].send
+            if log[o].vd is None and (send is None or send.offset is None):
+                drops_tombstones = False
+        for o in sorted(log):
+            record = log[o]
+            if o >= horizon or record.kd is None:
+                continue
+            if newest[record.kd] > o:
+                _gone(topic, p, o, "compacted")
+            elif record.vd is None and drops_tombstones:
+                later = any(r.kd == record.kd for n, r in log.items() if n > o)
+                _gone(topic, p, o, "compacted" if later else "tombstone_expired")
+
+
+def _retain(world: World, topic: Topic) -> None:
+    """Drop the beginning of each partition as a broker does."""
+    if not topic.deletes or world.rng.random() < 0.5:
+        return
+    if topic.retention_ms < 0 and topic.retention_bytes < 0:
+        return
+    for p, log in enumerate(topic.logs):
+        low = world.rng.randint(topic.low[p], topic.high[p])
+        for o in [o for o in log if o < low]:
+            _gone(topic, p, o, "expired")
+        for record in list(log.values()):
+            if record.send is not None and record.send.offset is not None and record.send.offset < low:
+                record.send.truth = "expired"
+        topic.low[p] = low
+    # What was compacted below the new start has expired, as far as anyone can tell.
+    for send in world.sends:
+        if send.topic == topic.name and send.offset is not None and send.offset < topic.low[send.partition]:
+            send.truth = "expired"
+
+
+def _gone(topic: Topic, p: int, o: int, truth: str) -> None:
+    record = topic.logs[p].pop(o)
+    if record.send is not None:
+        # Of a message without a place no more can be said than that it is not there.
+        record.send.truth = truth if record.send.offset is not None else "not there"
+
+
+def settle_missing(world: World) -> None:
+    """Say what the messages are that nobody heard of and that are not there, and which ones came twice."""
+    firsts: dict[tuple, list[Send]] = {}
+    for send in world.sends:
+        if send.topic and send.op != "snapshot":
+            firsts.setdefault(send.identity, []).append(send)
+    for send in world.sends:
+        if send.truth == "not there":
+            same = firsts.get(send.identity, [send])
+            if any(other.id > send.id for other in same):
+                send.truth = "resent"
+            elif send.op == "snapshot":
+                send.truth = "lost_unacked" if world.passes[send.pass_number] else "pending"
+            else:
+                send.truth = "pending" if send.lsn > world.confirmed else "lost_unacked"
+            if send.truth == "lost_unacked":
+                send.truth = "indeterminate" if _may_be_excused(world, send) else "lost_unacked"
+    for same in firsts.values():
+        arrived = [send for send in same if send.truth == "matched"]
+        for send in arrived[1:]:
+            send.truth = "redelivered"
+    for topic in world.topics.values():
+        for _, _, record in topic.records():
+            if record.send is not None and record.truth in ("matched", "redelivered"):
+                record.truth = record.send.truth
+
+
+def _may_be_excused(world: World, send: Send) -> bool:
+    topic = world.topics[send.topic]
+    expired = any(low > 0 for low in topic.low)
+    keyed = any(r.kd == send.kd and r.kd is not None for _, _, r in topic.records())
+    return (topic.compacts and (keyed or expired)) or (topic.deletes and expired)
