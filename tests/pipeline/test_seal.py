@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -210,7 +211,7 @@ def test_a_damaged_journal_is_not_sealed(tmp_path: Path) -> None:
 
 
 def test_with_spark_and_strangers_readers(tmp_path: Path, spark: SparkSession) -> None:
-    folder = tmp_path / "r"
+    folder = tmp_path / "shop"
     record(folder, steps=200)
     outcome = seal(folder, lambda: contextlib.nullcontext(spark), task_bytes=10_000)
     assert outcome.segments > 4
@@ -226,11 +227,26 @@ def test_with_spark_and_strangers_readers(tmp_path: Path, spark: SparkSession) -
         total = "select sum(changes)::int from read_parquet(?)"
         [(counted,)] = database.execute(total, [f"{folder}/sealed/transactions/*.parquet"]).fetchall()
     assert counted == len({row[0] for row in expected if row[7] not in ("snapshot", "cleanup")})
+    check_examples(tmp_path, spark, tables)
     frame = spark.read.parquet(f"{folder}/sealed/changes")
     grouped = {
         (one["table"], one["op"]): one["count"] for one in frame.groupBy("table", "op").count().collect()
     }
     assert grouped == tables
+
+
+def check_examples(parent: Path, spark: SparkSession, tables: dict[tuple[str, str], int]) -> None:
+    """Run the examples of docs/recording-format.md, as they stand, on a recording called shop."""
+    page = (Path(__file__).parents[2] / "docs" / "recording-format.md").read_text()
+    blocks = dict(re.findall(r"```(sql|python)\n(.*?)```", page, re.DOTALL))
+    queries = blocks["sql"].replace("'shop/", f"'{parent}/shop/").split(";\n")
+    orders = [row for row in expected_rows(parent / "shop") if row[9] == "orders" and row[22]]
+    queries = [one.replace("= '7'", f"= '{json.loads(orders[0][22])['id']}'") for one in queries]
+    with duckdb.connect() as database:
+        counts, key, as_of, joined = (database.execute(one).fetchall() for one in queries if one.strip())
+        assert {(name, op) for name, op, _ in counts} <= tables.keys() and key and as_of and joined
+        assert len(as_of) == len({json.loads(row)["id"] for (row,) in as_of})
+    exec(blocks["python"].replace('"shop/', f'"{parent}/shop/'), {"spark": spark})
 
 
 def test_kill_9_and_go_on(tmp_path: Path) -> None:
