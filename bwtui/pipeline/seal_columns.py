@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bwtui.pipeline.seal_batches import STATES, Gathered, Ints, Messages, Places
 from bwtui.pipeline.seal_text import OPERATIONS, Texts
@@ -147,32 +148,25 @@ def _at(
     return _coded(codes[message].astype(np.int32), names, mask)
 
 
-def of_texts(texts: Sequence[Texts], values: Sequence[bytes | None], layout: Layout) -> Columns:
-    """Return what the rows held."""
-    _, ops, before, after, new_keys, old_keys, unchanged, filled = zip(*texts, strict=True)
-    keys: Sequence[str | None] = new_keys
-    if any(old_keys) or None in after:
-        key_json = pa.array(_keys(texts, values, layout), pa.string())
-    else:
-        key_json = layout.by_change(pa.array(keys, pa.string()))
+def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Columns:
+    """Return what the rows held; ``values`` are those of the rows' messages."""
+    _, ops, befores, afters, new_keys, old_keys, unchanged, filled = zip(*texts, strict=True)
+    before, after, key_json = (
+        layout.by_change(pa.array(found, pa.string())) for found in (befores, afters, new_keys)
+    )
+    if any(old_keys) or after.null_count:
+        # The key of a delete is the old one, and that of the tombstone that a changed key sends.
+        is_tombstone = pc.and_(pa.array(layout.message >= 0), values.is_null())
+        is_old = pc.or_(after.is_null(), pc.and_(is_tombstone, before.is_valid()))
+        key_json = pc.if_else(is_old, layout.by_change(pa.array(old_keys, pa.string())), key_json)
     return {
         "op": _coded(np.array(ops, np.int32)[layout.change], OPERATIONS),
-        "before": layout.by_change(pa.array(before, pa.string())),
-        "after": layout.by_change(pa.array(after, pa.string())),
+        "before": before,
+        "after": after,
         "key_json": key_json,
         "unchanged": layout.by_change(_lists(unchanged)),
         "filled": layout.by_change(_lists(filled)),
     }
-
-
-def _keys(texts: Sequence[Texts], values: Sequence[bytes | None], layout: Layout) -> list[str | None]:
-    """Return each row's key: the old one of a delete and of the tombstone of an update, else the new one."""
-    found = []
-    for change, message in zip(layout.change.tolist(), layout.message.tolist(), strict=True):
-        _, _, before, after, new, old, _, _ = texts[change]
-        is_old = after is None or (before is not None and message >= 0 and values[message] is None)
-        found.append(old if is_old else new)
-    return found
 
 
 def of_tables(tables: Ints, names: Sequence[tuple[str, str]], layout: Layout) -> Columns:

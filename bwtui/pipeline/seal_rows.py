@@ -85,10 +85,11 @@ class RowMaker:
         messages = gathered.messages(is_sent=is_sent)
         layout = lay_out(messages, places)
         tables = np.array([one[0] for one in texts], np.int64)
+        sent = of_messages(messages, layout, gathered, known)
         columns = {
             **of_changes(gathered, places, known, layout),
-            **of_messages(messages, layout, gathered, known),
-            **of_texts(texts, messages.values, layout),
+            **sent,
+            **of_texts(texts, layout, sent["value"]),
             **of_tables(tables, self._tables, layout),
         }
         batch = pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=CODED_SCHEMA)
