@@ -47,8 +47,8 @@ class RecordedPair(RelayScreen):
         return self.query_one(RecordedChanges)
 
     def selected_change(self) -> Change | None:
-        """Return the change under the cursor."""
-        return self.main_grid().selected()
+        """Return the change under the cursor; until the list is read, the last one that has happened."""
+        return self.main_grid().selected() if self.main_grid().window else super().selected_change()
 
     def is_filtered(self) -> bool:
         """Tell whether a query is at work."""
