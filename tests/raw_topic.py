@@ -3,7 +3,7 @@
 import uuid
 from contextlib import closing
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Message, TopicPartition
 
 from bwtui.sandbox.supervisor import Services
 from tests.waiting import eventually
@@ -18,6 +18,18 @@ def raw_messages(services: Services, topic: str) -> list[RawMessage]:
 
 def raw_topics(services: Services, topics: list[str]) -> dict[str, list[RawMessage]]:
     """Return what `raw_messages` does of several topics, which are read at once."""
+    found = {
+        place: [(message.key(), message.value()) for message in messages]
+        for place, messages in raw_records(services, topics).items()
+    }
+    return {
+        topic: [one for place in sorted(found) if place[0] == topic for one in found[place]]
+        for topic in topics
+    }
+
+
+def raw_records(services: Services, topics: list[str]) -> dict[tuple[str, int], list[Message]]:
+    """Return every record of several topics, by topic and partition."""
     settings = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
     with closing(Consumer(settings | {"enable.auto.commit": False})) as consumer:
         known = consumer.list_topics(timeout=30).topics
@@ -26,19 +38,16 @@ def raw_topics(services: Services, topics: list[str]) -> dict[str, list[RawMessa
         consumer.assign(
             [TopicPartition(at.topic, at.partition, low) for at, (low, _) in zip(places, ends, strict=True)]
         )
-        found: dict[tuple[str, int], list[RawMessage]] = {(at.topic, at.partition): [] for at in places}
+        found: dict[tuple[str, int], list[Message]] = {(at.topic, at.partition): [] for at in places}
         missing = sum(high - low for low, high in ends)
 
         def read() -> bool:
             nonlocal missing
             for message in consumer.consume(5_000, 0.1) if missing else ():
                 assert message.error() is None, message.error()
-                found[message.topic(), message.partition()].append((message.key(), message.value()))
+                found[message.topic(), message.partition()].append(message)
                 missing -= 1
             return not missing
 
         eventually(f"all of {', '.join(topics)}", read, 60)
-    return {
-        topic: [one for place in sorted(found) if place[0] == topic for one in found[place]]
-        for topic in topics
-    }
+    return found

@@ -193,7 +193,7 @@ class Recording:
     def of_xid(self, xid: int, start: int = 0) -> int | None:
         """See `RecordingView.of_xid`."""
         for segment in self.segments:
-            if segment.stop_position > start:
+            if segment.stop_position >= start:
                 for found in segment.find_xid(xid, start):
                     # A BEGIN may be all that was recorded before a session ended.
                     change = next(self.changes(found, found + 1), None)

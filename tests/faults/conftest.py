@@ -17,8 +17,8 @@ def new_relay(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
     made: list[Relay] = []
 
-    def make(*args: str) -> Relay:
-        made.append(Relay(services, database, tmp_path, new_name(), *args))
+    def make(*args: str, kind: type[Relay] = Relay) -> Relay:
+        made.append(kind(services, database, tmp_path, new_name(), *args))
         return made[-1]
 
     yield make

@@ -53,12 +53,15 @@ class Relay:
         """Start it; see `wait` for what to do next."""
         assert self._process is None or self._process.poll() is not None, "it still runs"
         self._runs += 1
-        command = [sys.executable, "-c", "from bwtui.cli.main import main; main()"]
-        command += ["connect", "--headless", "--json", "--headers"]
-        command += ["-d", self.database, "-b", self.services.broker, "-r", self.services.schema_registry]
-        command += ["-s", self.name, "-p", self.name, *self._args, *args]
+        command = [sys.executable, "-c", "from bwtui.cli.main import main; main()", *self.command()]
+        command += ["-d", self.database, "-s", self.name, "-p", self.name, *self._args, *args]
         with self._output("json").open("wb") as out, self._output("err").open("wb") as err:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+
+    def command(self) -> list[str]:
+        """Return the command that it is, with what goes to Kafka."""
+        ends = ["-b", self.services.broker, "-r", self.services.schema_registry]
+        return ["connect", "--headless", "--json", "--headers", *ends]
 
     def run(self, *args: str) -> Status:
         """Start it, let it catch up, and return its last status; the test fails when it ends on an error."""
@@ -71,6 +74,11 @@ class Relay:
         """Wait for its end and return the exit code."""
         assert self._process is not None
         return self._process.wait(seconds)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process is None or self._process.poll() is not None
 
     def kill(self) -> None:
         """End it with SIGKILL, in the middle of whatever it does, and wait until PostgreSQL has noticed."""
@@ -169,6 +177,14 @@ class Relay:
 
     def _output(self, kind: str) -> Path:
         return self._folder / f"{self.name}.{self._runs}.{kind}"
+
+
+class RecordingOnly(Relay):
+    """``bwtui record`` instead."""
+
+    def command(self) -> list[str]:
+        """Return the command that it is."""
+        return ["record", "--json", "--headers"]
 
 
 def execute(database: str, *statements: str) -> int:

@@ -1,0 +1,168 @@
+"""A recording against what PostgreSQL committed, and against what stands in Kafka."""
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+
+from bwtui.demo.shop import Table
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.messages import Begin, Delete, Insert, Relation, Update
+from bwtui.recording.change import Change
+from bwtui.recording.check import Checked, check
+from bwtui.recording.reader import Recording, open_recording
+from bwtui.recording.recover import Recovered, recover
+from bwtui.sandbox.supervisor import Services
+from tests.raw_topic import raw_records
+
+#: (commit LSN, ordinal) → what was done, to which table, old row, new row.
+Committed = dict[tuple[int, int], tuple[str, str, Any, Any]]
+
+
+class Witness:
+    """A slot of its own, from which PostgreSQL itself tells what was committed since."""
+
+    def __init__(self, database: str, name: str) -> None:
+        self._database = database
+        self._name = f"{name}_witness"
+        with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            cursor.execute(f"create publication {self._name} for all tables")
+            cursor.execute("select pg_create_logical_replication_slot(%s, 'pgoutput')", [self._name])
+
+    def committed(self, since: int) -> Committed:
+        """Return every change of a transaction that commits at ``since`` or later."""
+        found: Committed = {}
+        relations: dict[int, str] = {}
+        lsn = ordinal = 0
+        for payload in self._messages():
+            message = decode(payload)
+            if isinstance(message, Begin):
+                lsn, ordinal = message.final_lsn, 0
+            elif isinstance(message, Relation):
+                relations[message.oid] = message.qualified_name
+            elif isinstance(message, Insert | Update | Delete):
+                ordinal += 1
+                if lsn >= since:
+                    old = None if isinstance(message, Insert) else message.old
+                    new = None if isinstance(message, Delete) else message.new
+                    what = type(message).__name__.lower()
+                    found[lsn, ordinal] = (what, relations[message.relation_oid], row(old), row(new))
+        return found
+
+    def _messages(self) -> Iterable[bytes]:
+        with closing(psycopg2.connect(self._database)) as connection, connection.cursor("told") as cursor:
+            cursor.execute(
+                "select data from pg_logical_slot_peek_binary_changes(%s, null, null,"
+                " 'proto_version', '1', 'publication_names', %s)",
+                [self._name, self._name],
+            )
+            for (data,) in cursor:
+                yield bytes(data)
+
+
+def row(fields: Sequence[Any] | None) -> tuple[Any, ...] | None:
+    return None if fields is None else tuple(fields)
+
+
+def recover_and_check(folder: Path) -> tuple[list[Recovered], Checked]:
+    """Recover, and see that the check then passes."""
+    recovered = recover(folder) if list(folder.glob("*.partial")) else []
+    checked = check(folder)
+    assert checked.verdict == "clean", [str(damage) for damage in checked.damages]
+    return recovered, checked
+
+
+def assert_everything_committed(recording: Recording, witness: Witness) -> int:
+    """See that the changes of all passes together are what was committed, and return how many those are.
+
+    A change that was recorded twice must be the same both times.
+    """
+    found: Committed = {}
+    for change in recording.changes():
+        if change.operation in ("snapshot", "cleanup"):
+            continue
+        told = (change.operation, change.table, row(change.before), row(change.after))
+        again = found.setdefault((change.lsn, change.ordinal), told)
+        assert again == told
+        assert change.is_repeat or again is told
+    expected = witness.committed(first_stream_lsn(recording))
+    assert found == expected
+    return len(found)
+
+
+def first_stream_lsn(recording: Recording) -> int:
+    """Return the consistent point of the snapshot that came to its end."""
+    return max(change.lsn for change in recording.changes() if change.operation == "snapshot")
+
+
+def assert_tables_follow(recording: Recording, database: str, tables: Sequence[Table]) -> None:
+    """See that the last snapshot and the changes behind it lead to what the tables hold."""
+    since = first_stream_lsn(recording)
+    rows: dict[str, dict[bytes, tuple[Any, ...]]] = {t.full_name: {} for t in tables}
+    for change in recording.changes():
+        if change.operation == "cleanup" or (change.operation == "snapshot" and change.lsn != since):
+            continue
+        apply(rows[change.table], change)
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        for table in tables:
+            cursor.execute(f"select * from {table.full_name}")
+            present = {
+                str(one[0]).encode(): tuple(str(cell).encode() for cell in one) for one in cursor.fetchall()
+            }
+            assert rows[table.full_name] == present
+
+
+def apply(rows: dict[bytes, tuple[Any, ...]], change: Change) -> None:
+    if change.is_repeat:
+        # What came before stands already; it would be put back.
+        return
+    if change.before is not None:
+        rows.pop(change.before[0], None)  # type: ignore[arg-type]
+    if change.after is not None:
+        rows[change.after[0]] = change.after  # type: ignore[index]
+
+
+def assert_topics_agree(services: Services, recording: Recording, topics: Sequence[str]) -> tuple[int, int]:
+    """See that what Kafka acknowledged stands there, and that all that stands there was recorded.
+
+    Return how many messages were acknowledged, and how many records there are.
+    """
+    acknowledged: dict[tuple[str, int, int], Any] = {}
+    recorded: set[Any] = set()
+    for change in recording.changes():
+        for message in change.messages:
+            content = (message.topic, message.key, message.value, message.headers)
+            recorded.add(content)
+            if message.state == "acknowledged":
+                assert message.partition is not None and message.offset is not None
+                acknowledged[message.topic, message.partition, message.offset] = content
+    total = 0
+    for (topic, _), records in raw_records(services, list(topics)).items():
+        for record in records:
+            total += 1
+            headers = tuple((name, value) for name, value in record.headers() or ())
+            content = (topic, record.key(), record.value(), headers)
+            assert content in recorded, f"{topic} {record.partition()} {record.offset()}"
+            place = (topic, record.partition(), record.offset())
+            assert acknowledged.pop(place, content) == content
+    assert not acknowledged
+    return len(recorded), total
+
+
+def opened(folder: Path) -> "closing[Recording]":
+    return closing(open_recording(folder))
+
+
+def size(folder: Path) -> int:
+    """Return how many bytes the recording has by now."""
+    total = 0
+    for path in folder.glob("0*") if folder.exists() else ():
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            # It was finished, and renamed, at this moment.
+            return size(folder)
+    return total
