@@ -57,6 +57,7 @@ class Supervisor:
 
     def run(self) -> None:
         """Start everything; return when everything was stopped."""
+        self._layout.clear_temporary()
         self._listen()
         for runner in self._runners.values():
             runner.start()

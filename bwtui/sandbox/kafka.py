@@ -67,6 +67,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
     java = (
         str(java_binary()),
         *JVM,
+        f"-Djava.io.tmpdir={layout.temporary}",
         f"-Dlog4j2.configurationFile={log4j}",
         *("-cp", os.pathsep.join(map(str, store.jars(GROUP)))),
     )

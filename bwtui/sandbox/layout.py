@@ -80,11 +80,18 @@ class Layout:
         self.memory = folder / "memory.json"
         self.logs = folder / "logs"
         self.data = folder / "data"
+        #: What a killed Java process leaves behind is in the sandbox, and not in everybody's folder.
+        self.temporary = self.data / "tmp"
 
     def make(self) -> None:
         """Make the folders, for their owner only."""
-        for folder in (self.folder, self.logs, self.data):
+        for folder in (self.folder, self.logs, self.data, self.temporary):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def clear_temporary(self) -> None:
+        """Remove what services that were killed have left; none of them may be running."""
+        shutil.rmtree(self.temporary, ignore_errors=True)
+        self.temporary.mkdir(mode=0o700)
 
     def remember(self, memory: Memory) -> None:
         """Write the memory, atomically."""

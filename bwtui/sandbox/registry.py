@@ -53,6 +53,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
         command=(
             str(java_binary()),
             *JVM,
+            f"-Djava.io.tmpdir={layout.temporary}",
             *(f"-D{key}={value}" for key, value in settings.items()),
             *("-jar", str(programs(store) / "quarkus-run.jar")),
         ),
