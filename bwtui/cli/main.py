@@ -29,10 +29,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("bwtui.cli.status", "Say what the running relays are doing."),
     "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),
     "open": ("bwtui.cli.open", "Look at a recording, and rewind it."),
+    "replay": ("bwtui.cli.replay", "Write a recording's messages into topics again."),
     "doctor": ("bwtui.cli.doctor", "Check every precondition, and say how to mend what fails."),
     "slots": ("bwtui.cli.slots", "List and drop replication slots."),
     "schema": ("bwtui.cli.schema", "Say what the schema registry would say, before or after a DDL."),
     "recording": ("bwtui.cli.recording", "Export a recording's changes."),
+    "verify": ("bwtui.cli.verify", "Prove that Kafka holds what was sent, or say what is wrong."),
     "config": ("bwtui.cli.config", "Show every setting and its origin; check configuration files."),
     "completion": ("bwtui.cli.completion", "Print the shell completion script."),
 }

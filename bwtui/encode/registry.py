@@ -87,6 +87,33 @@ class SchemaRegistry:
             raise self._unavailable(ValueError(f"it gave {subject} no id"))
         return RegisteredSchema(subject, found.schema_id, version, schema)
 
+    def register_id(self, subject: str, schema: str) -> int:
+        """Register ``schema`` as `register` does, and return its id alone."""
+        return self.register(subject, schema).id
+
+    def schema_id(self, subject: str, schema: str) -> int | None:
+        """Return the id of ``schema`` if it is registered under ``subject``; nothing is registered.
+
+        Raises ConnectionFailed or SchemaRefused.
+        """
+        with self._asking(subject):
+            try:
+                return self._client.lookup_schema(subject, Schema(schema, "AVRO")).schema_id
+            except SchemaRegistryError as error:
+                if error.http_status_code != 404:
+                    raise
+                return None
+
+    def schema_text(self, number: int) -> str | None:
+        """Return the schema that has the id ``number``, or None. Raises ConnectionFailed or SchemaRefused."""
+        with self._asking(f"schema {number}"):
+            try:
+                return self._client.get_schema(number).schema_str
+            except SchemaRegistryError as error:
+                if error.http_status_code != 404:
+                    raise
+                return None
+
     def verdict(self, subject: str, schema: str) -> SchemaCheck:
         """Say what `register` would do; nothing is registered. Raises ConnectionFailed or SchemaRefused."""
         wanted = Schema(schema, "AVRO")

@@ -26,13 +26,13 @@ RECORD = "record"
 #: A record of a transaction that was aborted.
 ABORTED = "aborted"
 
-_HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 _TYPES = {
     "string": pa.string(),
     "int": pa.int32(),
     "bigint": pa.int64(),
     "binary": pa.binary(),
-    COLUMNS["headers"]: _HEADERS,
+    COLUMNS["headers"]: HEADERS,
 }
 #: Spark takes a batch whole, so a batch of large messages is cut.
 _BATCH_BYTES = 16 * 1024 * 1024
@@ -120,8 +120,8 @@ def _headers(messages: list[Message]) -> pa.Array:
         starts.append(end)
     names = pa.array([name for headers in every for name, _ in headers], pa.string())
     values = pa.array([value for headers in every for _, value in headers], pa.binary())
-    pairs = pa.StructArray.from_arrays([names, values], fields=list(_HEADERS.value_type))
-    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pairs, type=_HEADERS)
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pairs, type=HEADERS)
 
 
 _MADE: dict[str, Callable[[list[Message]], pa.Array]] = {

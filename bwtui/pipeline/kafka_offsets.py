@@ -110,6 +110,13 @@ def pin(config: Config, topics: Iterable[str]) -> Pinned:
     return Pinned(metadata.cluster_id or "", _bounds(admin, config, places), states)
 
 
+def partitions(config: Config) -> tuple[str, dict[str, int]]:
+    """Return the cluster's id, and how many partitions each topic has; raises as `pin` does."""
+    metadata = _metadata(config)
+    counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.partitions}
+    return metadata.cluster_id or "", counts
+
+
 def ends(config: Config, place: Place) -> tuple[int, int, int]:
     """Return (start of the log, end of what is stable, end of the log) of one partition, as it is now."""
     admin = _admin(config)

@@ -33,10 +33,11 @@ def state_folder(name: str) -> Path:
 
     Below ``$BWTUI_STATE_HOME``, or else the user's state folder (XDG_STATE_HOME).
     """
-    return _state_root() / name
+    return state_root() / name
 
 
-def _state_root() -> Path:
+def state_root() -> Path:
+    """Return the folder of everything that runs leave behind for later ones."""
     base = os.environ.get("BWTUI_STATE_HOME")
     return (Path(base) if base else Path(platformdirs.user_state_dir("bwtui"))).absolute()
 
@@ -71,7 +72,7 @@ def _check_owner(folder: Path) -> None:
 
 def known_relays() -> list[str]:
     """Return the names of all relays that ever ran under this state folder, running or not."""
-    root = _state_root()
+    root = state_root()
     return sorted(lock.parent.name for lock in root.glob(f"*/{LOCK_NAME}"))
 
 

@@ -1,0 +1,159 @@
+"""``bwtui replay``: the messages of a recording are written into topics again."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli.recording.selection import selection_options
+from bwtui.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from bwtui.pipeline.replay import Options, Plan, Target
+    from bwtui.settings import RelaySettings
+
+_EPILOG = """\b
+Examples:
+  bwtui replay recordings/shop -b kafka:9092 -r http://registry:8081 --dry-run
+  bwtui replay recordings/shop --topic-prefix again
+  bwtui replay recordings/shop --table orders --from-time -10m --rate 5000
+  bwtui verify recordings/shop --json > report.json
+  bwtui replay recordings/shop --only-missing report.json
+
+\b
+The same command goes on where a run was interrupted or killed. docs/replay.md says what
+is kept, and what --only-missing can't mend. Exit codes: 2 refused, 4 no connection,
+6 the recording is damaged, 130 interrupted.
+"""
+_RATE = 1_000_000_000.0
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("recording", type=click.Path(path_type=Path))
+@click.option("-b", "--broker", metavar="HOST:PORT,…", help="Kafka brokers.  [default: localhost:9092]")
+@click.option(
+    "-r", "--schema-registry", metavar="URL", help="Schema registry.  [default: http://localhost:8081]"
+)
+@click.option(
+    "-C", "--kafka-config", metavar="K=V", multiple=True, help="A property of librdkafka; repeatable."
+)
+@click.option("--profile", metavar="NAME", help="Take [profile.NAME] of bwtui.toml into account.")
+@selection_options
+@click.option("--with-repeats", is_flag=True, help="Also what was sent again after a restart of the relay.")
+@click.option(
+    "--topic-prefix",
+    metavar="P",
+    help="Into topics whose names begin with P and a dot in place of the recorded prefix.",
+)
+@click.option(
+    "--keep-ids", is_flag=True, help="Refuse rather than change a schema id: the registry must have them all."
+)
+@click.option("--rate", metavar="N", type=click.FloatRange(1, _RATE), help="At most N messages a second.")
+@click.option(
+    "--pace", metavar="X", type=click.FloatRange(0.001, 1e6), help="As it was recorded, X times as fast."
+)
+@click.option(
+    "--only-missing", metavar="REPORT", type=click.Path(path_type=Path), help="What an audit misses."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@click.option("--restart", is_flag=True, help="Begin anew; forget what an earlier run has sent.")
+@click.option("-y", "--yes", is_flag=True, help="Don't ask before writing beside what is there already.")
+@click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
+@click.option(
+    "--spark-master",
+    metavar="MASTER",
+    default="local[*]",
+    show_default=True,
+    help="Spark's master; on a cluster all workers must see the recording.",
+)
+def replay(
+    recording: Path, yes: bool, as_json: bool, spark_master: str, with_repeats: bool, **given: Any
+) -> None:
+    """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
+    from bwtui.cli.replay_view import Screen, to_json, told
+    from bwtui.pipeline.replay import Job, Replay
+    from bwtui.pipeline.session import WRITE_ONCE, spark_session
+    from bwtui.relay.control import state_root
+
+    names = ("broker", "schema_registry", "kafka_config", "profile")
+    settings = _settings({name: given.pop(name) for name in names})
+    options = _options(given)
+    job = Job(
+        recording,
+        target(settings),
+        _selection(recording, given, with_repeats=with_repeats),
+        state_root() / "replays",
+        options,
+    )
+
+    def confirm(plan: "Plan") -> None:
+        if not yes:
+            _ask(plan)
+
+    with Screen(confirm) as screen:
+        outcome = Replay(job, screen).run(
+            lambda: spark_session(spark_master, "bwtui replay", config=WRITE_ONCE)
+        )
+    click.echo(json.dumps(to_json(outcome)) if as_json else told(outcome))
+
+
+def target(settings: "RelaySettings") -> "Target":
+    """Return the Kafka and the registry that the relay's settings name. Raises UsageError."""
+    from bwtui.cli.librdkafka import check
+    from bwtui.encode.registry import SchemaRegistry
+    from bwtui.pipeline.replay import Target
+    from bwtui.sink.config import client_config, producer_config
+    from bwtui.sink.topics import TopicAdmin
+
+    check(settings)
+    client, producer = client_config(settings), producer_config(settings)
+
+    def make_topic(name: str, keyed: bool) -> None:
+        TopicAdmin(client, int(producer["message.max.bytes"])).ensure(name, keyed=keyed)
+
+    registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+    return Target(client, producer, make_topic, registry)
+
+
+def _settings(given: dict[str, Any]) -> "RelaySettings":
+    from bwtui.cli.relay_options import load
+
+    return load(given).settings()
+
+
+def _options(given: dict[str, Any]) -> "Options":
+    from bwtui.pipeline.replay import Options
+
+    rate, pace, prefix = given.pop("rate"), given.pop("pace"), given.pop("topic_prefix")
+    if rate is not None and pace is not None:
+        raise UsageError("--rate and --pace exclude each other", "give the one that you mean")
+    names = ("keep_ids", "dry_run", "restart", "only_missing")
+    return Options(prefix, rate=rate, pace=pace, **{name: given.pop(name) for name in names})
+
+
+def _selection(recording: Path, given: dict[str, Any], *, with_repeats: bool) -> Any:
+    from bwtui.cli.recording.selection import selection
+    from bwtui.recording.reader import open_recording
+
+    end = 0
+    if any(given[name] for name in ("where", "from_time", "to_time")):
+        view = open_recording(recording)
+        end = view.last_time
+        view.close()
+    return selection(end, given, with_repeats=with_repeats)
+
+
+def _ask(plan: "Plan") -> None:
+    """Let somebody decide whether to write beside what is there. Raises RefusedError."""
+    from bwtui.cli.replay_view import question
+
+    text = question(plan)
+    if text is None:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise RefusedError(text, "look at it with --dry-run, and give --yes if it is meant")
+    click.echo(f"{text}.", err=True)
+    if not click.confirm("Write it?", default=False, err=True):
+        raise RefusedError("nothing was written")

@@ -1,0 +1,113 @@
+"""Replay: the messages of a recording are written into topics again, byte for byte, each key in order.
+
+::
+
+    job = Job(Path("recordings/shop"), target, Selection(), Options(prefix="again"))
+    outcome = Replay(job, watch).run(lambda: spark_session(config=WRITE_ONCE))
+
+`Watch` is told of phases and progress, is asked before anything is written, and may cancel; a screen gives
+one of its own. What was sent is noted, so a run that was cancelled or killed is gone on with by the next
+(docs/replay.md, docs/adr/0032-replay.md).
+"""
+
+import contextlib
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from bwtui.errors import Interrupted, UsageError
+from bwtui.pipeline.kafka_offsets import partitions
+from bwtui.pipeline.replay_job import Job, Options, Outcome, Plan, TopicPlan, Watch
+from bwtui.pipeline.replay_missing import Missing
+from bwtui.pipeline.replay_steps import Steps
+from bwtui.pipeline.replay_target import Target
+from bwtui.pipeline.seal import seal
+from bwtui.recording.folder import existing_segments, segments
+from bwtui.recording.sealed import Sealed, check_all, open_sealed
+
+__all__ = ["Job", "OpenSession", "Options", "Outcome", "Plan", "Replay", "Target", "TopicPlan", "Watch"]
+
+OpenSession = Callable[[], contextlib.AbstractContextManager[SparkSession]]
+
+
+class Replay:
+    """One run."""
+
+    def __init__(self, job: Job, watch: Watch | None = None) -> None:
+        self._job = job
+        self.watch = watch or Watch()
+        self._cancelled = threading.Event()
+
+    def run(self, open_session: OpenSession) -> Outcome:
+        """Do it. The session must be one with `bwtui.pipeline.session.WRITE_ONCE`.
+
+        Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, SchemaRefused, or
+        Interrupted when it was cancelled.
+        """
+        job = self._job
+        existing_segments(job.recording)
+        _ = job.target.hash
+        if job.options.only_missing is not None and job.options.prefix is not None:
+            raise UsageError(
+                "--only-missing writes into the topics of the recording", "leave out --topic-prefix"
+            )
+        missing = Missing(job.options.only_missing) if job.options.only_missing else None
+        cluster, topics = partitions(job.target.client)
+        self.phase("starting Spark")
+        with open_session() as spark, self._sealed(spark) as sealed:
+            return Steps(job, self, spark, sealed, cluster, topics, missing).run()
+
+    def cancel(self) -> None:
+        """Stop: what is on its way becomes durable, and the next run goes on from there."""
+        self._cancelled.set()
+
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled, here or by the watch."""
+        return self._cancelled.is_set() or self.watch.is_cancelled()
+
+    def phase(self, name: str) -> None:
+        """Tell what is being done now. Raises Interrupted when it was cancelled."""
+        if self.is_cancelled():
+            raise Interrupted("interrupted")
+        self.watch.phase(name)
+
+    @contextlib.contextmanager
+    def _sealed(self, spark: SparkSession) -> Iterator[Sealed]:
+        """Open the sealed recording; what is not sealed is sealed first."""
+        folder = self._job.recording
+        with contextlib.suppress(UsageError):
+            found = open_sealed(folder, check_files=False)
+            if not found.behind:
+                yield self._checked(found)
+                return
+        self.phase("sealing the recording")
+        with _sealable(folder) as place:
+            seal(place, lambda: contextlib.nullcontext(spark))
+            yield open_sealed(place, check_files=False)
+
+    def _checked(self, found: Sealed) -> Sealed:
+        self.phase("checking the recording")
+        check_all(found.root, found.manifest.files)
+        return found
+
+
+@contextlib.contextmanager
+def _sealable(folder: Path) -> Iterator[Path]:
+    """Yield a folder in which to seal: the recording's own, or one of links where that is read-only."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        place = Path(tempfile.mkdtemp(prefix="bwtui-sealed-"))
+        try:
+            for segment in segments(folder):
+                (place / segment.path.name).symlink_to(segment.path.resolve())
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        return
+    yield folder

@@ -1,0 +1,163 @@
+"""The desk: where a replay's tasks, wherever they run, report what is durable and ask how much more to send.
+
+It is a small server beside the driver. Each task holds one connection and exchanges one line of JSON at a
+time: what became of its lanes against how many messages it may send now, and whether it is to stop. So the
+rate holds over all tasks, progress is known and kept in one place, and a replay ends in order.
+"""
+
+import contextlib
+import hmac
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from bwtui.errors import ConnectionFailed
+
+#: What became of a lane: messages since this run began, position and part of the last, and its offset.
+LaneDone = tuple[int, int, int, int]
+_GRANT_SECONDS = 0.1
+_ANSWER_SECONDS = 60.0
+#: Without a bound, a task may send so many before it reports again.
+MOST = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeskAddress:
+    """Where the desk is, and the word that it asks for."""
+
+    host: str
+    port: int
+    word: str
+
+    def __repr__(self) -> str:
+        return f"DeskAddress({self.host}:{self.port})"
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the desk says: send so many, at ``elapsed`` seconds since the sending began; or stop."""
+
+    messages: int
+    elapsed: float
+    stop: bool
+
+
+class Desk:
+    """The driver's side; a context manager."""
+
+    def __init__(
+        self,
+        host: str,
+        word: str,
+        rate: float | None,
+        told: Callable[[dict[int, LaneDone]], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self._told = told
+        self._is_stopped = is_stopped
+        self._rate = rate
+        self._lock = threading.Lock()
+        self._granted = 0.0
+        self._began: float | None = None
+        self._closing = threading.Event()
+        self._socket = socket.create_server((host, 0))
+        self.address = DeskAddress(host, self._socket.getsockname()[1], word)
+        self._thread = threading.Thread(target=self._serve, name="replay-desk", daemon=True)
+
+    def __enter__(self) -> "Desk":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closing.set()
+        # Closing alone would leave accept waiting.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while not self._closing.is_set():
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rw") as lines:
+            if not hmac.compare_digest(lines.readline().strip(), self.address.word):
+                return
+            for line in lines:
+                said = json.loads(line)
+                lanes = {int(lane): tuple(done) for lane, done in said["lanes"].items()}
+                answer = self._answer(lanes, int(said["want"]))
+                lines.write(json.dumps(answer) + "\n")
+                lines.flush()
+
+    def _answer(self, lanes: dict[int, Any], want: int) -> tuple[int, float, bool]:
+        with self._lock:
+            if lanes:
+                self._told(lanes)
+            if self._began is None:
+                self._began = time.monotonic()
+        granted = self._grant(want) if want and not self._is_stopped() else 0
+        return granted, time.monotonic() - self._began, self._is_stopped()
+
+    def _grant(self, want: int) -> int:
+        if self._rate is None:
+            return want
+        end = time.monotonic() + _GRANT_SECONDS
+        # A share of a tenth of a second at a time, so that every task gets some.
+        share = max(1, min(want, int(self._rate * _GRANT_SECONDS)))
+        while True:
+            with self._lock:
+                assert self._began is not None
+                earned = self._rate * (time.monotonic() - self._began) + 1
+                # What was not used is lost, so that a pause is not made up for by a flood.
+                self._granted = max(self._granted, earned - self._rate * 2 * _GRANT_SECONDS - 1)
+                free = int(earned - self._granted)
+                if free >= 1:
+                    granted = min(share, free)
+                    self._granted += granted
+                    return granted
+            wait = min(share / self._rate, end - time.monotonic())
+            if wait <= 0 or self._closing.wait(wait):
+                return 0
+
+
+class DeskLine:
+    """A task's line to the desk."""
+
+    def __init__(self, address: DeskAddress) -> None:
+        try:
+            self._socket = socket.create_connection((address.host, address.port), _ANSWER_SECONDS)
+            self._lines = self._socket.makefile("rw")
+            self._lines.write(address.word + "\n")
+            self._lines.flush()
+        except OSError as error:
+            raise ConnectionFailed(
+                f"a task can't reach the driver at {address.host}:{address.port}", "check the network"
+            ) from error
+
+    def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> Answer:
+        """Report, and ask for leave to send ``want`` more. Raises ConnectionFailed when nobody answers."""
+        try:
+            self._lines.write(json.dumps({"lanes": lanes, "want": want}) + "\n")
+            self._lines.flush()
+            line = self._lines.readline()
+            if line:
+                return Answer(*json.loads(line))
+        except OSError:
+            pass
+        raise ConnectionFailed("the driver of the replay has ended")
+
+    def close(self) -> None:
+        """Hang up."""
+        with contextlib.suppress(OSError):
+            self._lines.close()
+            self._socket.close()

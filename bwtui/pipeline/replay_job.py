@@ -1,0 +1,112 @@
+"""What a replay is told, what it is about to do, what it did, and who watches it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bwtui.pipeline.replay_plan import Count
+from bwtui.pipeline.replay_schemas import SchemaMap
+from bwtui.pipeline.replay_target import Target
+from bwtui.recording.selection import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to replay."""
+
+    #: In place of the recorded prefix of topics; None: the topics of the recording.
+    prefix: str | None = None
+    keep_ids: bool = False
+    rate: float | None = None
+    pace: float | None = None
+    dry_run: bool = False
+    #: Begin anew, whatever an earlier run has done.
+    restart: bool = False
+    #: A report of `bwtui verify`: only what it found missing.
+    only_missing: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is replayed into what."""
+
+    recording: Path
+    target: Target
+    selection: Selection
+    #: Where progress is kept.
+    state: Path
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(slots=True)
+class TopicPlan:
+    """What goes into one topic."""
+
+    recorded: str
+    topic: str
+    messages: int
+    bytes: int
+    exists: bool
+    has_keys: bool
+    #: By partition; empty while that is not known.
+    partitions: dict[int, int] = field(default_factory=dict)
+    #: By partition, what may be there of the window already.
+    held: dict[int, int] = field(default_factory=dict)
+    placement: str = "key"
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a replay is about to do."""
+
+    count: Count
+    topics: list[TopicPlan] = field(default_factory=list)
+    schemas: SchemaMap = field(default_factory=SchemaMap)
+    #: What an earlier run has done: messages.
+    resumed: int = 0
+    is_resumed: bool = False
+    #: Of ``--only-missing``: see `Missing.told`.
+    missing: dict[str, int] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        """How many messages there are, sent or not."""
+        return sum(topic.messages for topic in self.topics)
+
+    @property
+    def held(self) -> int:
+        """How many messages of the window the topics may hold already."""
+        return sum(sum(topic.held.values()) for topic in self.topics)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay did."""
+
+    plan: Plan
+    state: str
+    #: By this run.
+    sent: int = 0
+    #: Written, but not noted, by an earlier run that was killed; not sent again.
+    found: int = 0
+    #: At most so many are in a topic twice.
+    doubled: int = 0
+    done: int = 0
+    seconds: float = 0.0
+
+
+class Watch:
+    """Told how a replay goes; the methods may be called from other threads."""
+
+    def phase(self, name: str) -> None:
+        """Something else is being done now."""
+
+    def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
+        """So many messages of all are durable, at so many a second, with so many seconds left."""
+
+    def confirm(self, plan: Plan) -> None:
+        """Raise to keep anything from being written."""
+
+    def is_cancelled(self) -> bool:
+        """Whether to stop."""
+        return False

@@ -1,0 +1,209 @@
+"""``--only-missing``: what an audit found missing, and what keeps every key's latest value right behind it.
+
+A message that is sent late stands behind newer ones of its key, and no later writing mends that. What can
+be kept right is what a reader of the latest value sees. So behind the missing messages of a key its newest
+one is sent once more, unless that is the last of the missing ones: the newest that the recording has, or the
+one that the topic has if that came after the recording.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from bwtui.errors import RefusedError, UsageError
+from bwtui.lsn import parse_lsn
+from bwtui.pipeline.kafka_client import Config
+from bwtui.pipeline.kafka_columns import COLUMNS
+from bwtui.pipeline.kafka_offsets import pin
+from bwtui.pipeline.kafka_source import read_kafka
+from bwtui.pipeline.replay_plan import RAW, Count, TopicCount, columns
+
+CLASSES = ("lost_acked", "lost_unacked", "lost_unsent")
+#: Positions behind all of a recording's: first what it has, then what only the topic has.
+_AGAIN, _FROM_TOPIC = 1 << 60, 1 << 61
+_HINT = "give the output of 'bwtui verify RECORDING --json'"
+
+
+class Missing:
+    """The findings of one report, and what follows from them."""
+
+    def __init__(self, report: Path) -> None:
+        """Read a report. Raises UsageError, or RefusedError when it does not list all that it counts."""
+        try:
+            raw = report.read_bytes()
+            content = json.loads(raw)
+            findings = [one for one in content["findings"] if one["class"] in CLASSES]
+            counts = content.get("findings_total", content["classes"])
+            counted = sum(int(counts.get(name, 0)) for name in CLASSES)
+            self._by_position = all(one.get("position") is not None for one in findings)
+            self._wanted = _table(findings, by_position=self._by_position)
+        except OSError as error:
+            raise UsageError(f"{report} can't be read: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise UsageError(f"{report} is no report of an audit", _HINT) from error
+        if counted > len(findings):
+            raise RefusedError(
+                f"the report counts {counted:,} missing messages and lists {len(findings):,} of them",
+                "verify again, with all findings in the report",
+            )
+        if not findings:
+            raise UsageError("the report found nothing missing", "there is nothing to replay")
+        self.digest = hashlib.sha256(raw).hexdigest()
+        self._told: dict[str, int] = {"reported": self._wanted.num_rows}
+        self._rows: DataFrame | None = None
+
+    def look(
+        self,
+        every: DataFrame,
+        chosen: DataFrame,
+        config: Config,
+        topics: Mapping[str, int],
+        ends: Mapping[str, int] | None,
+    ) -> None:
+        """Find the messages in the recording, and the newest of their keys there and in the topics.
+
+        ``every`` has all messages of the recording, ``chosen`` those that are meant. ``ends``: where each
+        "topic/partition" ended when the replay began, if an earlier run has begun it.
+        """
+        spark = every.sparkSession
+        names = ["position", "part"] if self._by_position else ["topic", "lsn", "ordinal", "part"]
+        wanted = spark.createDataFrame(self._wanted)
+        missing = columns(chosen, with_headers=True).join(wanted, names, "left_semi").cache()
+        every = columns(every, with_headers=True)
+        found = [row.topic for row in missing.select("topic").distinct().collect()]
+        if not found:
+            raise RefusedError(
+                "the recording has none of the messages that the report found missing",
+                "give the report of this very recording, and look at the range",
+            )
+        for topic in found:
+            if topic not in topics:
+                raise RefusedError(
+                    f"topic {topic} does not exist", "replay all of it: leave out --only-missing"
+                )
+        views = {"missing": missing, "every": every, "there": _topics(spark, config, found, ends)}
+        for name, view in views.items():
+            view.createOrReplaceTempView(f"replay_{name}")
+        for name, text in _VIEWS.items():
+            spark.sql(text).cache().createOrReplaceTempView(f"replay_{name}")
+        self._rows = spark.sql(_ROWS).cache()
+        self._tell()
+
+    def _tell(self) -> None:
+        again = f"position >= {_AGAIN}"
+        row = self.rows().selectExpr(f"count_if(not {again}) found", f"count_if({again}) again").first()
+        late = self.rows().sparkSession.sql(
+            "select count(*) n from replay_missing left semi join replay_again using (topic, key)"
+        )
+        assert row is not None
+        self._told |= {"messages": row.found, "late": late.collect()[0].n, "sent_again": row.again}
+        self._told["without_message"] = self._told["reported"] - row.found
+
+    def rows(self) -> DataFrame:
+        """Return the rows to send, in the form in which they are placed."""
+        assert self._rows is not None
+        return self._rows
+
+    def told(self) -> dict[str, int]:
+        """Return numbers to be told.
+
+        ``reported``; ``messages``: those of them that are sent; ``without_message``: those of which the
+        recording has no message; ``late``: those that will stand behind newer ones of their keys, and
+        ``sent_again``: the newest of these keys.
+        """
+        return self._told
+
+    def count(self) -> Count:
+        """Return what there is to send."""
+        found = Count(with_headers=True)
+        groups = self.rows().selectExpr(
+            *("topic", "key_schema_id kid", "value_schema_id vid", "recorded", "stamp", "received"),
+            *("key is null without_key", "coalesce(length(key), 0) + coalesce(length(value), 0) bytes"),
+        )
+        groups.createOrReplaceTempView("replay_messages")
+        for row in groups.sparkSession.sql(_COUNT).collect():
+            topic = found.topics.setdefault(row.topic, TopicCount(first_stamp=row.first))
+            topic.add(row)
+            found.first_received = min(found.first_received or row.received, row.received)
+        return found
+
+
+def _table(findings: list[dict[str, Any]], *, by_position: bool) -> pa.Table:
+    part = pa.array([int(one.get("part") or 0) for one in findings], pa.int32())
+    if by_position:
+        return pa.table(
+            {"position": pa.array([int(one["position"]) for one in findings], pa.int64()), "part": part}
+        )
+    return pa.table(
+        {
+            "topic": pa.array([one["topic"] for one in findings], pa.string()),
+            "lsn": pa.array([_lsn(one["lsn"]) for one in findings], pa.int64()),
+            "ordinal": pa.array([int(one["ordinal"]) for one in findings], pa.int32()),
+            "part": part,
+        }
+    )
+
+
+def _lsn(value: Any) -> int:
+    return value if isinstance(value, int) else parse_lsn(value)
+
+
+def _topics(
+    spark: SparkSession, config: Config, topics: list[str], ends: Mapping[str, int] | None
+) -> DataFrame:
+    """Return what the topics hold, as they were when the replay began."""
+    offsets = dict(pin(config, topics).offsets)
+    for (topic, partition), (low, high) in list(offsets.items()):
+        end = (ends or {}).get(f"{topic}/{partition}", high)
+        offsets[topic, partition] = (low, max(low, min(high, end)))
+    wanted = ("kind", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    return read_kafka(spark, config, offsets, columns=wanted).where("kind = 'record' and key is not null")
+
+
+_IDENTITY = "struct(lsn, ordinal, part)"
+_VIEWS = {
+    # The keys, and which of their messages is sent last.
+    "keys": f"""select topic, key, max_by({_IDENTITY}, struct(position, part)) as last
+        from replay_missing where key is not null group by topic, key""",
+    # What the topic has as their latest values.
+    "latest": """select topic, key, max_by(struct(partition, offset, timestamp, value, headers), offset) as at
+        from replay_there left semi join replay_keys using (topic, key) group by topic, key""",
+    # Messages of the recording with these keys.
+    "known": "select * from replay_every left semi join replay_keys using (topic, key)",
+    "newest": """select topic, key, max_by(struct(*), struct(lsn, ordinal, part, position)) as message
+        from replay_known group by topic, key""",
+    # The latest value came after the recording, perhaps from a later run of the relay.
+    "later": """select l.topic, l.key, l.at from replay_latest l join replay_newest n using (topic, key)
+        left anti join replay_known k on k.topic = l.topic and k.key = l.key
+            and k.value <=> l.at.value and k.stamp = l.at.timestamp
+        where l.at.timestamp >= n.message.stamp""",
+    "again": """select topic, key, l.at, n.message from replay_newest n join replay_keys k using (topic, key)
+        left join replay_later l using (topic, key)
+        where l.at is not null
+           or struct(n.message.lsn as lsn, n.message.ordinal as ordinal, n.message.part as part) <> k.last""",
+}
+_ROWS = f"""
+with sent as (
+    select *, cast(null as {COLUMNS[RAW]}) as headers from replay_missing
+    union all by name
+    select message.*, cast(null as {COLUMNS[RAW]}) as headers from (
+        select struct(message.* except (position), message.position + {_AGAIN} as position) as message
+          from replay_again where at is null)
+    union all by name
+    select {_FROM_TOPIC} + at.offset as position, 0 as part, topic, key, at.value as value,
+           cast(null as int) as key_schema_id, cast(null as int) as value_schema_id,
+           at.timestamp as stamp, message.received as received, at.partition as recorded,
+           'none' as header_form, message.lsn as lsn, message.ordinal as ordinal, message.op as op,
+           message.xid as xid, message.session as session, at.headers as headers
+      from replay_again where at is not null)
+select sent.* except (recorded), coalesce(l.at.partition, sent.recorded) as recorded
+  from sent left join replay_latest l on l.topic = sent.topic and l.key = sent.key"""
+_COUNT = """
+select topic, kid, vid, recorded, count(*) messages, sum(bytes) bytes, max(bytes) largest,
+       count_if(without_key) without_key, min(stamp) first, max(stamp) last, min(received) received
+  from replay_messages group by all"""

@@ -1,0 +1,153 @@
+"""Rows of a sealed recording on their way to a topic: schema ids put in, and a partition chosen.
+
+All of it is done on columns, not on rows. A *lane* is a partition of a target topic: all that goes there goes
+through one task, in the order of the recording, and so does every key.
+"""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bwtui.errors import DamagedRecording, RefusedError
+
+Ints = npt.NDArray[np.int64]
+Hash = Literal["murmur2", "crc32"]
+
+_SEED, _M = 0x9747B28C, np.uint32(0x5BD1E995)
+_ID = np.arange(1, 5)
+
+
+@dataclass(slots=True)
+class Route:
+    """Where the messages of one recorded topic go."""
+
+    recorded: str
+    topic: str
+    partitions: int
+    #: Recorded schema id → the one that is written; empty where there is no registry.
+    keys: Mapping[int, int] = field(default_factory=dict)
+    values: Mapping[int, int] = field(default_factory=dict)
+    #: Every message stays in the partition that it was recorded with; otherwise its key decides.
+    keeps_partitions: bool = False
+    #: The number of its partition 0 among the lanes of all routes.
+    first_lane: int = 0
+    hash: Hash = "murmur2"
+
+
+def number_lanes(routes: Sequence[Route]) -> int:
+    """Give every route its lanes, and return how many there are."""
+    count = 0
+    for route in routes:
+        route.first_lane = count
+        count += route.partitions
+    return count
+
+
+def routes_of(topics: pa.Array, routes: Sequence[Route]) -> Ints:
+    """Return the index of each row's route."""
+    known = pa.array([route.recorded for route in routes], pa.string())
+    found: Ints = pc.index_in(topics, value_set=known).to_numpy(zero_copy_only=False).astype(np.int64)
+    return found
+
+
+def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], part: str) -> pa.Array:
+    """Return keys or values (``part``) with the ids that are to be written, which are checked first.
+
+    Raises RefusedError for an id that has none, DamagedRecording when the bytes hold another id than said.
+    """
+    has_id = ids.is_valid().to_numpy(zero_copy_only=False)
+    if not has_id.any():
+        return cells
+    recorded = pc.fill_null(ids, 0).to_numpy(zero_copy_only=False)
+    wanted = recorded.copy()
+    for number, route in enumerate(routes):
+        here = has_id & (of == number)
+        for one in np.unique(recorded[here]).tolist():
+            found = (route.keys if part == "key" else route.values).get(one)
+            if found is None:
+                raise RefusedError(f"no id is known for schema {one} of topic {route.recorded}")
+            wanted[here & (recorded == one)] = found
+    starts, lengths, data = parts_of(cells)
+    rows = np.flatnonzero(has_id)
+    _check(data, starts[rows], lengths[rows], recorded[rows], part)
+    changed = np.flatnonzero(has_id & (wanted != recorded))
+    if not len(changed):
+        return cells
+    written = data.copy()
+    written[starts[changed][:, None] + _ID] = wanted[changed].astype(">u4").view(np.uint8).reshape(-1, 4)
+    validity, offsets, _ = cells.buffers()
+    buffers = [validity, offsets, pa.py_buffer(written)]
+    return pa.Array.from_buffers(pa.binary(), len(cells), buffers, offset=cells.offset)
+
+
+def _check(
+    data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints, ids: npt.NDArray[Any], part: str
+) -> None:
+    if (lengths < 5).any() or data[starts].any():
+        raise DamagedRecording(f"a recorded {part} does not begin as a message with a schema id does")
+    found = data[starts[:, None] + _ID].reshape(-1).view(">u4")
+    if (found != ids).any():
+        raise DamagedRecording(f"a recorded {part} holds another schema id than the recording says")
+
+
+def parts_of(cells: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:
+    """Return where each cell begins, its length, and all bytes."""
+    _, offsets, content = cells.buffers()
+    ends = np.frombuffer(offsets, np.int32)[cells.offset : cells.offset + len(cells) + 1].astype(np.int64)
+    data = np.frombuffer(content, np.uint8) if content is not None else np.zeros(0, np.uint8)
+    return ends[:-1], np.diff(ends), data
+
+
+def partitions_of(
+    keys: pa.Array, recorded: pa.Array, positions: Ints, of: Ints, routes: Sequence[Route]
+) -> Ints:
+    """Return each message's partition; a message without a key keeps its own, or is spread."""
+    counts = np.array([route.partitions for route in routes], np.int64)[of]
+    keeps = np.array([route.keeps_partitions for route in routes], bool)[of]
+    at = pc.fill_null(recorded, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    known = (at >= 0) & (at < counts)
+    without = keys.is_null().to_numpy(zero_copy_only=False)
+    chosen = np.where(known, at, positions % counts)
+    hashed = np.flatnonzero(~without & ~(keeps & known))
+    if len(hashed):
+        by_crc = any(route.hash == "crc32" for route in routes)
+        some = keys if len(hashed) == len(keys) else keys.take(pa.array(hashed))
+        chosen[hashed] = (crc32(some) if by_crc else murmur2(some)) % counts[hashed]
+    return chosen
+
+
+def crc32(keys: pa.Array) -> Ints:
+    """Return what librdkafka's partitioner ``consistent`` makes of keys."""
+    return np.array([zlib.crc32(key) for key in keys.to_pylist()], np.int64)
+
+
+def murmur2(keys: pa.Array) -> Ints:
+    """Return what the Java clients make of keys: the partition is its remainder by their number."""
+    starts, lengths, data = parts_of(keys)
+    found = np.zeros(len(keys), np.uint32)
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        found[rows] = _murmur2(data[starts[rows][:, None] + np.arange(length)], length)
+    return (found & np.uint32(0x7FFFFFFF)).astype(np.int64)
+
+
+def _murmur2(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.uint32]:
+    """Hash keys of one length, one a row, all at a time."""
+    h = np.full(len(keys), _SEED ^ length, np.uint32)
+    whole = length & ~3
+    words = np.ascontiguousarray(keys[:, :whole]).view("<u4").astype(np.uint32)
+    for at in range(whole // 4):
+        k = words[:, at] * _M
+        h = (h * _M) ^ ((k ^ (k >> np.uint32(24))) * _M)
+    for shift, at in enumerate(range(whole, length)):
+        h ^= keys[:, at].astype(np.uint32) << np.uint32(8 * shift)
+    if length > whole:
+        h *= _M
+    h = (h ^ (h >> np.uint32(13))) * _M
+    return h ^ (h >> np.uint32(15))

@@ -1,0 +1,381 @@
+"""One task of a replay: sends the rows of its lanes, each lane in order, and knows what became of them.
+
+The producer is idempotent, so what is durable of a lane is always its beginning. What is on its way is
+bounded in messages and bytes here, and librdkafka's own queue never fills: a message that is refused for a
+full queue while the next is taken would change the order of a key.
+"""
+
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pyspark import TaskContext
+
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.pipeline.failure import in_task
+from bwtui.pipeline.kafka_client import Heard, bad_setting, log, plain_kafka_error
+from bwtui.pipeline.replay_desk import MOST, DeskAddress, DeskLine, LaneDone
+from bwtui.pipeline.replay_tail import Tail, read_tail
+from bwtui.recording.sent_headers import sent_headers
+
+_IN_FLIGHT = 60_000
+_IN_FLIGHT_BYTES = 32 << 20
+_CHUNK = 5_000
+_CHUNK_BYTES = 8 << 20
+_WAIT_SECONDS = 0.05
+_REPORT_SECONDS = 0.25
+#: What a replay keeps to itself.
+FIXED = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "allow.auto.create.topics": False,
+    "delivery.report.only.error": False,
+    "queue.buffering.max.messages": 10_000_000,
+    "queue.buffering.max.kbytes": 2_097_151,
+    # An outage ends the replay, which can be gone on with; the relay waits for ever.
+    "message.timeout.ms": 60_000,
+}
+#: The schema of what a task says at its end.
+RESULT = "lane int, sent bigint, found bigint, doubled bigint, position bigint, part int, offset bigint"
+_RESULT = pa.schema(
+    [
+        ("lane", pa.int32()),
+        *((name, pa.int64()) for name in ("sent", "found", "doubled", "position")),
+        ("part", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every task knows."""
+
+    producer: Mapping[str, Any]
+    client: Mapping[str, Any]
+    #: Topic and partition of every lane.
+    places: Sequence[tuple[str, int]]
+    desk: DeskAddress
+    #: Recorded time runs so many times as fast, from ``pace_from`` (Unix microseconds); None: at once.
+    pace: float | None = None
+    pace_from: int = 0
+    #: Lane → the offset from which an earlier run may have written what it did not note.
+    tails: Mapping[int, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # The configuration may hold secrets.
+        return f"Work({len(self.places)} lanes)"
+
+
+class _Batch(NamedTuple):
+    """Handed over together: when the lane has ``until`` acknowledged, all up to (position, part) is."""
+
+    until: int
+    bytes: int
+    position: int
+    part: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One partition of a topic, and what became of its messages."""
+
+    number: int
+    topic: str
+    partition: int
+    tail: Tail | None = None
+    handed: int = 0
+    acknowledged: int = 0
+    found: int = 0
+    batches: deque[_Batch] = field(default_factory=deque)
+    #: What is durable up to the end of a batch: messages, position and part of the last, its offset.
+    noted: int = 0
+    done: tuple[int, int] = (-1, 0)
+    last_offset: int = -1
+    is_broken: bool = False
+
+    def state(self) -> LaneDone:
+        """Return what is durable."""
+        return self.noted, *self.done, self.last_offset
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """The step of a Spark job that sends."""
+
+    work: Work
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Send a task's rows, and yield what became of them."""
+        return send(batches, self.work)
+
+
+@in_task
+def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[pa.RecordBatch]:
+    """Send a task's rows, and yield what became of them."""
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise BwtuiError("a task was started again, and would write its messages twice")
+    # Nothing is opened for a task without rows.
+    first = next(batches, None)
+    if first is None:
+        return
+    sender = _Sender(work)
+    try:
+        sender.send(first)
+        for batch in batches:
+            if sender.is_stopped:
+                break
+            sender.send(batch)
+        sender.finish()
+    finally:
+        sender.close()
+    yield sender.result()
+
+
+class _Sender:
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._lanes: dict[int, _Lane] = {}
+        self._dirty: set[int] = set()
+        self._failed: BwtuiError | None = None
+        self._bytes = 0
+        self._granted = 0
+        self._reported = time.monotonic()
+        self._clock = (0.0, time.monotonic())
+        self._heard = Heard()
+        self.is_stopped = False
+        settings = {**work.producer, **FIXED, "error_cb": self._heard}
+        try:
+            self._producer = Producer(settings, logger=log)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise bad_setting(error) from error
+        self._desk = DeskLine(work.desk)
+        self._ask(0)
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of one batch, as fast as is allowed."""
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        size, count = max(batch.nbytes, 1), batch.num_rows
+        chunk = max(1, min(_CHUNK, count * _CHUNK_BYTES // size))
+        at = 0
+        while at < count and not self.is_stopped:
+            until = min(at + chunk, count)
+            if self._work.pace is not None:
+                until = self._due(columns["received"], at, until)
+            until = min(until, at + self._leave(until - at))
+            if until > at:
+                self._hand_over(columns, at, until)
+                at = until
+            self._poll(0)
+            while not self.is_stopped and self._is_full():
+                self._poll(_WAIT_SECONDS)
+
+    def finish(self) -> None:
+        """Wait until everything is durable."""
+        while len(self._producer):
+            self._poll(_WAIT_SECONDS)
+        self._poll(0)
+        self._ask(0)
+
+    def close(self) -> None:
+        """Let go of everything; what is not durable is dropped."""
+        self._producer.purge()
+        self._desk.close()
+
+    def result(self) -> pa.RecordBatch:
+        """Return what became of each lane."""
+        rows = [
+            (
+                lane.number,
+                lane.acknowledged,
+                lane.found,
+                lane.tail.doubtful if lane.tail is not None else 0,
+                *lane.done,
+                lane.last_offset,
+            )
+            for lane in self._lanes.values()
+        ]
+        return pa.RecordBatch.from_pylist(
+            [dict(zip(_RESULT.names, row, strict=True)) for row in rows], schema=_RESULT
+        )
+
+    # -- how fast ------------------------------------------------------------------------------------------
+
+    def _leave(self, want: int) -> int:
+        """Return how many may be sent now; asks the desk when no leave is left."""
+        if want and not self._granted:
+            # The desk gives less where there is a rate.
+            self._ask(MOST)
+        found = min(want, self._granted)
+        self._granted -= found
+        return found
+
+    def _due(self, received: list[int], at: int, until: int) -> int:
+        """Return how far the rows are due; waits a little when none is."""
+        pace = self._work.pace
+        assert pace is not None
+        now = self._clock[0] + time.monotonic() - self._clock[1]
+        reached = self._work.pace_from + int(now * pace * 1_000_000)
+        found = bisect_right(received, reached, at, until)
+        if found == at:
+            early = (received[at] - reached) / 1_000_000 / pace
+            self._poll(max(0.0, min(early, _WAIT_SECONDS)))
+        return found
+
+    def _is_full(self) -> bool:
+        return len(self._producer) >= _IN_FLIGHT or self._bytes >= _IN_FLIGHT_BYTES
+
+    def _ask(self, want: int) -> None:
+        lanes = {number: self._lanes[number].state() for number in self._dirty}
+        self._dirty.clear()
+        answer = self._desk.ask(lanes, want)
+        self._reported = time.monotonic()
+        self._granted += answer.messages
+        self._clock = (answer.elapsed, self._reported)
+        self.is_stopped = answer.stop
+
+    # -- what is sent --------------------------------------------------------------------------------------
+
+    def _hand_over(self, columns: Mapping[str, list[Any]], at: int, until: int) -> None:
+        lanes = columns["lane"]
+        by_lane: dict[int, list[int]] = {}
+        for row in range(at, until):
+            by_lane.setdefault(lanes[row], []).append(row)
+        for number, rows in by_lane.items():
+            lane = self._lanes.get(number) or self._open(number)
+            if lane.tail is not None and not lane.tail.is_passed:
+                unfound = self._unfound(lane, columns, rows)
+            else:
+                unfound = rows
+            if unfound:
+                self._send_lane(lane, columns, unfound)
+
+    def _open(self, number: int) -> _Lane:
+        topic, partition = self._work.places[number]
+        lane = self._lanes[number] = _Lane(number, topic, partition)
+        start = self._work.tails.get(number)
+        if start is not None:
+            lane.tail = read_tail(self._work.client, topic, partition, start)
+        return lane
+
+    def _unfound(self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> list[int]:
+        """Return the rows that an earlier run has not written already."""
+        assert lane.tail is not None
+        keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
+        for count, row in enumerate(rows):
+            offset = lane.tail.find(keys[row], values[row], stamps[row])
+            if offset is None:
+                return rows[count:]
+            lane.found += 1
+            lane.noted += 1
+            lane.last_offset = offset
+            lane.done = (columns["position"][row], columns["part"][row])
+            self._dirty.add(lane.number)
+        return []
+
+    def _send_lane(self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> None:
+        keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
+        size = sum(len(keys[row] or b"") + len(values[row] or b"") for row in rows) + 50 * len(rows)
+        last = rows[-1]
+        lane.handed += len(rows)
+        lane.batches.append(_Batch(lane.handed, size, columns["position"][last], columns["part"][last]))
+        self._bytes += size
+        report = self._reporter(lane)
+        forms = columns.get("header_form")
+        if forms is None:
+            self._send_plain(lane, [(keys[row], values[row], stamps[row]) for row in rows], report)
+            return
+        # Runs of messages with and without headers, so that their order is kept.
+        for plain, run in groupby(rows, lambda row: forms[row] in (None, "none")):
+            if plain:
+                self._send_plain(lane, [(keys[row], values[row], stamps[row]) for row in run], report)
+            else:
+                self._send_with_headers(lane, columns, list(run), report)
+
+    def _send_plain(self, lane: _Lane, messages: list[tuple[Any, Any, int]], report: Any) -> None:
+        made = [{"key": key, "value": value, "timestamp": stamp} for key, value, stamp in messages]
+        count = self._producer.produce_batch(lane.topic, made, partition=lane.partition, on_delivery=report)
+        if count < len(made):
+            error = next(one["_error"] for one in made if "_error" in one)
+            # Nothing behind the first that was not taken may stay.
+            self._producer.purge()
+            raise self._refusal(error, lane.topic, None)
+
+    def _send_with_headers(
+        self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int], report: Any
+    ) -> None:
+        produce = self._producer.produce
+        said = [columns[name] for name in ("header_form", "lsn", "ordinal", "op", "xid", "session")]
+        keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
+        raw = columns.get("headers")
+        for row in rows:
+            value = values[row]
+            form, lsn, ordinal, op, xid, session = (column[row] for column in said)
+            headers: Any = sent_headers(form, lsn, ordinal, op, xid, session, tombstone=value is None)
+            if raw is not None and raw[row]:
+                headers = [(one["key"], one["value"]) for one in raw[row]]
+            try:
+                # By position, which costs half of what keywords do.
+                produce(lane.topic, value, keys[row], lane.partition, report, None, stamps[row], headers)
+            except (KafkaException, BufferError) as error:
+                self._producer.purge()
+                cause = (
+                    error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
+                )
+                raise self._refusal(cause, lane.topic, value) from error
+
+    # -- what became of it ---------------------------------------------------------------------------------
+
+    def _reporter(self, lane: _Lane) -> Any:
+        batches = lane.batches
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is not None or lane.is_broken:
+                # What is acknowledged behind a refused message does not count: a lane has no holes.
+                lane.is_broken = True
+                self._refuse(error, lane.topic, message)
+                return
+            lane.acknowledged += 1
+            if lane.acknowledged >= batches[0].until:
+                _, size, position, part = batches.popleft()
+                self._bytes -= size
+                lane.noted = lane.acknowledged + lane.found
+                lane.done, lane.last_offset = (position, part), message.offset() or 0
+                self._dirty.add(lane.number)
+
+        return report
+
+    def _refuse(self, error: KafkaError | None, topic: str, message: Message) -> None:
+        if error is not None and self._failed is None:
+            self._failed = self._refusal(error, topic, message.value())
+
+    def _poll(self, seconds: float) -> None:
+        self._producer.poll(seconds)
+        if self._heard.error is not None and self._heard.is_refusal:
+            self._failed = plain_kafka_error(self._heard.error, self._work.client)
+        if self._failed is not None:
+            self._producer.purge()
+            # What is durable counts, whatever came behind it.
+            self._dirty.update(self._lanes)
+            self._ask(0)
+            raise self._failed
+        if time.monotonic() - self._reported >= _REPORT_SECONDS:
+            self._ask(0)
+
+    def _refusal(self, error: KafkaError, topic: str, value: bytes | None) -> BwtuiError:
+        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+            size = f" of {len(value)} bytes" if value else " as large as one of these"
+            return RefusedError(
+                f"topic {topic} takes no message{size}",
+                f"raise max.message.bytes of topic {topic}, and run the replay again: it goes on there",
+            )
+        timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
+        heard = self._heard.error if timed_out and self._heard.error else error
+        return plain_kafka_error(heard, self._work.client, topic)

@@ -1,0 +1,279 @@
+"""The steps of a replay, from a sealed recording on: what there is to send, and where it goes."""
+
+import time
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from bwtui.errors import RefusedError, UsageError
+from bwtui.pipeline.kafka_offsets import partitions, pin
+from bwtui.pipeline.replay_delivery import Delivery
+from bwtui.pipeline.replay_job import Job, Outcome, Plan, TopicPlan, Watch
+from bwtui.pipeline.replay_missing import Missing
+from bwtui.pipeline.replay_plan import Count, Survey, columns, count, selected, sendable, survey
+from bwtui.pipeline.replay_progress import Progress, ProgressFile
+from bwtui.pipeline.replay_rows import Route, number_lanes
+from bwtui.pipeline.replay_schemas import SchemaMap, find_ids, register, used_schemas
+from bwtui.pipeline.replay_target import held, target_topic
+from bwtui.recording.sealed import Sealed
+from bwtui.recording.selection import Selection
+
+_TOPIC_SECONDS = 30.0
+
+
+class Control(Protocol):
+    """What the steps need of `bwtui.pipeline.replay.Replay`."""
+
+    watch: Watch
+
+    def phase(self, name: str) -> None:
+        """Tell what is being done now. Raises Interrupted when it was cancelled."""
+
+    def is_cancelled(self) -> bool:
+        """Whether to stop."""
+
+
+class Steps:
+    """The steps of a run, from a sealed recording on."""
+
+    def __init__(
+        self,
+        job: Job,
+        replay: Control,
+        spark: SparkSession,
+        sealed: Sealed,
+        cluster: str,
+        topics: dict[str, int],
+        missing: Missing | None,
+    ) -> None:
+        self._job = job
+        self._watch = replay.watch
+        self._replay = replay
+        self._spark = spark
+        self._sealed = sealed
+        self._topics = topics
+        self._missing = missing
+        self._file = ProgressFile(job.state, self._what(cluster))
+
+    def _what(self, cluster: str) -> dict[str, Any]:
+        selection, options = self._job.selection, self._job.options
+        return {
+            "recording": self._sealed.manifest.recording,
+            "cluster": cluster,
+            "prefix": options.prefix,
+            "keep_ids": options.keep_ids,
+            "where": str(selection.query) if selection.query is not None else None,
+            "table": selection.table.pattern if selection.table is not None else None,
+            "lsn": [selection.from_lsn, selection.to_lsn],
+            "time": [selection.from_time, selection.to_time],
+            "with_repeats": selection.with_repeats,
+            "missing": self._missing.digest if self._missing is not None else None,
+        }
+
+    def run(self) -> Outcome:
+        """Plan, ask, and send."""
+        if self._job.options.dry_run:
+            return self._run()
+        with self._file.locked():
+            return self._run()
+
+    def _run(self) -> Outcome:
+        earlier = None if self._job.options.restart else self._file.load()
+        if earlier is not None and earlier.is_finished:
+            if self._missing is not None:
+                raise RefusedError(
+                    "what this report found missing was replayed already",
+                    "verify again and give the new report, or give --restart",
+                )
+            earlier = None
+        self._phase("looking what there is to send")
+        rows = selected(self._spark, self._sealed, self._job.selection)
+        plan, rows = self._plan(rows, earlier)
+        if self._job.options.dry_run:
+            self._look_ahead(plan, rows)
+            return Outcome(plan, "planned")
+        if not plan.messages:
+            raise UsageError("there is no message to send", "check --where, --table and the range")
+        if earlier is None:
+            self._watch.confirm(plan)
+        self._phase("preparing topics and schemas")
+        routes = self._routes(plan, earlier, self._prepare(plan))
+        surveys = self._place(plan, rows, routes, earlier)
+        self._phase("sending")
+        progress = earlier or Progress(self._file.what)
+        delivery = Delivery(self._job, self._replay, self._spark, self._file, progress)
+        return delivery.run(plan, rows, routes, surveys, self._missing is not None)
+
+    def _phase(self, name: str) -> None:
+        self._replay.phase(name)
+
+    # -- what there is to do -------------------------------------------------------------------------------
+
+    def _plan(self, rows: DataFrame, earlier: Progress | None) -> tuple[Plan, DataFrame]:
+        """Return the plan, and the rows in the form in which they are placed."""
+        job = self._job
+        told = None
+        if self._missing is not None:
+            # What is missing is told one by one, so a repeat may be among it.
+            every = selected(self._spark, self._sealed, Selection()).where("state <> 'refused'")
+            starts = {place: lane.start for place, lane in earlier.lanes.items()} if earlier else None
+            target = job.target.client
+            self._missing.look(every, rows.where("state <> 'refused'"), target, self._topics, starts)
+            counted, told = self._missing.count(), self._missing.told()
+            chosen = self._missing.rows()
+        else:
+            counted = count(rows, job.selection)
+            chosen = columns(rows.where(sendable(job.selection)), with_headers=counted.with_headers)
+        prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
+        names = {one: target_topic(one, prefix, job.options.prefix) for one in sorted(counted.topics)}
+        if len(set(names.values())) < len(names):
+            raise UsageError("two recorded topics would become one", "choose another --topic-prefix")
+        plan = Plan(counted, missing=told)
+        for recorded, topic in names.items():
+            one = counted.topics[recorded]
+            has_keys = one.without_key < one.messages
+            plan.topics.append(
+                TopicPlan(recorded, topic, one.messages, one.bytes, topic in self._topics, has_keys)
+            )
+        plan.schemas = self._schemas(counted, names)
+        if earlier is not None:
+            plan.is_resumed, plan.resumed = True, earlier.sent
+        self._look_at_topics(plan)
+        return plan, chosen
+
+    def _schemas(self, counted: Count, names: dict[str, str]) -> SchemaMap:
+        used = {}
+        for recorded, one in counted.topics.items():
+            used[recorded, "key"], used[recorded, "value"] = one.key_ids, one.value_ids
+        schemas = used_schemas(self._sealed, names, used)
+        registry = self._job.target.registry
+        if schemas.uses and registry is None:
+            raise UsageError("the messages refer to a schema registry's ids", "name the registry with -r")
+        if schemas.uses and registry is not None:
+            registry.check()
+            same = [recorded for recorded, topic in names.items() if recorded == topic]
+            keep = self._job.options.keep_ids or self._missing is not None
+            find_ids(schemas, registry, same, keep=keep)
+        return schemas
+
+    def _look_at_topics(self, plan: Plan) -> None:
+        windows = {}
+        for topic in plan.topics:
+            one = plan.count.topics[topic.recorded]
+            if topic.exists:
+                windows[topic.topic] = (one.first_stamp, one.last_stamp)
+        pinned = pin(self._job.target.client, windows)
+        found = held(self._job.target.client, pinned, windows)
+        for topic in plan.topics:
+            topic.held = found.get(topic.topic, {})
+
+    def _look_ahead(self, plan: Plan, rows: DataFrame) -> None:
+        """Say by partition what would go where, as far as topics and ids are there already."""
+        ready = [
+            one
+            for one in plan.topics
+            if one.exists
+            and not any(use.is_new for use in plan.schemas.uses if use.recorded_topic == one.recorded)
+        ]
+        if ready:
+            names = ", ".join(f"'{one.recorded}'" for one in ready)
+            routes = self._make_routes(plan, ready, self._topics)
+            self._choose_places(plan, ready, rows.where(f"topic in ({names})"), routes)
+
+    # -- where it goes -------------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan) -> dict[str, int]:
+        """Register schemas and make topics; return how many partitions each topic has."""
+        target = self._job.target
+        if plan.schemas.new and target.registry is not None:
+            register(plan.schemas, target.registry)
+        new = [topic for topic in plan.topics if not topic.exists]
+        for topic in new:
+            target.make_topic(topic.topic, topic.has_keys)
+        deadline = time.monotonic() + _TOPIC_SECONDS
+        found = self._topics
+        while any(topic.topic not in found for topic in plan.topics):
+            if time.monotonic() > deadline:
+                raise RefusedError(f"topic {new[0].topic} was made, and is not there", "look at the broker")
+            _, found = partitions(target.client)
+        return found
+
+    def _routes(self, plan: Plan, earlier: Progress | None, found: dict[str, int]) -> list[Route]:
+        routes = self._make_routes(plan, plan.topics, found)
+        for route in routes if earlier is not None else ():
+            assert earlier is not None
+            known = earlier.routes.get(route.recorded)
+            if known is not None and known[:2] != [route.topic, route.partitions]:
+                raise RefusedError(
+                    f"topic {route.topic} has {route.partitions} partitions now, and had {known[1]} when "
+                    "this replay began: keys would change their places",
+                    "give --restart to begin anew",
+                )
+            route.keeps_partitions = bool(known and known[2])
+        return routes
+
+    def _make_routes(self, plan: Plan, topics: list[TopicPlan], found: dict[str, int]) -> list[Route]:
+        routes = [
+            Route(
+                topic.recorded,
+                topic.topic,
+                found[topic.topic],
+                plan.schemas.ids(topic.recorded, "key"),
+                plan.schemas.ids(topic.recorded, "value"),
+                hash=self._job.target.hash,
+                keeps_partitions=self._missing is not None,
+            )
+            for topic in topics
+        ]
+        number_lanes(routes)
+        return routes
+
+    def _place(
+        self, plan: Plan, rows: DataFrame, routes: list[Route], earlier: Progress | None
+    ) -> list[Survey]:
+        self._phase("looking where it goes")
+        if earlier is None:
+            return self._choose_places(plan, plan.topics, rows, routes)
+        found = survey(rows, routes)
+        for topic, one in zip(plan.topics, found, strict=True):
+            topic.partitions = one.messages
+        return found
+
+    def _choose_places(
+        self, plan: Plan, topics: list[TopicPlan], rows: DataFrame, routes: list[Route]
+    ) -> list[Survey]:
+        """Let keys decide where that is what was recorded, or where the recorded partitions can't be kept."""
+        found = survey(rows, routes)
+        kept = []
+        for number, (topic, route) in enumerate(zip(topics, routes, strict=True)):
+            topic.partitions = found[number].messages
+            if not found[number].moved:
+                continue
+            if self._can_keep(plan, route, rows):
+                route.keeps_partitions = True
+                topic.placement = "recorded"
+                kept.append(number)
+            else:
+                plan.notes.append(
+                    f"{found[number].moved:,} messages of {route.recorded} go into other partitions of "
+                    f"{route.topic} than they were recorded in, for its keys' bytes or partitions are others"
+                )
+        if kept:
+            found = survey(rows, routes)
+            for topic, one in zip(topics, found, strict=True):
+                topic.partitions = one.messages
+        return found
+
+    def _can_keep(self, plan: Plan, route: Route, rows: DataFrame) -> bool:
+        one = plan.count.topics[route.recorded]
+        if self._missing is not None or one.unplaced or plan.schemas.changes_keys(route.recorded):
+            return False
+        if max(one.partitions) >= route.partitions:
+            return False
+        # A key that was in two partitions can't be kept in order where it was.
+        keys = rows.where("key is not null").where(rows["topic"] == route.recorded).groupBy("key")
+        spread = keys.agg(sql.min("recorded").alias("low"), sql.max("recorded").alias("high")).where(
+            "low <> high"
+        )
+        return not spread.limit(1).collect()

@@ -1,0 +1,101 @@
+"""The Kafka that a replay writes into: names of topics, and what they hold of the window already."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from bwtui.errors import UsageError
+from bwtui.pipeline.kafka_client import REQUEST_SECONDS, Config, bad_setting, log, plain_kafka_error
+from bwtui.pipeline.kafka_offsets import Pinned
+from bwtui.pipeline.replay_rows import Hash
+from bwtui.pipeline.replay_schemas import RegistryClient
+
+_LONGEST = 249
+_HASHES: Mapping[str, Hash] = {
+    "murmur2": "murmur2",
+    "murmur2_random": "murmur2",
+    "consistent": "crc32",
+    "consistent_random": "crc32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a replay writes."""
+
+    #: What every client needs: brokers and security.
+    client: Mapping[str, Any] = field(repr=False)
+    producer: Mapping[str, Any] = field(repr=False)
+    #: Makes a topic if it is missing; told its name and whether its messages have keys.
+    make_topic: Callable[[str, bool], None]
+    registry: RegistryClient | None = None
+
+    @property
+    def hash(self) -> Hash:
+        """How a key is turned into a number. Raises UsageError."""
+        name = str(self.producer.get("partitioner", "murmur2_random"))
+        if name not in _HASHES:
+            raise UsageError(
+                f"a replay can't place keys by the partitioner {name}", f"use one of {', '.join(_HASHES)}"
+            )
+        return _HASHES[name]
+
+
+def target_topic(recorded: str, recorded_prefix: str, prefix: str | None) -> str:
+    """Return the name under ``prefix``, which stands in the recorded one's place; None: as recorded.
+
+    Raises UsageError for a name that Kafka does not take.
+    """
+    if prefix is None:
+        return recorded
+    bare = recorded.removeprefix(f"{recorded_prefix}.") if recorded_prefix else recorded
+    name = f"{prefix}.{bare}" if prefix else bare
+    if len(name) > _LONGEST or name.startswith("__"):
+        raise UsageError(f"{name} can't be a topic", "choose another --topic-prefix")
+    return name
+
+
+def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]]) -> dict[str, dict[int, int]]:
+    """Return, by topic and partition, how many messages may be of the window already.
+
+    ``windows`` has the first and the last millisecond that will be written into each topic. What counts are
+    the offsets from the first message of that time or later up to the first that is later than all of it. A
+    topic whose times are the broker's counts whole.
+    """
+    places = [place for place, (low, high) in pinned.offsets.items() if place[0] in windows and high > low]
+    first = _offsets(config, {place: windows[place[0]][0] for place in places})
+    behind = _offsets(config, {place: windows[place[0]][1] + 1 for place in places})
+    found: dict[str, dict[int, int]] = {}
+    for topic, partition in places:
+        low, high = pinned.offsets[topic, partition]
+        settings = pinned.topics[topic].settings or {}
+        start, end = first[topic, partition], behind[topic, partition]
+        if settings.get("message.timestamp.type") == "LogAppendTime":
+            start, end = low, high
+        start, end = (high if start < 0 else start), (high if end < 0 else end)
+        if end > start:
+            found.setdefault(topic, {})[partition] = end - start
+    return found
+
+
+def _offsets(config: Config, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Return the first offset at each time or later, -1 where there is none."""
+    if not times:
+        return {}
+    settings = {**config, "group.id": "bwtui-unused", "enable.auto.commit": False}
+    try:
+        consumer = Consumer(settings, logger=log)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise bad_setting(error) from error
+    try:
+        asked = [TopicPartition(*place, time) for place, time in times.items()]
+        return {
+            (at.topic, at.partition): at.offset
+            for at in consumer.offsets_for_times(asked, timeout=REQUEST_SECONDS)
+        }
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config) from error
+    finally:
+        consumer.close()
