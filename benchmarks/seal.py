@@ -109,18 +109,17 @@ def _part(recording: Path, folder: Path, changes: int) -> Path:
 def _seal(folder: Path) -> dict[str, object]:
     process = subprocess.Popen([*BWTUI, "recording", "seal", str(folder), "--json"], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    with _peak(process.pid) as peak, process.stdout as output:
+    with _watched(process.pid) as (peak, cpu), process.stdout as output:
         begin = time.monotonic()
         told = json.loads(output.read())
+        process.wait()
         whole = time.monotonic() - begin
-        _, code, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(code)
-    cpu = usage.ru_utime + usage.ru_stime
     return {
         "changes": told["changes"],
         "seconds": round(whole, 1),
         "changes_per_second": round(told["changes"] / whole),
-        "cpu_us_per_change": round(cpu / told["changes"] * 1e6, 2),
+        "cpu_us_per_change": round(sum(cpu.values()) / told["changes"] * 1e6, 2),
+        "cpu_seconds_java": sum(seconds for (_, name), seconds in cpu.items() if name == "java"),
         "parquet_bytes_per_change": round(told["bytes"] / told["changes"], 1),
         "peak_mb": {name: round(number / 1024) for name, number in peak.items()},
         "load": os.getloadavg()[0],
@@ -128,42 +127,47 @@ def _seal(folder: Path) -> dict[str, object]:
 
 
 @contextmanager
-def _peak(root: int) -> Iterator[dict[str, int]]:
-    """Watch resident memory in kB: of all processes below ``root``, of Java, and of the largest Python."""
+def _watched(root: int) -> Iterator[tuple[dict[str, int], dict[tuple[int, str], int]]]:
+    """Watch all processes below ``root``: peaks of resident memory in kB, and CPU seconds of each.
+
+    Spark's Python workers are nobody's children at the end, so the kernel adds their CPU to nobody's.
+    """
     peak = {"all": 0, "java": 0, "python": 0}
+    cpu: dict[tuple[int, str], int] = {}
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(0.1):
-            found = list(_resident(root))
+            found = list(_below(root))
+            cpu.update({(pid, name): seconds for pid, name, _, seconds in found})
             for name, number in (
-                ("all", sum(size for _, size in found)),
-                ("java", max((size for name, size in found if name == "java"), default=0)),
-                ("python", max((size for name, size in found if name != "java"), default=0)),
+                ("all", sum(size for _, _, size, _ in found)),
+                ("java", max((size for _, name, size, _ in found if name == "java"), default=0)),
+                ("python", max((size for _, name, size, _ in found if name != "java"), default=0)),
             ):
                 peak[name] = max(peak[name], number)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
     try:
-        yield peak
+        yield peak, cpu
     finally:
         ended.set()
         thread.join()
 
 
-def _resident(root: int) -> Iterator[tuple[str, int]]:
-    listed = subprocess.run(
-        ["ps", "-eo", "pid=,ppid=,rss=,comm="], capture_output=True, text=True, check=True
-    )
-    rows = [line.split(None, 3) for line in listed.stdout.splitlines()]
+def _below(root: int) -> Iterator[tuple[int, str, int, int]]:
+    """Yield number, name, resident kB and CPU seconds of each process."""
+    command = ["ps", "-eo", "pid=,ppid=,rss=,cputimes=,comm="]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = [line.split(None, 4) for line in listed.stdout.splitlines()]
     below = {root}
-    for pid, parent, _, _ in rows:
+    for pid, parent, *_ in rows:
         if int(parent) in below:
             below.add(int(pid))
-    for pid, _, size, name in rows:
+    for pid, _, size, seconds, name in rows:
         if int(pid) in below:
-            yield name.strip(), int(size)
+            yield int(pid), name.strip(), int(size), int(seconds)
 
 
 if __name__ == "__main__":
