@@ -18,6 +18,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.serializers import UTF8Deserializer, read_int
 
 from bwtui.errors import BwtuiError
+from bwtui.pipeline.class_archive import ClassArchive
 from bwtui.pipeline.environment import environment
 
 _HOME = Path(pyspark.__file__).parent
@@ -52,6 +53,7 @@ class Jvm:
         self, java: Path, folder: Path, memory: str, settings: Sequence[tuple[str, str]], *, loopback: bool
     ) -> None:
         """Start it and wait until it listens. Raises BwtuiError when it does not start."""
+        self._archive = ClassArchive(java)
         self.log = folder / "spark.log"
         self._place = folder / "gateway"
         (folder / "log4j2.properties").write_text(_LOG4J)
@@ -60,7 +62,7 @@ class Jvm:
         extra |= {"SPARK_LOCAL_IP": "127.0.0.1"} if loopback else {}
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                _command(java, folder, memory, settings),
+                _command([str(java), *self._archive.options()], folder, memory, settings),
                 env=os.environ | extra,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -83,12 +85,14 @@ class Jvm:
             self.gateway.shutdown()
         self._let_go()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(_END_SECONDS)
+            self.process.wait(_END_SECONDS + self._archive.exit_seconds)
+            self._archive.keep()
         self.kill()
 
     def kill(self) -> None:
         """End the process now. Its Python workers end with it: they read from it."""
         self._let_go()
+        self._archive.forget()
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
             if self.process.poll() is not None:
                 return
@@ -141,9 +145,9 @@ def java_options() -> list[str]:
     ]
 
 
-def _command(java: Path, folder: Path, memory: str, settings: Sequence[tuple[str, str]]) -> list[str]:
+def _command(java: list[str], folder: Path, memory: str, settings: Sequence[tuple[str, str]]) -> list[str]:
     return [
-        str(java),
+        *java,
         f"-Xmx{memory}",
         # Of the collectors the one with the least work for a small heap: it starts a second sooner than G1.
         "-XX:+UseParallelGC",

@@ -1,6 +1,7 @@
 """The source and the sink on a standalone cluster do what they do on one machine."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.kafka_source import read_kafka
+from tests.fix_spark import QUICK
 from tests.pipeline.cluster import spark_cluster
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import Transactions, produce
@@ -28,13 +30,14 @@ from bwtui.pipeline.kafka_source import read_kafka
 from bwtui.pipeline.session import WRITE_ONCE, spark_session
 master, broker, source, copy, digest = sys.argv[1:]
 config = {"bootstrap.servers": broker}
+settings = {**WRITE_ONCE, "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 def places(batches):
     import pyarrow, bwtui.pipeline.kafka_scan as module
     for batch in batches:
         yield pyarrow.RecordBatch.from_pydict({"place": [module.__file__]})
 
-with spark_session(master, "cluster", memory="512m", config=WRITE_ONCE) as spark:
+with spark_session(master, "cluster", memory="512m", config=settings) as spark:
     rows = read_kafka(spark, config, pin(config, [source]).offsets, split_sizes=(100, 100))
     found = rows.selectExpr("count(*) rows", digest).first().asDict()
     found["module"] = spark.range(1).mapInArrow(places, "place string").first().place
@@ -64,6 +67,7 @@ def test_a_cluster_reads_and_writes_the_same(
     with spark_cluster(tmp_path) as master:
         ended = subprocess.run(
             [sys.executable, "-c", DRIVER, master, config["bootstrap.servers"], source, copy, DIGEST],
+            env=os.environ | QUICK,
             capture_output=True,
             text=True,
             timeout=150,

@@ -14,6 +14,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.pipeline import java
 from bwtui.pipeline.failure import TaskFailed, plain
 from bwtui.pipeline.session import package_archive, spark_session
+from tests.fix_spark import QUICK
 from tests.waiting import eventually
 
 #: Two sessions one after the other, in two threads, with a job that fails; then one that is refused.
@@ -74,7 +75,7 @@ def run(script: str, folder: Path, *arguments: str) -> "Iterator[subprocess.Pope
     """Run ``script`` in a process of its own, whose temporary files lie in ``folder``."""
     with subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"TMPDIR": str(folder)},
+        env=os.environ | QUICK | {"TMPDIR": str(folder)},
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
