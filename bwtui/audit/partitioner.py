@@ -1,5 +1,11 @@
 """Where the Java clients' partitioner puts a key: Kafka's MurmurHash2, written from its definition."""
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 _SEED, _M, _MASK = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 
 
@@ -15,3 +21,32 @@ def murmur2(key: bytes) -> int:
         h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
     h = (h ^ h >> 13) * _M & _MASK
     return (h ^ h >> 15) & 0x7FFFFFFF
+
+
+def murmur2_of(keys: pa.Array) -> pa.Array:
+    """Return `murmur2` of many keys at once, null for null: all keys of one length are one matrix."""
+    offsets = np.frombuffer(keys.buffers()[1], np.int32)[keys.offset : keys.offset + len(keys) + 1]
+    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
+    lengths = np.diff(offsets)
+    hashes = np.zeros(len(keys), np.uint32)
+    for length in np.unique(lengths):
+        at = np.flatnonzero(lengths == length)
+        bytes_ = data[offsets[at][:, None] + np.arange(length)]
+        hashes[at] = _of_matrix(bytes_, int(length))
+    return pa.array((hashes & 0x7FFFFFFF).astype(np.int32), mask=keys.is_null().to_numpy(False))
+
+
+def _of_matrix(keys: npt.NDArray[Any], length: int) -> npt.NDArray[np.uint32]:
+    multiplier, shift = np.uint32(_M), np.uint32(24)
+    h = np.full(len(keys), (_SEED ^ length) & _MASK, np.uint32)
+    whole = length & ~3
+    words = np.ascontiguousarray(keys[:, :whole]).view("<u4") if whole else np.empty((len(keys), 0), "<u4")
+    for column in range(whole // 4):
+        k = words[:, column].astype(np.uint32) * multiplier
+        h = (h * multiplier) ^ ((k ^ (k >> shift)) * multiplier)
+    for index in range(whole, length):
+        h ^= keys[:, index].astype(np.uint32) << np.uint32(8 * (index - whole))
+    if length > whole:
+        h *= multiplier
+    h = (h ^ (h >> np.uint32(13))) * multiplier
+    return h ^ (h >> np.uint32(15))

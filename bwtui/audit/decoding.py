@@ -1,0 +1,81 @@
+"""Reads messages by fastavro under the schema that they name, apart from everything that wrote them."""
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+
+#: Confluent's wire format: a zero byte, and the schema's id.
+_HEAD = 5
+
+#: Id → schema's text, for ids that the recording does not know; None when the registry does not either.
+AskRegistry = Callable[[int], str | None]
+
+
+class Undecodable(ValueError):
+    """The bytes are not what their schema says, or no schema is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSchema:
+    """A schema, and what it says of PostgreSQL."""
+
+    parsed: Any
+    #: Avro field → (column, PostgreSQL's type or "").
+    columns: Mapping[str, tuple[str, str]]
+
+
+class Schemas:
+    """The schemas by id."""
+
+    def __init__(self, texts: Mapping[int, str], ask: AskRegistry = lambda _: None) -> None:
+        self._texts = dict(texts)
+        self._ask = ask
+        self._parsed: dict[int, RowSchema | None] = {}
+
+    def get(self, number: int) -> RowSchema:
+        """Return the schema of an id. Raises Undecodable."""
+        if number not in self._parsed:
+            text = self._texts.get(number) or self._ask(number)
+            self._parsed[number] = None if text is None else _parse(text)
+        found = self._parsed[number]
+        if found is None:
+            raise Undecodable(f"no schema has the id {number}")
+        return found
+
+    def decode(self, data: bytes) -> tuple[RowSchema, dict[str, Any]]:
+        """Return a message's schema and its row, all bytes of which it must use. Raises Undecodable."""
+        number = schema_id(data)
+        if number is None:
+            raise Undecodable("it does not begin as Confluent's wire format does")
+        schema = self.get(number)
+        stream = io.BytesIO(data)
+        stream.seek(_HEAD)
+        try:
+            row = fastavro.schemaless_reader(stream, schema.parsed, None)
+        except Exception as error:
+            raise Undecodable("it can't be decoded under its schema") from error
+        if stream.tell() != len(data) or not isinstance(row, dict):
+            raise Undecodable("bytes are left behind its end")
+        return schema, row
+
+
+def schema_id(data: bytes | None) -> int | None:
+    """Return the id that a message's key or value begins with, or None."""
+    if data is None or len(data) < _HEAD or data[0] != 0:
+        return None
+    return int.from_bytes(data[1:_HEAD], "big")
+
+
+def _parse(text: str) -> RowSchema | None:
+    try:
+        told = json.loads(text)
+        parsed = fastavro.parse_schema(told)
+    except Exception:
+        return None
+    fields = told.get("fields", []) if isinstance(told, dict) else []
+    names = {one["name"]: (one.get("pgName", one["name"]), one.get("pgType", "")) for one in fields}
+    return RowSchema(parsed, names)

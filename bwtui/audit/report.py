@@ -1,0 +1,214 @@
+"""What an audit has to say: counts, balance and findings, out of the tables that the core has filled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+from bwtui.audit.classes import ACTUAL, ANOMALIES, CLASSES, EXPECTED, UNDECIDED, Verdict, verdict_of
+from bwtui.audit.core import Window, classes_of, one, statements
+from bwtui.lsn import format_lsn
+
+#: So many findings of a class are told one by one, unless another number is asked for.
+SAMPLES = 1_000
+
+
+@dataclass(slots=True)
+class Finding:
+    """One thing that is wrong, and where."""
+
+    name: str
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    lsn: int | None = None
+    ordinal: int | None = None
+    #: The change's number in the recording, and the message's within the change.
+    position: int | None = None
+    part: int | None = None
+    table: str | None = None
+    operation: str | None = None
+    hop: str = ""
+    note: str | None = None
+    key: Any = None
+    fields: list[dict[str, Any]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as the command line writes it."""
+        return {
+            "class": self.name,
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "lsn": None if self.lsn is None else format_lsn(self.lsn),
+            "ordinal": self.ordinal,
+            "position": self.position,
+            "part": self.part,
+            "table": self.table,
+            "operation": self.operation,
+            "key": self.key,
+            "fields": self.fields,
+            "hop": self.hop,
+            "note": self.note,
+        }
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything that is told of an audit."""
+
+    verdict: Verdict
+    window: dict[str, Any]
+    expected: int
+    actual: int
+    balance: dict[str, dict[str, int]]
+    classes: dict[str, int]
+    #: Changes that made no message, by reason.
+    without: dict[str, int]
+    findings: list[Finding]
+    #: Class → how many findings there are, told or not.
+    found: dict[str, int]
+    by_topic: list[dict[str, Any]]
+    by_time: list[dict[str, Any]]
+    notes: list[str] = field(default_factory=list)
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """0 clean, 1 anomalies, 3 indeterminate."""
+        return {"clean": 0, "anomalies": 1, "indeterminate": 3}[self.verdict]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ``verify --json`` writes it."""
+        return {
+            "verdict": self.verdict,
+            "window": self.window,
+            "expected": self.expected,
+            "actual": self.actual,
+            "balance": self.balance,
+            "classes": self.classes,
+            "without_message": self.without,
+            "findings": [one.to_json() for one in self.findings],
+            "findings_total": self.found,
+            "topics": self.by_topic,
+            "times": self.by_time,
+            "notes": self.notes,
+            **self.details,
+        }
+
+
+def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int = SAMPLES) -> Report:
+    """Read the core's tables."""
+    for statement in statements("99_findings"):
+        connection.execute(statement)
+    expected = classes_of(connection, "expected_classes")
+    actual = classes_of(connection, "actual_classes")
+    counts = _counts(connection, expected, actual)
+    found = dict(connection.execute("select class, count(*) from finding group by class").fetchall())
+    return Report(
+        verdict=verdict_of(counts),
+        window=_window(window),
+        expected=sum(expected.values()),
+        actual=sum(actual.values()),
+        balance={
+            "expected": {name: expected.get(name, 0) for name in EXPECTED},
+            "actual": {name: actual.get(name, 0) for name in ACTUAL},
+        },
+        classes=counts,
+        without=dict(
+            connection.execute(
+                "select without, count(*) from e where without is not null group by without order by without"
+            ).fetchall()
+        ),
+        findings=_findings(connection, samples),
+        found=found,
+        by_topic=_by_topic(connection),
+        by_time=_by_time(connection, window),
+    )
+
+
+def _counts(
+    connection: duckdb.DuckDBPyConnection, expected: Mapping[str, int], actual: Mapping[str, int]
+) -> dict[str, int]:
+    beside = {
+        "reordered": "select count(*) from late",
+        "regressed": "select count(*) from latest_wrong where class = 'regressed'",
+        "resurrected": "select count(*) from latest_wrong where class = 'resurrected'",
+        "torn_transaction": "select count(*) from torn",
+        "interleaved_sessions": "select count(*) from interleaved",
+        "offset_gap": "select count(*) from offset_gap",
+        "equivalent": "select count(*) from hit where how = 'equivalent'",
+        "moved": "select count(*) from hit where how = 'moved'",
+        "aborted": "select coalesce(sum(o_end - o), 0)::bigint from hole where kind = 'aborted'",
+    }
+    counts = {name: max(expected.get(name, 0), actual.get(name, 0)) for name in CLASSES}
+    return counts | {name: one(connection, sql) for name, sql in beside.items()}
+
+
+def _window(window: Window) -> dict[str, Any]:
+    return {
+        "first_lsn": format_lsn(window.first_lsn),
+        "last_lsn": format_lsn(window.last_lsn),
+        "confirmed_lsn": format_lsn(window.confirmed),
+        "first_received_us": window.first_received_us,
+        "last_commit_us": window.last_commit_us,
+        "now_ms": window.now_ms,
+    }
+
+
+_FINDINGS = """
+select f.class, topic.topic, f.p, f.o, coalesce(e.lsn, x.lsn), coalesce(e.ordinal, x.ordinal),
+       e.id // 4096, e.part, i."schema" || '.' || i."table", e.op, f.hop, f.note
+  from (select * from finding
+        qualify row_number() over (partition by class order by id nulls last, t, p, o) <= ?) as f
+  left join topic on topic.t = f.t
+  left join e on e.id = f.id
+  left join expected_in i on i.id = f.id
+  left join extra_class x on x.t = f.t and x.p = f.p and x.o = f.o and f.id is null
+ order by e.id nulls last, topic.topic, f.p, f.o
+"""
+
+
+def _findings(connection: duckdb.DuckDBPyConnection, samples: int) -> list[Finding]:
+    order = {name: at for at, name in enumerate((*ANOMALIES, UNDECIDED))}
+    rows = connection.execute(_FINDINGS, [samples]).fetchall()
+    return sorted((Finding(*row) for row in rows), key=lambda finding: order.get(finding.name, 99))
+
+
+def _by_topic(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
+    """Return for each partition how many messages and records there are, and of which classes."""
+    rows = connection.execute("""
+        with sent as (select t, p, count(*) as n from e where t is not null and p is not null group by t, p),
+             odd as (select t, p, map_from_entries(list((class, n) order by class)) as classes
+                       from (select t, p, class, count(*) as n from finding where t is not null group by all)
+                      group by t, p)
+        select topic.topic, part.p, part.low, part.high, coalesce(sent.n, 0), coalesce(records.n, 0),
+               odd.classes
+          from part join topic using (t) left join sent using (t, p) left join records using (t, p)
+          left join odd using (t, p)
+         order by topic.topic, part.p""").fetchall()
+    names = ("topic", "partition", "low", "high", "messages", "records", "classes")
+    return [dict(zip(names, (*row[:6], row[6] or {}), strict=True)) for row in rows]
+
+
+def _by_time(
+    connection: duckdb.DuckDBPyConnection, window: Window, buckets: int = 60
+) -> list[dict[str, Any]]:
+    """Return the messages by time of commit, and the findings among them."""
+    width = max(1, (window.last_commit_us - window.first_received_us) // buckets + 1)
+    rows = connection.execute(
+        """
+        with odd as (select id, class from finding where id is not null)
+        select greatest((e.commit_us - ?) // ?, 0) as bucket, count(distinct e.id), odd.class, count(odd.id)
+          from e left join odd using (id) group by bucket, odd.class order by bucket""",
+        [window.first_received_us, width],
+    ).fetchall()
+    found: dict[int, dict[str, Any]] = {}
+    for bucket, messages, name, number in rows:
+        start = window.first_received_us + bucket * width
+        entry = found.setdefault(bucket, {"start_us": start, "messages": 0, "classes": {}})
+        entry["messages"] += messages
+        if name:
+            entry["classes"][name] = number
+    return [found[bucket] for bucket in sorted(found)]

@@ -1,0 +1,141 @@
+"""Whether a decoded value says what PostgreSQL's text says: written the other way round than the relay's.
+
+The relay goes from the text to Avro; here the value goes back to PostgreSQL's text (ISO dates in UTC,
+`bytea_output` hex), or both are taken to numbers. Only arrays and hstore have their text taken apart.
+"""
+
+import datetime
+import json
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from bwtui.audit.decoding import RowSchema
+
+ESCAPED = "__escaped"
+#: The entry of ESCAPED that names the columns which were not sent.
+_UNSENT = "unchanged TOAST"
+_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^",{}]+)', re.DOTALL)
+_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)', re.DOTALL)
+
+
+def differing(
+    schema: RowSchema, row: Mapping[str, Any], texts: Mapping[str, str | None], unsent: Sequence[str] = ()
+) -> list[str]:
+    """Return the columns in which a decoded row does not say what PostgreSQL's texts say."""
+    escaped = row.get(ESCAPED) or {}
+    wrong = []
+    seen = set()
+    for field, (column, kind) in schema.columns.items():
+        if field == ESCAPED and field not in texts:
+            continue
+        seen.add(column)
+        if column in unsent and column not in texts:
+            continue
+        if column not in texts:
+            wrong.append(column)
+        elif field in escaped:
+            if row.get(field) is not None or escaped[field] != texts[column]:
+                wrong.append(column)
+        elif not says(row.get(field), texts[column], kind):
+            wrong.append(column)
+    wrong += sorted(set(texts) - seen)
+    known = {*schema.columns, _UNSENT}
+    return wrong + sorted(set(escaped) - known)
+
+
+def says(value: Any, text: str | None, kind: str = "") -> bool:
+    """Whether ``value`` is what PostgreSQL writes as ``text``; ``kind`` is the column's type, if known."""
+    if value is None or text is None:
+        return value is None and text is None
+    if isinstance(value, list):
+        # The one type of PostgreSQL's own whose elements are not separated by commas.
+        parts = list(text[1:-1].split(";")) if kind.startswith("box") else _elements(text)
+        if parts is None or len(parts) != len(value):
+            return False
+        return all(says(one, part, kind.removesuffix("[]")) for one, part in zip(value, parts, strict=True))
+    if isinstance(value, dict):
+        return value == {_plain(key): None if other is None else _plain(other) for key, other in _pairs(text)}
+    if isinstance(value, float):
+        return _same_float(value, text, "real" in kind or "float4" in kind)
+    if isinstance(value, Decimal) and kind.startswith("money"):
+        return format(value, "f") == text.replace("$", "").replace(",", "")
+    return written(value) == text
+
+
+def written(value: Any) -> str | None:
+    """Return a value as PostgreSQL writes it, or None for what Avro never gives."""
+    for kind, write in _WRITTEN:
+        if isinstance(value, kind):
+            text: str = write(value)
+            return text
+    return None
+
+
+def _same_float(value: float, text: str, is_single: bool) -> bool:
+    try:
+        number = float(text)
+    except ValueError:
+        return False
+    if number != number or value != value:
+        return number != number and value != value
+    pack = struct.Struct("<f" if is_single else "<d").pack
+    try:
+        return pack(number) == pack(value)
+    except OverflowError:
+        return False
+
+
+def _timestamp(value: datetime.datetime) -> str:
+    zone = "" if value.tzinfo is None else "+00"
+    moment = value if value.tzinfo is None else value.astimezone(datetime.UTC)
+    return f"{moment.year:04}-{moment:%m-%d} {_time(moment.time())}{zone}"
+
+
+def _time(value: datetime.time) -> str:
+    fraction = f".{value.microsecond:06}".rstrip("0") if value.microsecond else ""
+    return f"{value:%H:%M:%S}{fraction}"
+
+
+# bool before int, and datetime before date, as they are kinds of them.
+_WRITTEN: tuple[tuple[type, Any], ...] = (
+    (str, str),
+    (bool, lambda value: "t" if value else "f"),
+    (int, str),
+    (Decimal, lambda value: format(value, "f")),
+    (bytes, lambda value: "\\x" + value.hex()),
+    (datetime.datetime, _timestamp),
+    (datetime.date, datetime.date.isoformat),
+    (datetime.time, _time),
+    (UUID, str),
+)
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+
+
+def _elements(text: str) -> list[str | None] | None:
+    """Return the elements of a one-dimensional array's text, or None when it is none."""
+    if len(text) < 2 or text[0] != "{" or text[-1] != "}":
+        return None
+    found: list[str | None] = []
+    for match in _ELEMENT.finditer(text, 1, len(text) - 1):
+        quoted, bare = match.groups()
+        if quoted is not None:
+            found.append(_plain(quoted))
+        else:
+            found.append(None if bare == "NULL" else bare)
+    return found
+
+
+def _pairs(text: str) -> list[tuple[str, str | None]]:
+    return [(match[1], match[2]) for match in _PAIR.finditer(text)]
+
+
+def parse_row(text: str | None) -> dict[str, str | None]:
+    """Return the texts of a row as the sealed recording keeps them."""
+    return {} if text is None else json.loads(text)

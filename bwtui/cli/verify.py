@@ -1,0 +1,206 @@
+"""``bwtui verify``: does Kafka hold what a recording says was sent, or a table, or another recording?"""
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bwtui.cli import relay_options
+from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
+
+if TYPE_CHECKING:
+    from bwtui.audit.database import Table
+    from bwtui.audit.report import Report
+    from bwtui.settings import RelaySettings
+
+_EPILOG = """\b
+Examples:
+  bwtui verify recordings/shop -b kafka:9092
+  bwtui verify recordings/shop -b kafka:9092 --json --html report.html
+  bwtui verify before/ after/
+  bwtui verify --database -d service=shop -b kafka:9092 -r http://registry:8081 --table 'public\\.orders'
+
+\b
+docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
+3 indeterminate, 4 a server can't be reached, 6 a damaged recording.
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("recordings", nargs=-1, metavar="[RECORDING [RECORDING]]", type=click.Path(path_type=Path))
+@relay_options.relay_options
+@click.option(
+    "--database", is_flag=True, help="Compare the topics' latest values with the tables, as they are now."
+)
+@click.option(
+    "--deep", is_flag=True, help="Compare every message with what PostgreSQL said, not some 20,000."
+)
+@click.option("--show-values", is_flag=True, help="Show keys and values of rows, which are masked otherwise.")
+@click.option("--findings", metavar="N", type=click.IntRange(0), default=1_000, show_default=True,
+              help="Tell at most N findings of a class one by one.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
+@click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
+@click.option(
+    "--spark-master", metavar="MASTER", default="local[*]", show_default=True, help="Spark's master."
+)
+@click.option("--work-folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False),
+              help="Where digests lie meanwhile; on a cluster all workers must see it.")  # fmt: skip
+def verify(
+    recordings: tuple[Path, ...],
+    database: bool,
+    deep: bool,
+    show_values: bool,
+    findings: int,
+    as_json: bool,
+    html: Path | None,
+    spark_master: str,
+    work_folder: Path | None,
+    **given: Any,
+) -> None:
+    """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
+    _check(recordings, database)
+    settings = relay_options.load(given).settings()
+    with _phases(quiet=as_json) as told:
+        if database:
+            report = _database(settings, told, findings=findings, show_values=show_values)
+        elif len(recordings) == 2:
+            from bwtui.pipeline.verify_recordings import verify_recordings
+
+            report = verify_recordings(*recordings, spark_master=spark_master, samples=findings, told=told)
+        else:
+            from bwtui.pipeline.verify import Options, verify_recording
+
+            options = Options(spark_master, deep, show_values, findings, work_folder)
+            report = verify_recording(recordings[0], _kafka(settings), options, _registry(settings), told)
+    report.details["command"] = _command()
+    _tell(report, as_json, html)
+    raise click.exceptions.Exit(report.exit_code)
+
+
+def _check(recordings: tuple[Path, ...], database: bool) -> None:
+    if database and recordings:
+        raise UsageError("--database takes no recording", "give the recording, or --database")
+    if not database and not recordings:
+        raise UsageError("what is to be verified?", "name a recording, or give --database")
+    if len(recordings) > 2:
+        raise UsageError(f"verify takes two recordings at most, not {len(recordings)}")
+
+
+def _database(settings: "RelaySettings", told: Callable[[str], None], **how: Any) -> "Report":
+    from bwtui.audit.database import Request, verify_database
+
+    request = Request(
+        settings.postgres,
+        settings.slot,
+        _tables(settings),
+        _kafka(settings),
+        how["show_values"],
+        how["findings"],
+    )
+    return verify_database(request, _registry(settings), told)
+
+
+def _tables(settings: "RelaySettings") -> "list[Table]":
+    """Return the tables of the relay's publication, and the topics that they go to."""
+    from bwtui.audit.database import Table
+    from bwtui.encode.names import topic_name
+    from bwtui.source.catalog import TableFilter, list_tables, load_relation
+    from bwtui.source.connection import connect
+    from bwtui.source.publication import existing, published_tables
+
+    chosen = TableFilter(settings)
+    with contextlib.closing(connect(settings.postgres)) as connection:
+        publications = existing(connection, settings.publication_name)
+        if not publications:
+            raise UsageError(
+                f"there is no publication {settings.publication_name}",
+                "name the relay's slot with -s, or its publication with --publication",
+            )
+        known = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
+        found = []
+        for published in published_tables(connection, publications):
+            info = known.get((published.namespace, published.name))
+            if info is None or not chosen(published.namespace, published.name):
+                continue
+            relation = load_relation(connection, info, published.columns)
+            found.append(
+                Table(
+                    published.namespace,
+                    published.name,
+                    topic_name(settings.topic_prefix, published.namespace, published.name),
+                    tuple(column.name for column in relation.columns),
+                    tuple(column.name for column in relation.columns if column.is_key and info.has_key),
+                    published.row_filter,
+                )
+            )
+    return found
+
+
+def _kafka(settings: "RelaySettings") -> dict[str, Any]:
+    from bwtui.sink.config import client_config
+
+    return client_config(settings)
+
+
+def _registry(settings: "RelaySettings") -> Callable[[int], str | None]:
+    """Return what asks the registry for a schema by id, once it is needed."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    def ask(number: int) -> str | None:
+        url = settings.schema_registry
+        try:
+            client = SchemaRegistryClient({"url": url, "timeout": 10, **dict(settings.registry_config)})
+            return client.get_schema(number).schema_str
+        except SchemaRegistryError as error:
+            if error.http_status_code == 404:
+                return None
+            raise ConnectionFailed(f"the schema registry does not give schema {number}: {error}") from error
+        except Exception as error:
+            raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
+
+    return ask
+
+
+@contextlib.contextmanager
+def _phases(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show what is under way on stderr, where that is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("")
+        yield lambda text: progress.update(task, description=text)
+
+
+def _command() -> str:
+    """Return the command that was given; values of -d and -C may be secret."""
+    import shlex
+
+    from bwtui.masking import mask_connection
+
+    return mask_connection("bwtui " + shlex.join(sys.argv[1:]))
+
+
+def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
+    if html is not None:
+        from bwtui.audit.page import page
+
+        try:
+            html.write_text(page(report))
+        except OSError as error:
+            raise BwtuiError(f"{html} can't be written: {error.strerror}") from error
+    if as_json:
+        click.echo(json.dumps(report.to_json(), default=str))
+        return
+    from bwtui.audit.terminal import show
+
+    show(report)

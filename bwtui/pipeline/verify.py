@@ -1,0 +1,286 @@
+"""Does Kafka hold what a recording says was sent? From the folder to the report.
+
+::
+
+    report = verify_recording(Path("recordings/shop"), {"bootstrap.servers": "kafka:9092"})
+    report.exit_code    # 0 clean, 1 anomalies, 3 indeterminate
+"""
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from bwtui.audit import core
+from bwtui.audit.decoding import AskRegistry, Schemas
+from bwtui.audit.report import SAMPLES, Report, collect
+from bwtui.errors import RefusedError, UsageError
+from bwtui.pipeline.kafka_client import Config
+from bwtui.pipeline.kafka_offsets import Pinned, pin
+from bwtui.pipeline.seal import seal
+from bwtui.pipeline.session import LOCAL, spark_session
+from bwtui.pipeline.verify_deep import miscoded
+from bwtui.pipeline.verify_digests import write_actual, write_expected
+from bwtui.pipeline.verify_facts import Facts, read_facts
+from bwtui.pipeline.verify_fields import add_fields
+from bwtui.pipeline.verify_look import KafkaLook, RowReader
+from bwtui.recording.sealed import Sealed, open_sealed
+
+#: Told what is under way.
+OnPhase = Callable[[str], None]
+
+_MEMORY = "1g"
+_DUCKDB_MEMORY = "1500MB"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to verify."""
+
+    spark_master: str = LOCAL
+    #: Compare every message with what PostgreSQL said, not some.
+    deep: bool = False
+    show_values: bool = False
+    samples: int = SAMPLES
+    #: Where digests are kept meanwhile; on a cluster all workers must see it.
+    work_folder: Path | None = None
+
+
+def verify_recording(
+    folder: Path,
+    config: Config,
+    options: Options | None = None,
+    ask: AskRegistry = lambda _: None,
+    told: OnPhase = lambda _: None,
+) -> Report:
+    """Audit the recording in ``folder`` against Kafka.
+
+    Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, `core.Broken`.
+    """
+    options = options or Options()
+    begin = time.monotonic()
+    facts = read_facts(folder)
+    told("starting Spark")
+    with spark_session(options.spark_master, "bwtui verify", memory=_MEMORY) as spark:
+        started = time.monotonic()
+        sealed, notes = _sealed(folder, spark, facts, told)
+        files = sealed.paths("changes")
+        source = sealed.manifest.source
+        with _work(options) as work, _database(work) as connection:
+            told("reading the recording")
+            write_expected(spark, files, work / "expected")
+            _view(connection, "expected_in", work / "expected")
+            _refuse_unsent(connection, folder)
+            pinned = _pin(connection, config, source)
+            told(f"reading Kafka: {pinned.messages:,} offsets")
+            write_actual(spark, config, pinned, work / "actual")
+            _view(connection, "actual_in", work / "actual")
+            texts = _schemas(sealed)
+            told("comparing messages with what PostgreSQL said")
+            messages = core.one(connection, "select count(*) from expected_in where topic is not null")
+            is_json = source.get("output_format") == "json"
+            wrong, compared = miscoded(
+                spark, files, texts, messages, is_json=is_json, everything=options.deep
+            )
+            reader = RowReader(str(source.get("output_format", "avro")), Schemas(texts, ask))
+            topics = sorted(pinned.topics)
+            look = KafkaLook(
+                config, topics, files, reader, _known_ids(connection), _sessions(connection, facts), wrong
+            )
+            told("matching messages and records")
+            window = _inputs(connection, pinned, facts)
+            core.run(connection, window, look)
+            report = collect(connection, window, options.samples)
+            add_fields(report.findings, look, reader, topics, show_values=options.show_values)
+        report.notes = notes + _notes(compared, messages, facts)
+        ended = time.monotonic()
+    report.details = _details(folder, sealed, pinned, compared)
+    report.details["seconds"] = {
+        "spark_start": round(started - begin, 2),
+        "audit": round(ended - started, 2),
+    }
+    return report
+
+
+# -- the recording -------------------------------------------------------------------------------------------
+
+
+def _sealed(folder: Path, spark: Any, facts: Facts, told: OnPhase) -> tuple[Sealed, list[str]]:
+    """Open what was sealed; seal first what was not."""
+    notes = []
+    try:
+        sealed = open_sealed(folder)
+    except UsageError:
+        sealed = None
+    if sealed is None or sealed.behind:
+        told("sealing the recording")
+        outcome = seal(folder, lambda: contextlib.nullcontext(spark))
+        notes.append(f"the recording was sealed first: {outcome.changes:,} changes")
+        sealed = open_sealed(folder)
+    if facts.unfinished:
+        notes.append("the recording's last segment is not finished: what is in it is not audited")
+    return sealed, notes
+
+
+def _schemas(sealed: Sealed) -> dict[int, str]:
+    """Return the texts of the schemas that the recording knows, by id."""
+    files = [str(path) for path in sealed.paths("schemas")]
+    if not files:
+        return {}
+    with duckdb.connect() as connection:
+        rows = connection.execute("select id, schema from read_parquet(?)", [files]).fetchall()
+    return dict(rows)
+
+
+def _refuse_unsent(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
+    row = connection.execute(
+        "select count(*) filter (where topic is not null), count(*) filter (where state = 'unsent') "
+        "from expected_in"
+    ).fetchone()
+    messages, unsent = row or (0, 0)
+    if not messages or unsent == messages:
+        raise RefusedError(
+            f"{folder} was recorded without Kafka: nothing was sent, so there is nothing to verify",
+            "record with 'bwtui connect --record', or compare two recordings: bwtui verify A B",
+        )
+
+
+# -- what the core reads -------------------------------------------------------------------------------------
+
+
+def _pin(connection: duckdb.DuckDBPyConnection, config: Config, source: Mapping[str, Any]) -> Pinned:
+    rows = connection.execute("select distinct topic from expected_in where topic is not null").fetchall()
+    pinned = pin(config, [topic for (topic,) in rows])
+    recorded = source.get("cluster")
+    if recorded and pinned.cluster_id and recorded != pinned.cluster_id:
+        raise RefusedError(
+            f"this is another Kafka cluster ({pinned.cluster_id}) than the recording's ({recorded})",
+            "name the recording's brokers with -b",
+        )
+    return pinned
+
+
+def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts) -> core.Window:
+    """Fill the small inputs, and return the window."""
+    for name in ("topics_in", "partitions_in", "passes_in", "gaps_in"):
+        connection.execute(f"create table {name} ({core.INPUTS[name]})")
+    for name, state in pinned.topics.items():
+        known = state.settings or {}
+        values = [
+            name,
+            state.partitions,
+            state.settings is not None,
+            bool(state.compacts),
+            bool(state.deletes),
+            *(int(known.get(key, default)) for key, default in _NUMBERS.items()),
+            known.get("message.timestamp.type") == "LogAppendTime",
+        ]
+        connection.execute(f"insert into topics_in values ({', '.join('?' * 10)})", values)
+    for (topic, partition), (low, high) in pinned.offsets.items():
+        connection.execute("insert into partitions_in values (?, ?, ?, ?)", [topic, partition, low, high])
+    for number, confirmed in facts.passes.items():
+        connection.execute("insert into passes_in values (?, ?)", [number, confirmed])
+    for number, before in enumerate(facts.gaps):
+        connection.execute("insert into gaps_in values (?, ?)", [number, before])
+    row = connection.execute(
+        "select min(lsn), max(lsn), min(received_us), max(commit_us) from expected_in"
+    ).fetchone()
+    first_lsn, last_lsn, first_received, last_commit = row or (0, 0, 0, 0)
+    return core.Window(
+        first_lsn, last_lsn, facts.confirmed, first_received, last_commit, int(time.time() * 1000)
+    )
+
+
+_NUMBERS = {
+    "retention.ms": -1,
+    "retention.bytes": -1,
+    "min.compaction.lag.ms": 0,
+    "delete.retention.ms": 86_400_000,
+}
+
+
+def _known_ids(connection: duckdb.DuckDBPyConnection) -> dict[str, frozenset[int]]:
+    rows = connection.execute(
+        "select distinct topic, unnest([key_schema_id, value_schema_id]) from expected_in"
+        " where topic is not null"
+    ).fetchall()
+    found: dict[str, set[int]] = {}
+    for topic, number in rows:
+        if number is not None:
+            found.setdefault(topic, set()).add(number)
+    return {topic: frozenset(numbers) for topic, numbers in found.items()}
+
+
+def _sessions(connection: duckdb.DuckDBPyConnection, facts: Facts) -> set[str]:
+    rows = connection.execute("select distinct session from expected_in where session is not null").fetchall()
+    return facts.sessions | {session for (session,) in rows}
+
+
+def _view(connection: duckdb.DuckDBPyConnection, name: str, folder: Path) -> None:
+    files = [str(path) for path in folder.glob("*.parquet")]
+    connection.execute(f"create view {name} as select * from read_parquet({files!r})")
+
+
+@contextlib.contextmanager
+def _work(options: Options) -> Iterator[Path]:
+    if options.work_folder is None and not options.spark_master.startswith("local"):
+        raise UsageError(
+            "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
+        )
+    work = Path(tempfile.mkdtemp(prefix="bwtui-verify-", dir=options.work_folder))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _database(work: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    connection = duckdb.connect(
+        str(work / "audit.duckdb"),
+        config={"memory_limit": _DUCKDB_MEMORY, "temp_directory": str(work / "spill")},
+    )
+    # Rows have their own order, in their columns.
+    connection.execute("set preserve_insertion_order = false")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+# -- what is told --------------------------------------------------------------------------------------------
+
+
+def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
+    notes = []
+    if compared < messages:
+        notes.append(
+            f"{compared:,} of {messages:,} messages were compared with what PostgreSQL said; --deep: all"
+        )
+    if facts.gaps:
+        notes.append(f"the recording has {len(facts.gaps)} gaps: what was sent in them can't be judged")
+    return notes
+
+
+def _details(folder: Path, sealed: Sealed, pinned: Pinned, compared: int) -> dict[str, Any]:
+    manifest = sealed.manifest
+    return {
+        "recording": str(folder),
+        "recording_id": manifest.recording,
+        "source": manifest.source,
+        "inputs": {
+            **{segment.name: segment.sha256 for segment in manifest.segments},
+            **{file.path: file.sha256 for file in manifest.files},
+        },
+        "cluster": pinned.cluster_id,
+        "settings": {name: dict(state.settings or {}) for name, state in pinned.topics.items()},
+        "compared_with_postgresql": compared,
+        "versions": {name: version(name) for name in ("bwtui", "duckdb", "pyspark", "fastavro")},
+    }
