@@ -80,7 +80,9 @@ class Recorder:
         #: What the segment that is being written knows already.
         self._announced: set[Any] = set()
         self._status_at = 0.0
+        #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
         self._told_failure = False
+        self._gave_up = False
         self._status: Callable[[], Status] | None = None
         self._journal = Journal(
             before.folder,
@@ -160,7 +162,7 @@ class Recorder:
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
         """Queue the batch; return a receipt for the messages of each route."""
         frames = self.frames
-        if (not frames and not routes) or self._told_failure:
+        if (not frames and not routes) or self._gave_up:
             frames.clear()
             self._forget_batch()
             return []
@@ -318,13 +320,13 @@ class Recorder:
     @property
     def durable_lsn(self) -> int:
         """See `bwtui.relay.ack.Ledger.durable_lsn`; a recording that was given up holds nothing up."""
-        return _EVERYTHING if self._told_failure else self._journal.durable_lsn
+        return _EVERYTHING if self._gave_up else self._journal.durable_lsn
 
     def settle(self) -> None:
         """Do what is due now and then. Raises StateFailed when the disk refuses and the policy is to stop."""
         failure = self._journal.failure
         if failure is not None:
-            if not self._told_failure:
+            if not self._gave_up:
                 self._give_up(cannot_write(self._folder, failure))
             return
         self._journal.write_told()
@@ -337,9 +339,10 @@ class Recorder:
 
     def _give_up(self, error: StateFailed) -> None:
         """Tell that the recording ended. Raises ``error`` when the policy is to stop."""
+        self._told_failure = True
         if self._settings.on_record_error == "stop":
             raise error
-        self._told_failure = True
+        self._gave_up = True
         self._report.on_error = None
         hint = "the relay goes on, and what comes now is not recorded; free disk space and start it again"
         self._report.error("recording", StateFailed(error.message, hint))
@@ -352,7 +355,7 @@ class Recorder:
 
     def picture(self) -> RecordingStatus:
         """Return how the recording stands; any thread may ask."""
-        return self._before.picture(self._journal, stopped=self._told_failure)
+        return self._before.picture(self._journal, stopped=self._gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
         self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(_as_dict(entry)).encode()]))
