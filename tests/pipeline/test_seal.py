@@ -99,6 +99,20 @@ def test_seal_twice_and_after_more_was_recorded(tmp_path: Path) -> None:
     assert not (folder / SEALING).exists()
 
 
+def test_nothing_but_a_snapshot(tmp_path: Path) -> None:
+    """There is no transaction then, and the file of transactions is one without rows."""
+    folder = tmp_path / "r"
+    stream = Stream(folder)
+    relation = table(1, "a")
+    for key in range(50):
+        stream.row(relation, key, b"x")
+    stream.stop()
+    assert local(folder).changes == 50
+    assert rows(folder) == expected_rows(folder)
+    (transactions,) = (folder / SEALED / "transactions").glob("*.parquet")
+    assert duckdb.execute(f"select count(*) from '{transactions}'").fetchone() == (0,)
+
+
 def test_one_at_a_time_and_only_what_is_finished(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         local(tmp_path / "none")
@@ -264,9 +278,10 @@ def test_kill_9_and_go_on(tmp_path: Path) -> None:
     code = "from bwtui.cli.main import main; main()"
     command = [sys.executable, "-c", code, "recording", "seal", str(folder)]
     process = subprocess.Popen(command, start_new_session=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while not list((folder / SEALING).glob("*/part.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
+    assert list((folder / SEALING).glob("*/part.json"))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / SEALED / MANIFEST).exists()

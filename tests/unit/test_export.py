@@ -21,9 +21,10 @@ from bwtui.errors import DamagedRecording
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording import reader
 from bwtui.recording.change import Change
-from bwtui.recording.export import Selection, export, make_writer
+from bwtui.recording.export import export, make_writer
 from bwtui.recording.export_jsonl import JsonWriter
 from bwtui.recording.export_rows import COLUMNS
+from bwtui.recording.selection import Selection
 from tests.recording_double import TIME, RecordingDouble, change, message, relation
 
 ORDERS = relation("orders", ("id", "note", "big"))

@@ -9,8 +9,8 @@ import click
 from bwtui.errors import UsageError
 
 if TYPE_CHECKING:
-    from bwtui.recording.export import Selection
     from bwtui.recording.query import Query
+    from bwtui.recording.selection import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -37,8 +37,8 @@ def selection_options(command: F) -> F:
 def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) -> "Selection":
     """Return what the options say; times like ``-5m`` count from ``end``. Raises UsageError."""
     from bwtui.lsn import parse_lsn
-    from bwtui.recording.export import Selection
     from bwtui.recording.query_values import as_time
+    from bwtui.recording.selection import Selection
 
     return Selection(
         None if given["where"] is None else parse_where(given["where"], end),
