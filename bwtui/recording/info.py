@@ -30,7 +30,7 @@ class PassInfo:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Changes in ``(from_lsn, to_lsn]`` were relayed without being recorded."""
+    """Of the changes in ``(from_lsn, to_lsn]``, some were relayed without being recorded; of no others."""
 
     from_lsn: int
     to_lsn: int

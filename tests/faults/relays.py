@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -49,14 +50,16 @@ class Relay:
 
     # -- the process ---------------------------------------------------------------------------------------
 
-    def start(self, *args: str) -> None:
-        """Start it; see `wait` for what to do next."""
+    def start(self, *args: str, limit: int | None = None) -> None:
+        """Start it; see `wait` for what to do next. No file of its may grow beyond ``limit`` bytes."""
         assert self._process is None or self._process.poll() is not None, "it still runs"
         self._runs += 1
         command = [sys.executable, "-c", "from bwtui.cli.main import main; main()", *self.command()]
         command += ["-d", self.database, "-s", self.name, "-p", self.name, *self._args, *args]
         with self._output("json").open("wb") as out, self._output("err").open("wb") as err:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+        if limit is not None:
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, limit))
 
     def command(self) -> list[str]:
         """Return the command that it is, with what goes to Kafka."""
@@ -74,6 +77,12 @@ class Relay:
         """Wait for its end and return the exit code."""
         assert self._process is not None
         return self._process.wait(seconds)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        assert self._process is not None
+        return self._process.pid
 
     @property
     def has_ended(self) -> bool:
