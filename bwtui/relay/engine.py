@@ -28,7 +28,8 @@ from bwtui.relay.copying import Copying
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import Recorder, recording_source
+from bwtui.relay.recorder import Recorder
+from bwtui.relay.recording_source import recording_source
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Router, topics_collide
 from bwtui.relay.samples import Samples

@@ -7,7 +7,6 @@ An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
 import json
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any
 
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
@@ -35,7 +34,6 @@ from bwtui.relay.routing import Route
 from bwtui.relay.status import ErrorEntry, RecordingStatus, Status
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
-from bwtui.source.preflight import Findings
 
 _STATUS_SECONDS = 1.0
 _EVERYTHING = (1 << 64) - 1
@@ -160,7 +158,7 @@ class Recorder:
         ]
 
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
-        """Queue the batch; return a receipt for the messages of each route."""
+        """Write the batch; return a receipt for the messages of each route. Raises StateFailed, see `settle`."""
         frames = self.frames
         if (not frames and not routes) or self._gave_up:
             frames.clear()
@@ -198,16 +196,18 @@ class Recorder:
             self._position += len(frames)
         frames.clear()
         self._forget_batch()
+        self._see_failure()
         return self._receipts(sections)
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
-        """Queue tombstones that clear up behind an unfinished snapshot."""
+        """Write tombstones that clear up behind an unfinished snapshot. Raises StateFailed, see `settle`."""
         section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
         parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
         lsn = self._transaction.commit_lsn
         counts = count_messages([route.relation.qualified_name], [section])
         self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), len(messages), counts=counts))
         self._position += len(messages)
+        self._see_failure()
         return self._receipts([section])[0]
 
     def _write_changes(self, parts: list[bytes], counts: Counts) -> None:
@@ -324,10 +324,7 @@ class Recorder:
 
     def settle(self) -> None:
         """Do what is due now and then. Raises StateFailed when the disk refuses and the policy is to stop."""
-        failure = self._journal.failure
-        if failure is not None:
-            if not self._gave_up:
-                self._give_up(cannot_write(self._folder, failure))
+        if self._see_failure():
             return
         self._journal.write_told()
         now = time.monotonic()
@@ -336,6 +333,16 @@ class Recorder:
             status = self._status().to_json()
             self._json(Kind.STATUS, {k: v for k, v in status.items() if k not in ("tables", "errors")})
         self._rotate_when_due()
+
+    def _see_failure(self) -> bool:
+        """Return whether the disk has refused; then raise StateFailed if the policy is to stop.
+
+        Asked before a batch goes to the sink, since no message may stand in Kafka that the recording lacks.
+        """
+        failure = self._journal.failure
+        if failure is not None and not self._gave_up:
+            self._give_up(cannot_write(self._folder, failure))
+        return failure is not None
 
     def _give_up(self, error: StateFailed) -> None:
         """Tell that the recording ended. Raises ``error`` when the policy is to stop."""
@@ -381,27 +388,6 @@ class Recorder:
                 self._give_up(failure)
         finally:
             self._before.release()
-
-
-def recording_source(
-    status: Status, findings: Findings, settings: RelaySettings, cluster: str
-) -> dict[str, Any]:
-    """Return where a recording comes from, for the HEAD of its segments; no passwords."""
-    return {
-        "database": findings.database,
-        "server": status.database,
-        "system_identifier": findings.system_identifier,
-        "server_version": findings.server_version,
-        "slot": settings.slot,
-        "publication": settings.publication_name,
-        "broker": status.broker,
-        "cluster": cluster,
-        "registry": status.registry,
-        "output_format": settings.output_format,
-        "topic_prefix": settings.topic_prefix,
-        "headers": settings.headers,
-        "bwtui": version("bwtui"),
-    }
 
 
 def _as_dict(value: Any) -> dict[str, Any]:
