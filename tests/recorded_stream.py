@@ -133,7 +133,11 @@ class Stream:
         self._open = None
 
     def repeat(self, count: int) -> None:
-        """Read the newest ``count`` transactions again, as after a reconnect."""
+        """Read the newest ``count`` transactions again, as after a reconnect.
+
+        And all that were not recorded: a slot starts behind none of those.
+        """
+        count = max(count, sum(lsn > self._seen[0] for lsn, _, _ in self.history))
         self.begin_pass()
         for at, xid, done in self.history[len(self.history) - count :]:
             self.begin(at, xid)
