@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.progress import JsonLines, progress_json_option
 from bwtui.cli.recording.selection import selection_options
 from bwtui.errors import RefusedError, UsageError
 
@@ -61,6 +62,7 @@ _RATE = 1_000_000_000.0
 @click.option("--restart", is_flag=True, help="Begin anew; forget what an earlier run has sent.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before writing beside what is there already.")
 @click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
+@progress_json_option
 @click.option(
     "--spark-master",
     metavar="MASTER",
@@ -69,7 +71,13 @@ _RATE = 1_000_000_000.0
     help="Spark's master; on a cluster all workers must see the recording.",
 )
 def replay(
-    recording: Path, yes: bool, as_json: bool, spark_master: str, with_repeats: bool, **given: Any
+    recording: Path,
+    yes: bool,
+    as_json: bool,
+    progress_json: bool,
+    spark_master: str,
+    with_repeats: bool,
+    **given: Any,
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
     from bwtui.cli.replay_view import Screen, to_json, told
@@ -92,7 +100,8 @@ def replay(
         if not yes:
             _ask(plan)
 
-    with Screen(confirm) as screen:
+    lines = JsonLines() if progress_json else None
+    with Screen(confirm, lines) as screen:
         outcome = Replay(job, screen).run(
             lambda: spark_session(spark_master, "bwtui replay", config=WRITE_ONCE)
         )

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from bwtui.cli.progress import JsonLines
 from bwtui.cli.table import columns, size
 from bwtui.pipeline.replay import Outcome, Plan, Watch
 
@@ -13,15 +14,16 @@ if TYPE_CHECKING:
 
 
 class Screen(Watch):
-    """A bar on stderr with messages, rate and time left, where that is a terminal."""
+    """A bar on stderr with messages, rate and time left, where that is a terminal; or lines for a program."""
 
-    def __init__(self, confirm: Callable[[Plan], None]) -> None:
+    def __init__(self, confirm: Callable[[Plan], None], lines: JsonLines | None = None) -> None:
         self._confirm = confirm
+        self._lines = lines
         self._progress: Progress | None = None
         self._task: Any = None
 
     def __enter__(self) -> "Screen":
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and self._lines is None:
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn
 
@@ -41,13 +43,17 @@ class Screen(Watch):
 
     def phase(self, name: str) -> None:
         """Show the phase; what takes long without a terminal is told in a line."""
-        if self._progress is not None:
+        if self._lines is not None:
+            self._lines.phase(name)
+        elif self._progress is not None:
             self._progress.update(self._task, description=name, counted="")
         elif name == "sealing the recording":
             print("the recording is not sealed: sealing it first", file=sys.stderr)
 
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
         """Show how far it is."""
+        if self._lines is not None:
+            self._lines.count(done, total)
         if self._progress is not None:
             time = "" if left is None else f", {left:,.0f} s left"
             counted = f"{done:,} of {total:,} messages, {rate:,.0f}/s{time}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli import relay_options
+from bwtui.cli.progress import JsonLines, progress_json_option
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
               help="Tell at most N findings of a class one by one.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
+@progress_json_option
 @click.option(
     "--spark-master", metavar="MASTER", default="local[*]", show_default=True, help="Spark's master."
 )
@@ -57,6 +59,7 @@ def verify(
     findings: int,
     as_json: bool,
     html: Path | None,
+    progress_json: bool,
     spark_master: str,
     work_folder: Path | None,
     **given: Any,
@@ -64,7 +67,8 @@ def verify(
     """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
     _check(recordings, database)
     settings = relay_options.load(given).settings()
-    with _phases(quiet=as_json) as told:
+    lines = JsonLines() if progress_json else None
+    with _phases(lines, quiet=as_json) as told:
         if database:
             report = _database(settings, told, findings=findings, show_values=show_values)
         elif len(recordings) == 2:
@@ -75,7 +79,10 @@ def verify(
             from bwtui.pipeline.verify import Options, verify_recording
 
             options = Options(spark_master, deep, show_values, findings, work_folder)
-            report = verify_recording(recordings[0], _kafka(settings), options, _registry(settings), told)
+            counted = lines.count if lines else None
+            report = verify_recording(
+                recordings[0], _kafka(settings), options, _registry(settings), told, counted
+            )
     report.details["command"] = _command()
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
@@ -167,8 +174,11 @@ def _registry(settings: "RelaySettings") -> Callable[[int], str | None]:
 
 
 @contextlib.contextmanager
-def _phases(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show what is under way on stderr, where that is a terminal."""
+def _phases(lines: JsonLines | None, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """Show what is under way on stderr, where that is a terminal or a program reads it."""
+    if lines is not None:
+        yield lines.phase
+        return
     if quiet or not sys.stderr.isatty():
         yield lambda _: None
         return

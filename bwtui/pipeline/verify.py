@@ -22,6 +22,7 @@ from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import RefusedError, UsageError
+from bwtui.pipeline.counting import COUNTED, OnCount, counting
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, pin
 from bwtui.pipeline.seal import seal
@@ -59,6 +60,7 @@ def verify_recording(
     options: Options | None = None,
     ask: AskRegistry = lambda _: None,
     told: OnPhase = lambda _: None,
+    counted: OnCount | None = None,
 ) -> Report:
     """Audit the recording in ``folder`` against Kafka.
 
@@ -68,19 +70,22 @@ def verify_recording(
     begin = time.monotonic()
     facts = read_facts(folder)
     told("starting Spark")
-    with spark_session(options.spark_master, "bwtui verify", memory=_MEMORY) as spark:
+    config_of_spark = COUNTED if counted is not None else None
+    with spark_session(options.spark_master, "bwtui verify", memory=_MEMORY, config=config_of_spark) as spark:
         started = time.monotonic()
         sealed, notes = _sealed(folder, spark, facts, told)
         files = sealed.paths("changes")
         source = sealed.manifest.source
         with _work(options) as work, _database(work) as connection:
             told("reading the recording")
-            write_expected(spark, files, work / "expected")
+            with counting(spark, sealed.manifest.rows, counted):
+                write_expected(spark, files, work / "expected")
             _view(connection, "expected_in", work / "expected")
             _refuse_unsent(connection, folder)
             pinned = _pin(connection, config, source)
             told(f"reading Kafka: {pinned.messages:,} offsets")
-            write_actual(spark, config, pinned, work / "actual")
+            with counting(spark, pinned.messages, counted):
+                write_actual(spark, config, pinned, work / "actual")
             _view(connection, "actual_in", work / "actual")
             texts = _schemas(sealed)
             told("comparing messages with what PostgreSQL said")
