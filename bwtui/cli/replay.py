@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,20 +89,15 @@ def replay(
     names = ("broker", "schema_registry", "kafka_config", "profile")
     settings = _settings({name: given.pop(name) for name in names})
     options = _options(given)
-    job = Job(
-        recording,
-        target(settings),
-        _selection(recording, given, with_repeats=with_repeats),
-        state_root() / "replays",
-        options,
-    )
+    chosen = _selection(recording, given, with_repeats=with_repeats)
 
     def confirm(plan: "Plan") -> None:
         if not yes:
             _ask(plan)
 
     lines = JsonLines() if progress_json else None
-    with Screen(confirm, lines) as screen:
+    with closing(target(settings)) as goal, Screen(confirm, lines) as screen:
+        job = Job(recording, goal, chosen, state_root() / "replays", options)
         outcome = Replay(job, screen).run(
             lambda: spark_session(spark_master, "bwtui replay", config=WRITE_ONCE)
         )

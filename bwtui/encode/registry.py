@@ -58,6 +58,10 @@ class SchemaRegistry:
         except (ValueError, TypeError) as error:
             raise BwtuiError(f"the schema registry's settings are not valid: {error}") from error
 
+    def close(self) -> None:
+        """Hang up; nothing can be asked afterwards."""
+        self._client.close()
+
     def check(self) -> None:
         """Ask the registry anything. Raises ConnectionFailed."""
         try:

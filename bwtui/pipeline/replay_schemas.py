@@ -17,6 +17,9 @@ class RegistryClient(Protocol):
 
     url_without_user: str
 
+    def close(self) -> None:
+        """Hang up."""
+
     def check(self) -> None:
         """Raise ConnectionFailed unless it answers."""
 

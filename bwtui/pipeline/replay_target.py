@@ -32,6 +32,11 @@ class Target:
     make_topic: Callable[[str, bool], None]
     registry: RegistryClient | None = None
 
+    def close(self) -> None:
+        """Hang up at the registry. Whoever made the target does so when its replays have ended."""
+        if self.registry is not None:
+            self.registry.close()
+
     @property
     def hash(self) -> Hash:
         """How a key is turned into a number. Raises UsageError."""
