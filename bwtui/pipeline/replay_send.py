@@ -8,9 +8,8 @@ full queue while the next is taken would change the order of a key.
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -288,48 +287,26 @@ class _Sender:
         lane.batches.append(_Batch(lane.handed, size, columns["position"][last], columns["part"][last]))
         self._bytes += size
         report = self._reporter(lane)
-        forms = columns.get("header_form")
-        if forms is None:
-            self._send_plain(lane, [(keys[row], values[row], stamps[row]) for row in rows], report)
-            return
-        # Runs of messages with and without headers, so that their order is kept.
-        for plain, run in groupby(rows, lambda row: forms[row] in (None, "none")):
-            if plain:
-                self._send_plain(lane, [(keys[row], values[row], stamps[row]) for row in run], report)
-            else:
-                self._send_with_headers(lane, columns, list(run), report)
-
-    def _send_plain(self, lane: _Lane, messages: list[tuple[Any, Any, int]], report: Any) -> None:
-        made = [{"key": key, "value": value, "timestamp": stamp} for key, value, stamp in messages]
-        count = self._producer.produce_batch(lane.topic, made, partition=lane.partition, on_delivery=report)
-        if count < len(made):
-            error = next(one["_error"] for one in made if "_error" in one)
-            # Nothing behind the first that was not taken may stay.
-            self._producer.purge()
-            raise self._refusal(error, lane.topic, None)
-
-    def _send_with_headers(
-        self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int], report: Any
-    ) -> None:
-        produce = self._producer.produce
-        said = [columns[name] for name in ("header_form", "lsn", "ordinal", "op", "xid", "session")]
-        keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
-        raw = columns.get("headers")
-        for row in rows:
-            value = values[row]
-            form, lsn, ordinal, op, xid, session = (column[row] for column in said)
-            headers: Any = sent_headers(form, lsn, ordinal, op, xid, session, tombstone=value is None)
-            if raw is not None and raw[row]:
-                headers = [(one["key"], one["value"]) for one in raw[row]]
-            try:
-                # By position, which costs half of what keywords do.
-                produce(lane.topic, value, keys[row], lane.partition, report, None, stamps[row], headers)
-            except (KafkaException, BufferError) as error:
-                self._producer.purge()
-                cause = (
-                    error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
+        produce, topic, partition = self._producer.produce, lane.topic, lane.partition
+        headers = _headers(columns)
+        try:
+            for row in rows:
+                # By position, which costs half of what keywords do; librdkafka's own batches take no times.
+                produce(
+                    topic,
+                    values[row],
+                    keys[row],
+                    partition,
+                    report,
+                    None,
+                    stamps[row],
+                    headers and headers(row),
                 )
-                raise self._refusal(cause, lane.topic, value) from error
+        except (KafkaException, BufferError) as error:
+            # Nothing behind the first that was not taken may follow.
+            self._producer.purge()
+            cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
+            raise self._refusal(cause, topic, values[row]) from error
 
     # -- what became of it ---------------------------------------------------------------------------------
 
@@ -379,3 +356,19 @@ class _Sender:
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
         heard = self._heard.error if timed_out and self._heard.error else error
         return plain_kafka_error(heard, self._work.client, topic)
+
+
+def _headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:
+    """Return what tells the headers of a row, or None where no row has any."""
+    if "header_form" not in columns:
+        return None
+    said = [columns[name] for name in ("header_form", "lsn", "ordinal", "op", "xid", "session")]
+    values, raw = columns["value"], columns.get("headers")
+
+    def headers(row: int) -> Any:
+        if raw is not None and raw[row]:
+            return [(one["key"], one["value"]) for one in raw[row]]
+        form, lsn, ordinal, op, xid, session = (column[row] for column in said)
+        return sent_headers(form, lsn, ordinal, op, xid, session, tombstone=values[row] is None)
+
+    return headers
