@@ -81,7 +81,7 @@ def verify(
             options = Options(spark_master, deep, show_values, findings, work_folder)
             counted = lines.count if lines else None
             report = verify_recording(
-                recordings[0], _kafka(settings), options, _registry(settings), told, counted
+                recordings[0], _kafka(settings), options, ask_registry(settings), told, counted
             )
     report.details["command"] = _command()
     _tell(report, as_json, html)
@@ -108,7 +108,7 @@ def _database(settings: "RelaySettings", told: Callable[[str], None], **how: Any
         how["show_values"],
         how["findings"],
     )
-    return verify_database(request, _registry(settings), told)
+    return verify_database(request, ask_registry(settings), told)
 
 
 def _tables(settings: "RelaySettings") -> "list[Table]":
@@ -153,7 +153,7 @@ def _kafka(settings: "RelaySettings") -> dict[str, Any]:
     return client_config(settings)
 
 
-def _registry(settings: "RelaySettings") -> Callable[[int], str | None]:
+def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
     """Return what asks the registry for a schema by id, once it is needed."""
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
