@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ import click
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 
 if TYPE_CHECKING:
+    from bwtui.demo.audits import Audit
     from bwtui.demo.run import Demo, Options
+    from bwtui.demo.sabotage import Fault, Judgement
     from bwtui.demo.verdict import Comparison
     from bwtui.sandbox.progress import Progress
 
@@ -24,6 +27,7 @@ _EPILOG = """\b
 Examples:
   bwtui demo                              with the screens; q leaves, and compares
   bwtui demo --headless --seconds 20      ends 0 only if every topic equals its table
+  bwtui demo --headless --sabotage        plants faults, and shows the audit finding them; ends 1
   bwtui demo --headless --json            the verdict as one JSON object
   bwtui demo --record ./shop              and 'bwtui open ./shop' afterwards
   bwtui demo --rate 1000 --keep           more to do, and the services stay up
@@ -54,6 +58,12 @@ Examples:
 )
 @click.option("--keep", is_flag=True, help="Leave PostgreSQL, Kafka and the schema registry running.")
 @click.option("--record", metavar="DIR", default="", help="Record what is relayed into DIR, a new folder.")
+@click.option(
+    "--audit/--no-audit",
+    default=None,
+    help="Verify tables and recording at the end, with bwtui verify.  [default: with --headless]",
+)
+@click.option("--sabotage", is_flag=True, help="With --headless: plant faults that the audit has to find.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 def demo(
     headless: bool,
@@ -63,6 +73,8 @@ def demo(
     scale: float,
     keep: bool,
     record: str,
+    audit: bool | None,
+    sabotage: bool,
     as_json: bool,
 ) -> int:
     """Show everything: real services, a sample shop, the relay, its screens, and a comparison.
@@ -70,16 +82,18 @@ def demo(
     PostgreSQL, Kafka and a schema registry are started on this machine, in a folder of the demo's own. A shop
     is written to at a steady rate while the relay copies its tables and follows its changes. At the end the
     writes stop, the relay catches up, and an independent consumer reads every topic back: exit code 0 if the
-    latest value of each key equals its row, 1 if not, 3 if that could not be decided.
+    latest value of each key equals its row, 1 if not, 3 if that could not be decided. Without screens,
+    'bwtui verify' then audits the topics twice: against the tables, and against a recording of the run.
     """
-    _check_modes(headless, seconds)
+    _check_modes(headless, seconds, audit, sabotage)
     from bwtui.demo.run import Options
     from bwtui.sandbox.progress import Terminal, for_stderr
 
     progress = for_stderr()
     # The relay is a process of its own, which may run in another folder.
     recording = str(Path(record).absolute()) if record else ""
-    options = Options(rate=rate, seed=seed, scale=scale, keep=keep, record=recording)
+    audit = headless if audit is None else audit
+    options = Options(rate, seed, scale, keep, recording, audit, sabotage)
     show = _headless(seconds or _SECONDS) if headless else _with_screens
     with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
         try:
@@ -91,9 +105,14 @@ def demo(
     return report(*result, as_json)
 
 
-def _check_modes(headless: bool, seconds: float | None) -> None:
+def _check_modes(headless: bool, seconds: float | None, audit: bool | None, sabotage: bool) -> None:
+    if sabotage and audit is False:
+        raise UsageError("--sabotage needs the audit", "leave out --no-audit")
     if headless:
         return
+    if audit or sabotage:
+        option = "--sabotage" if sabotage else "--audit"
+        raise UsageError(f"{option} goes with --headless", "with the screens, record and use 'bwtui verify'")
     if seconds is not None:
         raise UsageError("--seconds goes with --headless", "with the screens, the demo runs until you leave")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -132,29 +151,75 @@ def _with_screens(demo: "Demo") -> None:
 
 def _play(
     options: "Options", show: "Callable[[Demo], None]", progress: "Progress"
-) -> "tuple[Comparison, dict[str, Any]]":
+) -> "tuple[Comparison, dict[str, Any], Audited]":
     from bwtui.demo.run import running
 
     with running(options, progress) as demo:
         show(demo)
         demo.check()
         settled = demo.settle()
+        audited = Audited()
+        if options.audit:
+            audited.audits.append(demo.audit_tables())
         demo.stop_relay()
+        faults = demo.sabotage() if options.sabotage else None
         comparison = demo.compare()
+        if options.audit:
+            audited.audits.append(demo.audit_recording())
+        if faults is not None:
+            audited.judge(faults)
+        if options.audit and not options.record:
+            demo.note(f"the recording stays until the next demo: bwtui open {demo.recording}")
         if options.keep:
             demo.note(f"the services stay up: BWTUI_SANDBOX_HOME={options.folder} bwtui sandbox down")
-    return comparison, settled.to_json()
+    return comparison, settled.to_json(), audited
 
 
-def report(comparison: "Comparison", details: dict[str, Any], as_json: bool) -> int:
+@dataclass(slots=True)
+class Audited:
+    """What the audits at the end said, and what is to be thought of it."""
+
+    audits: "list[Audit]" = field(default_factory=list)
+    judgement: "Judgement | None" = None
+
+    def judge(self, faults: "list[Fault]") -> None:
+        """Compare what the last audit found with what was planted."""
+        from bwtui.demo.sabotage import judge
+
+        self.judgement = judge(faults, self.audits[-1].report)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what belongs beside the comparison's JSON object."""
+        told: dict[str, Any] = {"audits": {audit.what: audit.to_json() for audit in self.audits}}
+        if self.judgement is not None:
+            told["sabotage"] = self.judgement.to_json()
+        return told
+
+    def lines(self) -> list[str]:
+        """Return what is printed below the comparison."""
+        told = [audit.sentence for audit in self.audits]
+        return told + ([self.judgement.sentence] if self.judgement is not None else [])
+
+    def error(self) -> BwtuiError | None:
+        """Return what decides the exit code, or None when all was clean."""
+        if self.judgement is not None and not self.judgement.holds:
+            return BwtuiError(self.judgement.sentence)
+        errors = [error for audit in self.audits if (error := audit.error()) is not None]
+        # A difference weighs more than what could not be decided.
+        return min(errors, key=lambda error: error.exit_code, default=None)
+
+
+def report(comparison: "Comparison", details: dict[str, Any], audited: Audited, as_json: bool) -> int:
     """Print the verdict on stdout, and return the exit code that goes with it."""
     from rich.console import Console
 
     if as_json:
-        click.echo(json.dumps({**comparison.to_json(), **details}))
+        click.echo(json.dumps({**comparison.to_json(), **details, **audited.to_json()}))
     else:
         console = Console(highlight=False, soft_wrap=True)
         console.print(comparison.grid())
         console.print(comparison.sentence)
-    error = comparison.error()
+        for line in audited.lines():
+            console.print(line, markup=False)
+    error = audited.error() or comparison.error()
     return error.exit_code if error else 0

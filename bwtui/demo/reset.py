@@ -29,14 +29,14 @@ def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
         old = [name for name in admin.list_topics(timeout=_TIMEOUT).topics if name.startswith(f"{prefix}.")]
         for future in admin.delete_topics(old, operation_timeout=_TIMEOUT).values() if old else ():
             future.result()
-        _create(admin, topics)
+        create_topics(admin, topics)
     except KafkaException as error:
         raise ConnectionFailed(
             f"the demo could not make its topics: {error.args[0].str()}", "look at 'bwtui sandbox status'"
         ) from error
 
 
-def _create(admin: AdminClient, topics: list[str]) -> None:
+def create_topics(admin: AdminClient, topics: list[str]) -> None:
     """Create topics; one of the same name that is still being deleted is waited for."""
     deadline = time.monotonic() + _TIMEOUT
     missing = list(topics)

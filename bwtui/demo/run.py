@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -9,10 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from bwtui.demo import reset, shop
+from bwtui.demo import audits, reset, shop
+from bwtui.demo.audits import Audit
 from bwtui.demo.compare import compare
 from bwtui.demo.interrupts import Interrupts
 from bwtui.demo.process import WorkloadProcess
+from bwtui.demo.sabotage import Fault, sabotage
 from bwtui.demo.topics import TopicReader
 from bwtui.demo.verdict import Comparison
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, RefusedError
@@ -51,6 +54,10 @@ class Options:
     keep: bool = False
     #: The folder of the recording; empty: none is made.
     record: str = ""
+    #: Verify the topics at the end with ``bwtui verify``, as one would after an incident.
+    audit: bool = False
+    #: Plant faults into a topic before that.
+    sabotage: bool = False
     folder: Path = field(default_factory=demo_folder)
 
 
@@ -94,6 +101,8 @@ class Demo:
         self._services: Services | None = None
         self._dsn = ""
         self._workload: WorkloadProcess | None = None
+        #: Where the recording is, or empty.
+        self.recording = options.record
         self._engine: launch.EngineProcess | None = None
 
     def start(self) -> None:
@@ -103,6 +112,10 @@ class Demo:
         # An attached sandbox ends with this process, however that ends.
         services = self._services = self._sandbox.up(self._progress, attached=not self.options.keep)
         self.note("making a fresh shop: database, topics and schema subjects")
+        if self.options.audit and not self.recording:
+            # What an audit needs; it stays until the next demo, and can be opened until then.
+            self.recording = str(self.options.folder / "recording")
+            shutil.rmtree(self.recording, ignore_errors=True)
         reset.reset_relay(NAME)
         self._dsn = shop.recreate_database(services.postgres, slots=[SLOT])
         topics = [table.topic(PREFIX) for table in shop.TABLES]
@@ -129,7 +142,7 @@ class Demo:
             broker=services.broker,
             schema_registry=services.schema_registry,
             allow_unkeyed=True,
-            record=self.options.record,
+            record=self.recording,
         )
 
     @property
@@ -205,6 +218,34 @@ class Demo:
         error = self._engine.error()
         if error is not None:
             raise error
+
+    def audit_tables(self) -> Audit:
+        """Verify the topics against the tables; the relay must still run, since it is asked how far it is."""
+        assert self._services is not None
+        self.note("verifying the tables: bwtui verify --database")
+        arguments = ["--database", "-s", SLOT, "--publication", SLOT, "-p", PREFIX]
+        return audits.run("tables", arguments, self._environment(), self.interrupts)
+
+    def audit_recording(self) -> Audit:
+        """Verify the topics against the recording, which must be finished."""
+        self.note(f"verifying the recording: bwtui verify {self.recording}")
+        return audits.run("recording", [self.recording], self._environment(), self.interrupts)
+
+    def _environment(self) -> dict[str, str]:
+        assert self._services is not None
+        return {
+            "BWTUI_POSTGRES": self._dsn,
+            "BWTUI_BROKER": self._services.broker,
+            "BWTUI_SCHEMA_REGISTRY": self._services.schema_registry,
+        }
+
+    def sabotage(self) -> list[Fault]:
+        """Plant faults into the topic of the orders, and return them."""
+        assert self._services is not None
+        topic = next(table.topic(PREFIX) for table in shop.TABLES if table.name == "orders")
+        faults = sabotage(self._services.broker, topic, self.options.seed)
+        self.note(f"planted {len(faults)} faults in {topic}")
+        return faults
 
     def compare(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Comparison:
         """Read the topics back with an independent consumer and compare them with the tables."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.cli.demo import report
+from bwtui.cli.demo import Audited, report
 from bwtui.demo import shop
 from bwtui.demo.headless import run_for
 from bwtui.demo.run import NAME, Demo, Options, running
@@ -61,12 +61,12 @@ def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(
     assert settled.status.confirmed_lsn >= settled.end_lsn
     comparison = demo.compare()
     assert comparison.outcome == "equal", comparison.sentence
-    assert report(comparison, settled.to_json(), as_json=False) == 0
+    assert report(comparison, settled.to_json(), Audited(), as_json=False) == 0
     assert "equal: " in capsys.readouterr().out
 
     _plant(sandbox)
     comparison = demo.compare()
-    assert report(comparison, settled.to_json(), as_json=True) == 1
+    assert report(comparison, settled.to_json(), Audited(), as_json=True) == 1
     found = {table.table: _numbers(table) for table in comparison.tables if not table.equal}
     assert found == {
         "public.audit": (1, 0, 0),

@@ -1,0 +1,96 @@
+"""The audits that end the demo: ``bwtui verify`` as a user runs it, in a process of its own."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bwtui.demo.interrupts import Interrupts
+from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
+
+_STOP_SECONDS = 10.0
+#: Exit codes with which a report is printed: clean, anomalies, indeterminate.
+_REPORTED = (0, 1, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What one run of ``bwtui verify`` said."""
+
+    #: What was verified, in a word or two.
+    what: str
+    #: The command, as one would type it.
+    command: str
+    report: Mapping[str, Any]
+
+    @property
+    def verdict(self) -> str:
+        """clean, anomalies or indeterminate."""
+        return str(self.report["verdict"])
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, with the classes that it comes from."""
+        sides = f"{self.report['expected']:,} expected, {self.report['actual']:,} found in Kafka"
+        counts = {name: count for name, count in self.report["findings_total"].items() if count}
+        told = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+        return f"{self.what}: {self.verdict}: {sides}" + (f"; {told}" if told else "")
+
+    def error(self) -> BwtuiError | None:
+        """Return the error that ends the command with the right exit code, or None when it was clean."""
+        if self.verdict == "clean":
+            return None
+        return (DifferencesFound if self.verdict == "anomalies" else Indeterminate)(self.sentence)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the demo's own JSON object says of it."""
+        names = ("verdict", "expected", "actual", "balance", "classes", "findings", "seconds")
+        return {"command": self.command, **{name: self.report.get(name) for name in names}}
+
+
+def run(what: str, arguments: Sequence[str], services: Mapping[str, str], interrupts: Interrupts) -> Audit:
+    """Run ``bwtui verify`` with ``arguments`` on ``services``, which go through the environment.
+
+    Raises Indeterminate when it could not decide, and BwtuiError when it ended on any other error.
+    """
+    command = [sys.executable, "-P", "-m", "bwtui", "verify", *arguments, "--json"]
+    environment = {**os.environ, **services}
+    with interrupts.shielded():
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+    try:
+        out, err = process.communicate()
+    finally:
+        _end(process)
+    told = " ".join(["bwtui verify", *arguments])
+    if process.returncode in _REPORTED and out.strip():
+        return Audit(what, told, json.loads(out))
+    lines = [line.removeprefix("bwtui: error: ") for line in err.strip().splitlines()]
+    sentence = f"'{told}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no word'}"
+    raise (Indeterminate if process.returncode == Indeterminate.exit_code else BwtuiError)(sentence)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End it and its Java, if it still runs because the demo was interrupted."""
+    if process.poll() is not None:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        process.send_signal(signal.SIGINT)
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

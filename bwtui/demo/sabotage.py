@@ -1,0 +1,269 @@
+"""Plants faults into a topic, as incidents do, so that one can watch the audit find them.
+
+The topic is made anew with what it held, and with the faults: Kafka lets nobody change a record in place.
+Every record that is left alone keeps its partition, offset, time and headers.
+"""
+
+import logging
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from bwtui.demo.reset import create_topics
+from bwtui.errors import BwtuiError, RefusedError
+
+_log = logging.getLogger(__name__)
+_log.addHandler(logging.NullHandler())
+_TIMEOUT = 30.0
+_LOST, _CHANGED, _DOUBLED = 3, 2, 2
+#: Findings that a planted fault brings along: a lost record also tears its transaction apart, and if it was
+#: the newest of its key, readers of the topic now have an older one.
+CONSEQUENCES = ("regressed", "resurrected", "torn_transaction")
+
+
+class Record(NamedTuple):
+    """A record of a topic."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+Partitions = dict[int, list[Record]]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What was planted: a class of docs/audit.md, and where the audit has to find it."""
+
+    name: str
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What was planted beside what an audit found."""
+
+    planted: Mapping[str, int]
+    found: Mapping[str, int]
+    #: Faults that the audit did not find where they are.
+    overlooked: Sequence[Fault]
+    #: Classes of which the audit tells more than was planted.
+    invented: Sequence[str]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the audit found all of it, and nothing else."""
+        return not self.overlooked and not self.invented
+
+    @property
+    def sentence(self) -> str:
+        """The judgement in one sentence."""
+        number = sum(self.planted.values())
+        if self.holds:
+            return f"the audit found all {number} planted faults, and nothing else"
+        words = [f"{one.name} at {one.topic} {one.partition}@{one.offset}" for one in self.overlooked]
+        told = [f"it did not find {', '.join(words)}"] if words else []
+        told += [f"it told of {', '.join(self.invented)} that nobody planted"] if self.invented else []
+        return f"of {number} planted faults: {'; '.join(told)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the demo's JSON object says of it."""
+        return {"planted": dict(self.planted), "found": dict(self.found), "all_found": self.holds}
+
+
+def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
+    """Plant faults into ``topic`` and return them. Raises RefusedError when it holds too little for that."""
+    try:
+        held = _read(broker, topic)
+        damaged, faults = plan(topic, held, random.Random(seed))
+        _write(broker, topic, damaged)
+    except KafkaException as error:
+        raise BwtuiError(f"the topic {topic} could not be sabotaged: {error.args[0].str()}") from error
+    return faults
+
+
+def judge(faults: Sequence[Fault], report: Mapping[str, Any]) -> Judgement:
+    """Compare what was planted with the findings of ``bwtui verify --json``."""
+    places: dict[tuple[Any, ...], int] = {}
+    for one in report["findings"]:
+        place = (one["class"], one["topic"], one["partition"], one["offset"])
+        places[place] = places.get(place, 0) + 1
+    overlooked = [
+        fault for fault in faults if not places.get((fault.name, fault.topic, fault.partition, fault.offset))
+    ]
+    planted: dict[str, int] = {}
+    for fault in faults:
+        planted[fault.name] = planted.get(fault.name, 0) + 1
+    found = {name: count for name, count in report["findings_total"].items() if count}
+    invented = [
+        name for name, count in found.items() if name not in CONSEQUENCES and count > planted.get(name, 0)
+    ]
+    return Judgement(planted, found, overlooked, invented)
+
+
+# -- what is planted -----------------------------------------------------------------------------------------
+
+
+def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions, list[Fault]]:
+    """Return what the topic shall hold instead of ``held``, and the faults in that.
+
+    Raises RefusedError when there are not enough records to choose from.
+    """
+    if len(held) < 3:
+        raise RefusedError(f"{topic} has {len(held)} partitions, and sabotage needs three")
+    planted = {partition: list(records) for partition, records in held.items()}
+    faults: list[Fault] = []
+    first, second, third = sorted(held)[:3]
+    try:
+        _lose(planted[first], topic, first, faults)
+        strayed = _change(planted[second], topic, second, faults, draw)
+        _swap(planted[third], topic, third, faults, draw)
+        _append(planted[third], strayed, topic, third, faults, draw)
+    except (IndexError, ValueError):
+        raise RefusedError(f"{topic} holds too little to sabotage", "let the demo run longer") from None
+    return planted, faults
+
+
+def _lose(records: list[Record], topic: str, partition: int, faults: list[Fault]) -> None:
+    """Lose the newest records, as a broker does that comes back with an older copy of its log."""
+    for _ in range(_LOST):
+        records.pop()
+        faults.append(Fault("lost_acked", topic, partition, len(records)))
+
+
+def _change(
+    records: list[Record], topic: str, partition: int, faults: list[Fault], draw: random.Random
+) -> Record:
+    """Change a byte of some values; take the newest record away, and return it."""
+    strayed = records.pop()
+    keys = draw.sample([key for key in _by_key(records, least=2) if key != strayed.key], _CHANGED)
+    for key in keys:
+        # Not the newest of its key, for that is another fault as well.
+        at = _by_key(records, least=2)[key][0]
+        value = records[at].value or b""
+        records[at] = records[at]._replace(value=value[:-1] + bytes([value[-1] ^ 0x01]))
+        faults.append(Fault("corrupted", topic, partition, at))
+    return strayed
+
+
+def _swap(
+    records: list[Record], topic: str, partition: int, faults: list[Fault], draw: random.Random
+) -> None:
+    """Exchange two records of a key that are not its newest, so that one of them is late."""
+    key = draw.choice(list(_by_key(records, least=3)))
+    one, other = _by_key(records, least=3)[key][:2]
+    records[one], records[other] = records[other], records[one]
+    faults.append(Fault("reordered", topic, partition, other))
+
+
+def _append(
+    records: list[Record],
+    strayed: Record,
+    topic: str,
+    partition: int,
+    faults: list[Fault],
+    draw: random.Random,
+) -> None:
+    """Append copies, a record of another partition, a row that never was, and what is nobody's."""
+    newest = {record.key: record for record in records}
+    living = [record for record in newest.values() if record.value is not None]
+    for copy in draw.sample(living, _DOUBLED):
+        faults.append(Fault("duplicated", topic, partition, len(records)))
+        records.append(copy)
+    now = records[-1].timestamp
+    faults.append(Fault("misrouted", topic, partition, len(records)))
+    records.append(strayed)
+    model = draw.choice(living)
+    key = model.key or b""
+    faults.append(Fault("phantom", topic, partition, len(records)))
+    # An id that no row ever had: five bytes of a schema id, then Avro's variable-length number.
+    records.append(Record(key[:5] + b"\xfe\xff\xff\xff\x7f", model.value, now, model.headers))
+    faults.append(Fault("foreign", topic, partition, len(records)))
+    records.append(Record(b"not ours", b"hello", now))
+
+
+def _by_key(records: Sequence[Record], least: int) -> dict[bytes, list[int]]:
+    """Return where the records of each key stand, for keys with so many different values and no tombstone."""
+    places: dict[bytes, list[int]] = {}
+    for at, record in enumerate(records):
+        places.setdefault(record.key or b"", []).append(at)
+    return {
+        key: found
+        for key, found in places.items()
+        if all(records[at].value for at in found) and len({records[at].value for at in found}) >= least
+    }
+
+
+# -- the topic -----------------------------------------------------------------------------------------------
+
+
+def _read(broker: str, topic: str) -> Partitions:
+    """Return all records, partition by partition. Raises RefusedError when offsets have holes."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker, "group.id": "bwtui-sabotage", "enable.auto.commit": False}, logger=_log
+    )
+    try:
+        found: Partitions = {}
+        places = []
+        ends = 0
+        for partition in consumer.list_topics(topic, _TIMEOUT).topics[topic].partitions:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), _TIMEOUT)
+            if low:
+                raise RefusedError(f"{topic} has lost its beginning already")
+            found[partition] = []
+            ends += high
+            places.append(TopicPartition(topic, partition, 0))
+        consumer.assign(places)
+        while sum(map(len, found.values())) < ends:
+            batch = consumer.consume(10_000, _TIMEOUT)
+            if not batch:
+                raise RefusedError(f"the records of {topic} can't be read to their end")
+            for message in batch:
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                _, timestamp = message.timestamp()
+                headers = tuple(message.headers() or ())
+                record = Record(message.key(), message.value(), timestamp, headers)  # type: ignore[arg-type]
+                found[message.partition() or 0].append(record)
+        return found
+    finally:
+        consumer.close()
+
+
+def _write(broker: str, topic: str, planted: Partitions) -> None:
+    """Make ``topic`` anew, with these records."""
+    admin = AdminClient({"bootstrap.servers": broker}, logger=_log)
+    for future in admin.delete_topics([topic], operation_timeout=_TIMEOUT).values():
+        future.result()
+    create_topics(admin, [topic])
+    producer = Producer(
+        {"bootstrap.servers": broker, "enable.idempotence": True, "linger.ms": 5}, logger=_log
+    )
+    refused: list[Any] = []
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            refused.append(error)
+
+    for partition, records in planted.items():
+        for record in records:
+            producer.produce(
+                topic,
+                record.value,
+                record.key,
+                partition,
+                delivered,
+                timestamp=record.timestamp,
+                headers=list(record.headers),
+            )
+            producer.poll(0)
+    if producer.flush(_TIMEOUT) or refused:
+        raise BwtuiError(f"the topic {topic} could not be written again: {refused[:1] or 'no answer'}")
