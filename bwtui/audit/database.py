@@ -30,6 +30,8 @@ from bwtui.source.connection import (
     Connection,
     connect,
     connect_raw,
+    execute,
+    query,
     quote_identifier,
     quote_literal,
     quote_qualified,
@@ -342,11 +344,12 @@ def _rows(snapshot: Connection, table: Table, keys: Sequence[str] | None) -> Ite
         conditions.append(f"pg_catalog.array_to_json(array[{texts}])::text in ({wanted})")
     if conditions:
         sql += " where " + " and ".join(conditions)
-    with snapshot.cursor("bwtui_verify") as cursor:
-        cursor.itersize = _CHUNK
-        cursor.execute(sql)
-        while rows := cursor.fetchmany(_CHUNK):
-            yield [_texts(table, row) for row in rows]
+    # A cursor of the server's, for a table may be larger than memory; psycopg2's own ones need a
+    # transaction that psycopg2 began.
+    execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
+    while rows := query(snapshot, f"fetch {_CHUNK} from bwtui_verify"):
+        yield [_texts(table, row) for row in rows]
+    execute(snapshot, "close bwtui_verify")
 
 
 def _compact(key: str) -> str:
