@@ -3,7 +3,7 @@
 import uuid
 from contextlib import closing
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.sandbox.supervisor import Services
 from tests.waiting import eventually
@@ -34,7 +34,7 @@ def raw_records(services: Services, topics: list[str]) -> dict[tuple[str, int], 
     with closing(Consumer(settings | {"enable.auto.commit": False})) as consumer:
         known = consumer.list_topics(timeout=30).topics
         places = [TopicPartition(t, p) for t in topics if t in known for p in known[t].partitions]
-        ends = [consumer.get_watermark_offsets(place, 30) for place in places]
+        ends = eventually("every partition has a leader", lambda: _ends(consumer, places)) if places else []
         consumer.assign(
             [TopicPartition(at.topic, at.partition, low) for at, (low, _) in zip(places, ends, strict=True)]
         )
@@ -51,3 +51,13 @@ def raw_records(services: Services, topics: list[str]) -> dict[tuple[str, int], 
 
         eventually(f"all of {', '.join(topics)}", read, 60)
     return found
+
+
+def _ends(consumer: Consumer, places: list[TopicPartition]) -> list[tuple[int, int]] | None:
+    """Return the first and next offsets, or None as long as a topic is too young to have them."""
+    try:
+        return [consumer.get_watermark_offsets(place, 30) for place in places]
+    except KafkaException as error:
+        if error.args[0].code() in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE):
+            return None
+        raise

@@ -4,7 +4,6 @@ import secrets
 import socket
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,12 +16,6 @@ from tests.database import Session, session
 from tests.second_postgres import SecondPostgres
 
 PASSWORD = "topsecret-4711"
-
-
-@pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
-    return Attempts(services, tmp_path)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """``bwtui doctor``: what is not wrong, but may hurt later."""
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +9,6 @@ import pytest
 from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
 from tests.database import Session
-
-
-@pytest.fixture
-def source(database: str) -> Iterator[Session]:
-    """A session on an empty database."""
-    with closing(Session(database)) as opened:
-        yield opened
 
 
 @pytest.fixture

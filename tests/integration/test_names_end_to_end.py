@@ -2,9 +2,7 @@
 
 import json
 import secrets
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,19 +26,6 @@ NAMES = (
     "line\nbreak", "__consumer", "_schemas", ".", "..", "-", "Key", "Value", "unchanged TOAST",
 )  # fmt: skip
 SCHEMAS = ("public", 'we"ird %s.\\')
-
-
-@pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
-    return Attempts(services, tmp_path)
-
-
-@pytest.fixture
-def source(database: str) -> Iterator[Session]:
-    """A session on an empty database."""
-    with closing(Session(database)) as opened:
-        yield opened
 
 
 def quoted(*names: str) -> str:

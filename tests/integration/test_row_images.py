@@ -1,33 +1,16 @@
 """What each kind of table and replica identity sends: docs/row-images.md, row by row."""
 
 import json
-from collections.abc import Iterator
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.decoded_topic import Decoded, decoded_avro, latest, of_key
 from tests.raw_topic import raw_messages
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
-    return Attempts(services, tmp_path)
-
-
-@pytest.fixture
-def source(database: str) -> Iterator[Session]:
-    """A session on an empty database."""
-    with closing(Session(database)) as opened:
-        yield opened
 
 
 def read(attempts: Attempts, table: str) -> list[Decoded]:

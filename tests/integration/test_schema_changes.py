@@ -3,7 +3,6 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,12 +16,6 @@ from tests.decoded_topic import Decoded, decoded_avro, latest
 from tests.integration.test_toast_values import large
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
-    return Attempts(services, tmp_path)
 
 
 @pytest.fixture

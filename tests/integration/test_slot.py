@@ -3,12 +3,10 @@
 import secrets
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
-from bwtui.sandbox.supervisor import Services
 from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.snapshot import open_snapshot
@@ -117,12 +115,6 @@ def test_a_session_that_is_ended_by_the_server(
     with pytest.raises(ConnectionFailed, match="the replication connection broke"):
         eventually("the end", read_on)
     stream.finish()
-
-
-@pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
-    return Attempts(services, tmp_path)
 
 
 def test_a_connection_that_was_cut_is_made_again(attempts: Attempts, database: str, source: Session) -> None:

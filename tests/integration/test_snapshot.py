@@ -2,9 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import psycopg2
@@ -13,7 +11,6 @@ import pytest
 from bwtui.demo.compare import compare
 from bwtui.demo.shop import Table
 from bwtui.demo.topics import TopicReader
-from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, latest
@@ -21,19 +18,6 @@ from tests.raw_topic import raw_messages
 from tests.waiting import eventually
 
 LARGE = 300_000
-
-
-@pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
-    return Attempts(services, tmp_path)
-
-
-@pytest.fixture
-def source(database: str) -> Iterator[Session]:
-    """A session on an empty database."""
-    with closing(Session(database)) as opened:
-        yield opened
 
 
 def assert_equal(attempts: Attempts, database: str, *tables: Table) -> None:

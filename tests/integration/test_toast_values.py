@@ -4,7 +4,6 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,12 +18,6 @@ pytestmark = pytest.mark.services
 
 PLACEHOLDER = "unchanged TOAST"
 READERS: dict[str, Callable[[Services, str], list[Decoded]]] = {"avro": decoded_avro, "json": decoded_json}
-
-
-@pytest.fixture
-def attempts(services: Services, tmp_path: Path) -> Attempts:
-    """Runs of the relay, with a state folder of the test's own."""
-    return Attempts(services, tmp_path)
 
 
 @pytest.fixture

@@ -1,0 +1,24 @@
+"""What most tests of this folder begin with."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts
+from tests.database import Session
+
+
+@pytest.fixture
+def attempts(services: Services, tmp_path: Path) -> Attempts:
+    """Runs of the relay, with a state folder of the test's own."""
+    return Attempts(services, tmp_path)
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Session]:
+    """A session on an empty database."""
+    with closing(Session(database)) as opened:
+        yield opened

@@ -1,0 +1,132 @@
+"""``bwtui verify --database``, beside a relay that runs and a table that is written to."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.attempts import Attempts, Ended
+from tests.database import Session, session
+from tests.raw_topic import raw_records
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.services
+
+_ROWS = 300
+_TABLE = """
+create table kinds (
+    id int, part text, f4 float4, f8 float8, m money, d date, ts timestamp, tz timestamptz, t time,
+    iv interval, j jsonb, u uuid, ba bytea, n numeric, n2 numeric(8,3), b bool, words text[], numbers int[],
+    span int4range, c char(5), nothing text, primary key (id, part));
+insert into kinds
+select g, 'it''s "' || g || '"', g / 3.0, g / 7.0, (g * 12.34)::numeric::money, date '2020-01-01' + g,
+       timestamp '2020-01-01' + g * interval '1.5 sec',
+       timestamptz '2021-01-01 00:00+02' + g * interval '1 min',
+       time '10:00' + g * interval '0.25 sec', g * interval '1 hour', json_build_object('a', g),
+       gen_random_uuid(), decode(lpad(to_hex(g), 8, '0'), 'hex'), g / 9.0, g / 9.0, g %% 2 = 0,
+       array['x' || g, null, 'a "b" , {c}'], array[g, null, -g], int4range(g, g + 5), 'c' || g, null
+  from generate_series(1, %s) g;
+update kinds set d = 'infinity', ts = '-infinity', n = 'NaN', f8 = '-0', f4 = 'NaN' where id = 5;
+create table unkeyed (a int); insert into unkeyed values (1);
+"""
+
+
+@contextmanager
+def relaying(attempts: Attempts, database: str, source: Session) -> Iterator[None]:
+    """Keep a relay running that has been through its snapshot."""
+    with attempts.start(database, "--allow-unkeyed") as process:
+        try:
+            eventually("the relay streams", lambda: attempts.name in source.slots(), 60)
+            yield
+        finally:
+            process.terminate()
+            process.communicate(timeout=60)
+
+
+@contextmanager
+def written_to(database: str) -> Iterator[None]:
+    """Update, insert and delete rows all the time, in another thread."""
+    stop = threading.Event()
+
+    def write() -> None:
+        with session(database) as writer:
+            turn = 0
+            while not stop.is_set():
+                turn += 1
+                writer.run(
+                    "update kinds set f8 = f8 + 1, words[1] = %s where id = %s", f"é{turn}", turn % 100
+                )
+                writer.run("delete from kinds where id = %s", 1_000 + turn - 5)
+                writer.run("insert into kinds (id, part) values (%s, 'new')", 1_000 + turn)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def verify(attempts: Attempts, database: str, *args: str) -> tuple[Ended, dict[str, Any]]:
+    """Run ``bwtui verify --database``; return how it ended, and its report if there is one."""
+    full = ["verify", "--database", "-d", database, "-s", attempts.name, "-p", attempts.name, "--json"]
+    full += ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
+    ended = attempts.command(*full, *args)
+    return ended, json.loads(ended.stdout) if ended.stdout else {}
+
+
+def plant(attempts: Attempts) -> None:
+    """Take a row away, change one, and add one, in the topic."""
+    topic = f"{attempts.name}.kinds"
+    rows = []
+    for (_, partition), records in raw_records(attempts.services, [topic]).items():
+        newest = {record.key(): record.value() for record in records}
+        rows += [(partition, key, value) for key, value in newest.items() if value is not None]
+    rows.sort(key=lambda row: row[1])
+    producer = Producer({"bootstrap.servers": attempts.services.broker})
+    with closing(producer):
+        producer.produce(topic, None, rows[0][1], rows[0][0])
+        producer.produce(topic, rows[2][2], rows[1][1], rows[1][0])
+        # The key's last byte but for one more in the length before it.
+        strange = rows[3][1][:-2] + bytes([rows[3][1][-2] ^ 0x01]) + rows[3][1][-1:]
+        producer.produce(topic, rows[3][2], strange, rows[3][0])
+        assert not producer.flush(30)
+
+
+def test_a_table_that_is_written_to(attempts: Attempts, source: Session, database: str) -> None:
+    source.run(_TABLE, _ROWS)
+    with relaying(attempts, database, source):
+        with written_to(database):
+            ended, report = verify(attempts, database)
+        assert (ended.code, report["verdict"]) == (0, "clean"), ended.stderr or report
+        assert report["expected"] >= _ROWS
+        assert report["notes"] == ["without a key, and not compared: public.unkeyed"]
+        assert report["tables"] == ["public.kinds"]
+
+        plant(attempts)
+        ended, report = verify(attempts, database, "--show-values", "--table", r"public\.kinds")
+        assert (ended.code, report["verdict"]) == (1, "anomalies")
+        assert sorted(one["class"] for one in report["findings"]) == [
+            "different_row",
+            "extra_key",
+            "missing_key",
+        ]
+        (different,) = (one for one in report["findings"] if one["class"] == "different_row")
+        assert {one["field"] for one in different["fields"]} >= {"id", "part", "u"}
+        assert set(different["key"]) == {"id", "part"}
+
+        ended, _ = verify(attempts, database, "--table", "nothing")
+        assert ended.code == 2
+        assert "no table with a key is to be compared" in ended.stderr
+
+    ended, _ = verify(attempts, database)
+    assert ended.code == 3
+    assert "no relay reads slot" in ended.stderr
+    ended, _ = verify(attempts, database, "-s", "another", "--publication", f"bwtui_{attempts.name}")
+    assert ended.code == 2
+    assert "there is no slot 'another'" in ended.stderr
