@@ -1,15 +1,22 @@
-"""``bwtui open``: the screens over a recording."""
+"""``bwtui open``: the screens over a recording, or over the report of an audit."""
 
+import contextlib
+import dataclasses
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.errors import UsageError
+from bwtui.cli.relay_options import profile_option
+from bwtui.errors import BwtuiError, UsageError
 
 if TYPE_CHECKING:
     from bwtui.recording.reader import Recording
+    from bwtui.settings import RelaySettings
+    from bwtui.tui.audit.desk import Connections
+    from bwtui.tui.audit.kafka import KafkaSide
+    from bwtui.tui.audit.report import AuditReport
 
 _EPILOG = """\b
 Examples:
@@ -17,32 +24,115 @@ Examples:
   bwtui open recordings/shop --at 12:04:05          a time of day, or 2026-01-31 12:04
   bwtui open recordings/shop --at 0/1A2B3C          everything committed up to an LSN
   bwtui open recordings/shop --at "xid 742"         a transaction, with all its changes
+  bwtui open recordings/shop -b kafka:9092 -r http://registry:8081
+  bwtui open report.json                            what 'bwtui verify … --json' wrote
 
 \b
 Space plays, ← and → step, [ and ] step by transactions, : goes to a time, an LSN or an xid,
-T shows a transaction, x explains a key, a shows a table's rows as of this position, ? is help.
+T shows a transaction, x explains a key, a shows a table's rows as of this position, v verifies,
+r replays, 5 shows what the last audit found, ? is help. Brokers and registry are needed by v and r
+only; where they are not given, the dialogs propose those of the recording.
 """
 
 
 @click.command(epilog=_EPILOG)
-@click.argument("recording", type=click.Path(path_type=Path))
+@click.argument("recording", metavar="RECORDING|REPORT", type=click.Path(path_type=Path))
 @click.option(
     "--at", metavar="PLACE", help="Where to stand: a time, an LSN, 'xid N', 'N%' or '#N'; else the end."
 )
-def open(recording: Path, at: str | None) -> None:
-    """Look at RECORDING in the same screens as at a running relay, and rewind it; no server is needed."""
+@click.option("-b", "--broker", metavar="HOST:PORT,…", help="Kafka brokers.  [default: the recording's]")
+@click.option("-r", "--schema-registry", metavar="URL", help="Schema registry.  [default: the recording's]")
+@click.option(
+    "-C", "--kafka-config", metavar="K=V", multiple=True, help="A property of librdkafka; repeatable."
+)
+@profile_option
+def open(recording: Path, at: str | None, **given: Any) -> None:
+    """Look at RECORDING in the same screens as at a running relay, rewind it, verify it, and replay it;
+    or at the REPORT of an audit. To look, no server is needed.
+    """
+    report = None
+    if recording.is_file():
+        from bwtui.tui.audit.report import read_report
+
+        report = read_report(recording)
+        found = _recording_of(report)
+        if found is None:
+            _need_terminal("'bwtui verify' prints it in plain text")
+            _open_report(recording, report, given)
+            return
+        recording = found
+    _open_recording(recording, at, report, given)
+
+
+def _open_recording(
+    recording: Path, at: str | None, report: "AuditReport | None", given: dict[str, Any]
+) -> None:
     from bwtui.recording.reader import open_recording
+    from bwtui.tui.audit.desk import RecordingDesk
     from bwtui.tui.recording_app import run_recording
 
     view = open_recording(recording)
     try:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            raise UsageError(
-                "there is no terminal for the screens", f"'bwtui recording info {recording}' needs none"
-            )
-        run_recording(view, lambda: open_recording(recording), at, _unfinished(view))
+        _need_terminal(f"'bwtui recording info {recording}' needs none")
+        connections = _connections(given, view.source.broker, view.source.registry)
+        desk = RecordingDesk(recording, connections, report)
+        run_recording(view, lambda: open_recording(recording), at, _unfinished(view), desk)
     finally:
         view.close()
+
+
+def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> None:
+    from bwtui.tui.audit.desk import Desk
+    from bwtui.tui.report_app import run_report
+
+    source = report.raw.get("source") or {}
+    connections = _connections(given, str(source.get("broker", "")), str(source.get("registry", "")))
+    run_report(path.name, Desk(connections, report))
+
+
+def _need_terminal(hint: str) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("there is no terminal for the screens", hint)
+
+
+def _recording_of(report: "AuditReport") -> Path | None:
+    """Return the recording that a report is about, if it is where it was, and still the same."""
+    folder = report.recording
+    if folder is None or not folder.is_dir():
+        return None
+    from bwtui.recording.reader import open_recording
+
+    with contextlib.suppress(BwtuiError), contextlib.closing(open_recording(folder)) as view:
+        return folder if report.recording_id in ("", view.source.recording) else None
+    return None
+
+
+def _connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
+    """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
+    from bwtui.cli import relay_options
+    from bwtui.config import DEFAULT
+    from bwtui.tui.audit.desk import Connections
+
+    config = relay_options.load(given)
+    settings = config.settings()
+    named = {name: config.values[name].origin != DEFAULT for name in ("broker", "schema-registry")}
+    arguments = [part for one in given["kafka_config"] for part in ("-C", one)]
+    arguments += ["--profile", given["profile"]] if given["profile"] else []
+    return Connections(
+        settings.broker if named["broker"] or not broker else broker,
+        settings.schema_registry if named["schema-registry"] or not registry else registry,
+        tuple(arguments),
+        lambda brokers, url: _side(settings, brokers, url),
+    )
+
+
+def _side(settings: "RelaySettings", broker: str, registry: str) -> "KafkaSide":
+    from bwtui.cli.verify import ask_registry
+    from bwtui.sink.config import client_config
+    from bwtui.tui.audit.kafka import KafkaSide
+
+    chosen = dataclasses.replace(settings, broker=broker, schema_registry=registry)
+    return KafkaSide(client_config(chosen), ask_registry(chosen))
 
 
 def _unfinished(view: "Recording") -> str:

@@ -9,9 +9,18 @@ from typing import Literal
 from textual.binding import Binding
 
 Scope = Literal["screen", "list"]
-#: Where an action makes sense: on a relay that runs, in a recording, or in both.
-Where = Literal["both", "live", "recording"]
-GROUPS = ("Screens", "Recording", "View", "Lists", "This terminal")
+#: What the screens show: a relay that runs, a recording, or the report of an audit and nothing else.
+Kind = Literal["live", "recording", "report"]
+#: Where an action makes sense.
+Where = Literal["everywhere", "source", "live", "recording", "audit"]
+_KINDS: dict[Where, frozenset[Kind]] = {
+    "everywhere": frozenset(("live", "recording", "report")),
+    "source": frozenset(("live", "recording")),
+    "live": frozenset(("live",)),
+    "recording": frozenset(("recording",)),
+    "audit": frozenset(("recording", "report")),
+}
+GROUPS = ("Screens", "Recording", "Audit", "View", "Lists", "This terminal")
 #: Keys of lists that mean the recording's own ends where a list shows the recording itself.
 _ENDS = ("g", "G")
 
@@ -33,7 +42,9 @@ class Action:
     footer: bool = False
     #: What the footer says where the label is too long for it.
     short: str = ""
-    where: Where = "both"
+    where: Where = "everywhere"
+    #: It makes sense on the audit's screens only.
+    audits: bool = False
 
     @property
     def key_text(self) -> str:
@@ -42,16 +53,39 @@ class Action:
 
 
 ACTIONS = (
-    Action("show('overview')", ("1",), "Overview", "Pipeline from slot to topic, and all tables", "Screens"),
+    Action(
+        "show('overview')",
+        ("1",),
+        "Overview",
+        "Pipeline from slot to topic, and all tables",
+        "Screens",
+        where="source",
+    ),
     Action(
         "show('changes')",
         ("2",),
         "Changes",
         "Changes, field by field: a live sample, or every one of a recording",
         "Screens",
+        where="source",
     ),
-    Action("show('registry')", ("3",), "Registry", "Subjects, ids, versions and schema texts", "Screens"),
-    Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints", "Screens"),
+    Action(
+        "show('registry')",
+        ("3",),
+        "Registry",
+        "Subjects, ids, versions and schema texts",
+        "Screens",
+        where="source",
+    ),
+    Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints", "Screens", where="source"),
+    Action(
+        "show('audit')",
+        ("5",),
+        "Audit",
+        "What the last audit of this recording found, class by class",
+        "Screens",
+        where="recording",
+    ),
     Action(
         "drill", ("enter",), "Open", "Open the selected row: a table, or its detail", "Screens", "list", True
     ),
@@ -159,6 +193,54 @@ ACTIONS = (
         where="recording",
     ),
     Action(
+        "verify",
+        ("v",),
+        "Verify",
+        "Audit this recording against Kafka; while that runs, how far it is",
+        "Audit",
+        footer=True,
+        where="recording",
+    ),
+    Action(
+        "replay",
+        ("r",),
+        "Replay",
+        "Write its messages into topics again: first what would be done, then the question",
+        "Audit",
+        footer=True,
+        where="recording",
+    ),
+    Action(
+        "place",
+        ("p",),
+        "Place",
+        "The selected finding's place in the recording",
+        "Audit",
+        footer=True,
+        where="recording",
+        audits=True,
+    ),
+    Action(
+        "mend",
+        ("M",),
+        "Mend",
+        "Replay what the audit found missing, and only that",
+        "Audit",
+        footer=True,
+        where="recording",
+        audits=True,
+    ),
+    Action(
+        "all_classes",
+        ("z",),
+        "Zeros",
+        "Show also the classes of which nothing was found, or hide them again",
+        "Audit",
+        footer=True,
+        where="audit",
+        audits=True,
+    ),
+    Action(
         "filter",
         ("slash",),
         "Filter",
@@ -167,7 +249,13 @@ ACTIONS = (
         footer=True,
     ),
     Action(
-        "errors_only", ("e",), "Errors only", "Show only what has errors; again for all", "View", footer=True
+        "errors_only",
+        ("e",),
+        "Errors only",
+        "Show only what has errors; again for all",
+        "View",
+        footer=True,
+        where="source",
     ),
     Action(
         "maximise",
@@ -238,7 +326,9 @@ _KEY_NAMES = {
 
 
 #: Actions that a recording's footer has room for only in wide terminals.
-SPARE = frozenset(("errors_only", "maximise", "sort", "copy"))
+SPARE = frozenset(("errors_only", "maximise", "sort", "copy", "verify", "replay"))
+#: On the audit's own screens these instead.
+AUDIT_SPARE = (SPARE - {"verify"}) | {"play", "seek", "transaction", "explain", "as_of"}
 
 
 def show_key(key: str) -> str:
@@ -253,17 +343,18 @@ def keys_of(name: str) -> tuple[str, ...]:
     return next(action.keys for action in ACTIONS if action.name == name)
 
 
-def actions(recorded: bool) -> list[Action]:
-    """Return the actions that make sense on a relay that runs, or in a recording."""
-    absent = "live" if recorded else "recording"
-    return [action for action in ACTIONS if action.where != absent]
+def actions(kind: Kind) -> list[Action]:
+    """Return the actions that make sense where such a source is shown."""
+    return [action for action in ACTIONS if kind in _KINDS[action.where]]
 
 
-def is_elsewhere(name: str, parameters: tuple[object, ...], recorded: bool) -> bool:
-    """Tell whether an action, as Textual names it, belongs only to the other kind of source."""
-    absent = "live" if recorded else "recording"
+def is_elsewhere(name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False) -> bool:
+    """Tell whether an action, as Textual names it, belongs only to another kind of source, or of screen."""
     full = f"{name}({', '.join(map(repr, parameters))})" if parameters else name
-    return any(action.where == absent and action.name == full for action in ACTIONS)
+    return any(
+        action.name == full and (kind not in _KINDS[action.where] or (action.audits and not audits))
+        for action in ACTIONS
+    )
 
 
 def bindings(scope: Scope) -> list[Binding]:

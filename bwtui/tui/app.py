@@ -13,6 +13,7 @@ from textual.worker import Worker
 
 from bwtui.errors import BwtuiError
 from bwtui.relay.control import ControlClient
+from bwtui.tui.audit.desk import Desk
 from bwtui.tui.palette import ActionProvider
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
@@ -45,12 +46,17 @@ class RelayApp(App[Ending]):
     }
     DEFAULT_MODE = "overview"
 
+    #: The screen to begin with, if it is not the overview.
+    first_mode = ""
+
     def __init__(
         self, source: DataSource, session: Session | None = None, clock: Callable[[], float] = time.time
     ) -> None:
         super().__init__()
         self.session = session or Session()
         self.model = self.make_model(source, clock)
+        #: What is known of audits; a relay that runs has none.
+        self.desk = Desk()
         self.stopping = False
         self._asked_changes = float("-inf")
         self._asked_status = float("-inf")
@@ -69,6 +75,8 @@ class RelayApp(App[Ending]):
 
     def on_mount(self) -> None:
         """Start sampling."""
+        if self.first_mode:
+            self.switch_mode(self.first_mode)
         self.set_interval(1 / min(max(self.session.rate, 1), 10), self.tick)
         self.tick()
 
@@ -131,7 +139,7 @@ class RelayApp(App[Ending]):
 
     def open_help(self) -> None:
         """Show all keys."""
-        self.push_screen(HelpScreen(self.model.recorded))
+        self.push_screen(HelpScreen(self.model.kind))
 
     async def action_quit(self) -> None:
         """Textual's own way out asks as well."""

@@ -27,7 +27,7 @@ class ActionProvider(Provider):
 
     def _actions(self) -> list[Action]:
         model = getattr(self.app, "model", None)
-        return actions(model is not None and model.recorded)
+        return actions("live" if model is None else model.kind)
 
     def _runner(self, action: Action) -> Callable[[], object]:
         namespace = self.screen if action.scope == "screen" else self.focused

@@ -20,6 +20,7 @@ from bwtui.recording.target import MICROS
 from bwtui.recording.view import RecordingView, TableCounts
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status, TableStatus
 from bwtui.tui import judgement
+from bwtui.tui.actions import Kind
 from bwtui.tui.seconds import Seconds
 from bwtui.tui.state import Link, Model, Picture, Playhead
 
@@ -210,7 +211,7 @@ class RecordingSource:
 class RecordedModel(Model):
     """The pictures of a recording; what they show is as old as it is, and never stale."""
 
-    recorded = True
+    kind: Kind = "recording"
 
     def __init__(self, source: RecordingSource, clock: Callable[[], float]) -> None:
         super().__init__(source, clock)

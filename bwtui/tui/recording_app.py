@@ -1,9 +1,11 @@
-"""The screens over a recording: the same ones as on a relay, and three that look closer."""
+"""The screens over a recording: the same ones as on a relay, and those that look closer or audit it."""
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual.screen import Screen
 
 from bwtui.recording.change import Change
@@ -11,19 +13,23 @@ from bwtui.recording.explain import Key
 from bwtui.recording.view import RecordingView
 from bwtui.recording.window import Bounds
 from bwtui.tui.app import RelayApp
+from bwtui.tui.audit.desk import RecordingDesk
 from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
 from bwtui.tui.screens.as_of import AsOfScreen
+from bwtui.tui.screens.auditing import Auditing
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.explain import ExplainScreen
+from bwtui.tui.screens.forms import AskScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.recorded import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
 from bwtui.tui.screens.registry import RegistryScreen
+from bwtui.tui.screens.report import ReportScreen
 from bwtui.tui.state import DataSource, Model, Session
 from bwtui.tui.widgets.transport import Timeline
 
 
-class RecordingApp(RelayApp):
+class RecordingApp(Auditing, RelayApp):
     """Plays a recording."""
 
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
@@ -31,6 +37,7 @@ class RecordingApp(RelayApp):
         "changes": RecordedChangesScreen,
         "registry": RegistryScreen,
         "errors": ErrorsScreen,
+        "audit": ReportScreen,
     }
 
     def __init__(
@@ -38,10 +45,12 @@ class RecordingApp(RelayApp):
         source: RecordingSource,
         session: Session | None = None,
         clock: Callable[[], float] = time.time,
+        desk: RecordingDesk | None = None,
     ) -> None:
         self.source = source
         super().__init__(source, session or Session(rate=10), clock)
         self.model.remark = self.session.remark
+        self.desk = self.recording_desk = desk or RecordingDesk(Path(source.name))
 
     def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
         """Return a model that takes pictures of a recording."""
@@ -54,6 +63,7 @@ class RecordingApp(RelayApp):
 
     async def sample(self) -> None:
         """Take pictures until every command has been carried out."""
+        self.show_background()
         while True:
             await self.model.sample_status()
             await self._fill_timeline()
@@ -69,7 +79,25 @@ class RecordingApp(RelayApp):
         return number
 
     def ask_to_leave(self) -> None:
-        """Just leave: nothing runs, and nothing is lost."""
+        """Just leave; but while a command runs beside the screens, say that it ends with them."""
+        job = self.recording_desk.job
+        if job is None:
+            self.exit("quit")
+        elif job.child.cancelled:
+            self.notify("It is ending: what it sent becomes durable first", timeout=3)
+        else:
+            more = " What it has sent stays, and the same replay goes on from there."
+            text = f"{job.title} is still running, and ends with the screens."
+            content = Text(text + (more if job.title == "Replay" else ""))
+            self.push_screen(AskScreen("Leave", content, "End it and leave", careful=True), self._leave_jobs)
+
+    def _leave_jobs(self, go: bool | None) -> None:
+        if go:
+            self.run_worker(self._end_and_leave(), exit_on_error=True)
+
+    async def _end_and_leave(self) -> None:
+        if (job := self.recording_desk.job) is not None:
+            await job.child.end()
         self.exit("quit")
 
     def show_transaction(self, change: Change) -> None:
@@ -96,16 +124,24 @@ class RecordingApp(RelayApp):
 
 
 def run_recording(
-    view: RecordingView, reopen: Callable[[], RecordingView], at: str | None = None, remark: str = ""
+    view: RecordingView,
+    reopen: Callable[[], RecordingView],
+    at: str | None = None,
+    remark: str = "",
+    desk: RecordingDesk | None = None,
 ) -> None:
     """Show a recording until the user leaves; ``remark`` is what should be known of it.
 
+    With a report on the desk it is shown first, otherwise the last one of this recording is at hand.
     Raises UsageError, or DamagedRecording when damage was met.
     """
     source = RecordingSource(view, reopen)
     if at is not None:
         source.player.seek_text(at)
-    app = RecordingApp(source, Session(rate=10, remark=remark))
+    app = RecordingApp(source, Session(rate=10, remark=remark), desk=desk)
+    if app.recording_desk.report is not None:
+        app.first_mode = "audit"
+    app.recording_desk.remember(view.source.recording)
     app.run()
     if source.damage is not None:
         raise source.damage

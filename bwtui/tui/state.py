@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.tui.actions import Kind
 
 #: Points in a sparkline, one a second.
 POINTS = 120
@@ -118,8 +119,9 @@ class Picture:
 class Model:
     """Samples a source, and holds the live picture and the one that is shown."""
 
-    #: The source is a recording.
-    recorded = False
+    kind: Kind = "live"
+    #: What runs in the background, for the second line of every screen.
+    background = ""
     #: What should be known of it.
     remark = ""
 
@@ -133,6 +135,11 @@ class Model:
         self._history = History()
         self._changes: deque[ChangeSample] = deque(maxlen=CHANGES)
         self._known_schemas: frozenset[int] = frozenset()
+
+    @property
+    def recorded(self) -> bool:
+        """Whether the source is a recording."""
+        return self.kind == "recording"
 
     @property
     def picture(self) -> Picture:

@@ -52,7 +52,7 @@ def listing(stage: Stage) -> Listing:
     return found
 
 
-ACTIONS = actions(recorded=False)
+ACTIONS = actions("live")
 CASES = [pytest.param(a, key, id=f"{a.name}-{key}") for a in ACTIONS for key in a.keys]
 
 

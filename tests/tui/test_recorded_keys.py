@@ -19,7 +19,7 @@ from tests.tui.recorded import RecordedStage
 Press = Callable[[], Awaitable[None]]
 Check = Callable[[RecordedStage, Press], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
-ONLY = [action for action in ACTIONS if action.where == "recording"]
+ONLY = [action for action in ACTIONS if action.where in ("recording", "audit")]
 
 
 def check(*names: str) -> Callable[[Check], Check]:
@@ -51,7 +51,7 @@ def test_there_is_a_check_for_every_action() -> None:
 
 
 def test_no_key_has_two_meanings() -> None:
-    keys = [key for action in actions(recorded=True) for key in action.keys]
+    keys = [key for action in actions("recording") for key in action.keys]
     twice = {key for key in keys if keys.count(key) > 1}
     assert twice == {"g", "G"}, "the ends of the recording, or of a list of its own"
 
@@ -62,7 +62,7 @@ async def test_help_names_what_a_recording_has_and_nothing_else() -> None:
         await stage.press("question_mark")
         assert isinstance(stage.app.screen, HelpScreen)
         shown = str(stage.app.screen.query_one("Static").render())
-        assert all(a.help in shown and a.key_text in shown for a in actions(recorded=True))
+        assert all(a.help in shown and a.key_text in shown for a in actions("recording"))
         assert "Freeze the view" not in shown
 
 

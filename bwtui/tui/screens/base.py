@@ -11,7 +11,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer
 
-from bwtui.tui.actions import SPARE, bindings, is_elsewhere
+from bwtui.tui.actions import AUDIT_SPARE, SPARE, bindings, is_elsewhere
 from bwtui.tui.filtering import Filter
 from bwtui.tui.screens.transport import TransportActions
 from bwtui.tui.state import Picture
@@ -37,6 +37,8 @@ class RelayScreen(TransportActions, Screen[None]):
     #: The mode this screen belongs to, which is marked among the tabs.
     mode: ClassVar[str] = ""
     wants_changes: ClassVar[bool] = False
+    #: It shows what an audit found.
+    audits: ClassVar[bool] = False
     #: The widgets are there, so that a picture can be painted.
     ready: bool = False
 
@@ -69,6 +71,10 @@ class RelayScreen(TransportActions, Screen[None]):
         """Return the list that filter, sort and copy act on."""
         return self.query_one(Listing)
 
+    def first_focus(self) -> Widget:
+        """Return what has the focus to begin with."""
+        return self.main_grid()
+
     def crumbs(self) -> tuple[str, ...]:
         """Return the path to this screen."""
         return (self.mode.capitalize(),)
@@ -90,7 +96,7 @@ class RelayScreen(TransportActions, Screen[None]):
     def on_mount(self) -> None:
         """Paint what is known, and give the focus to the main list."""
         self.ready = True
-        self.main_grid().focus()
+        self.first_focus().focus()
         self.refresh_picture()
 
     def on_screen_resume(self) -> None:
@@ -178,14 +184,15 @@ class RelayScreen(TransportActions, Screen[None]):
         """The bindings that hold here; a recording's footer leaves some to help where room is short."""
         found = super().active_bindings
         if self.relay.model.recorded and self.app.size.width < 120:
+            spare = AUDIT_SPARE if self.audits else SPARE
             for key, active in found.items():
-                if active.binding.action in SPARE:
+                if active.binding.action in spare:
                     found[key] = active._replace(binding=replace(active.binding, show=False))
         return found
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave out what makes sense only live, or only in a recording."""
-        return not is_elsewhere(action, parameters, self.relay.model.recorded)
+        return not is_elsewhere(action, parameters, self.relay.model.kind, audits=self.audits)
 
     # Actions: lists.
 

@@ -9,7 +9,7 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Label, Static
 
-from bwtui.tui.actions import GROUPS, Action, actions
+from bwtui.tui.actions import GROUPS, Action, Kind, actions
 from bwtui.tui.state import Session
 
 Ending = Literal["stop", "detach", "quit"]
@@ -22,23 +22,23 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,q,question_mark,f1,enter", "dismiss", "Close", key_display="Esc"),
     ]
 
-    def __init__(self, recorded: bool) -> None:
+    def __init__(self, kind: Kind) -> None:
         super().__init__()
-        self._recorded = recorded
+        self._kind: Kind = kind
 
     def compose(self) -> ComposeResult:
         """Make the text."""
         with VerticalScroll(id="help") as box:
-            box.border_title = "Keys in a recording" if self._recorded else "Keys"
+            box.border_title = "Keys in a recording" if self._kind == "recording" else "Keys"
             box.border_subtitle = "Esc closes · Ctrl+P finds any action by name"
-            yield Static(help_text(self._recorded))
+            yield Static(help_text(self._kind))
 
 
-def help_text(recorded: bool) -> Content:
+def help_text(kind: Kind) -> Content:
     """Return the keys, group by group."""
     lines: list[Content] = []
     for group in GROUPS:
-        found = [_line(action) for action in actions(recorded) if action.group == group]
+        found = [_line(action) for action in actions(kind) if action.group == group]
         if found:
             lines += [Content.styled(group, "bold $primary"), *found, Content("")]
     return Content("\n").join(lines[:-1])

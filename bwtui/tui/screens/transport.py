@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.recording.explain import Key, key_of
+from bwtui.tui.audit.report import Finding
 from bwtui.tui.playback import Command, RecordedModel
 from bwtui.tui.widgets.seek_bar import SeekBar
 from bwtui.tui.widgets.transport import Timeline
@@ -133,6 +134,41 @@ class TransportActions:
             self._say("No table is selected")
         else:
             self.recording.show_rows(table)
+
+    # Audits.
+
+    def action_verify(self) -> None:
+        """Ask how to verify; while that runs, show how far it is."""
+        self.recording.ask_to_verify()
+
+    def action_replay(self) -> None:
+        """Ask what to replay, and into what."""
+        self.recording.ask_to_replay(mend=False)
+
+    def action_mend(self) -> None:
+        """Replay what the audit found missing."""
+        report = self._screen.relay.desk.report
+        if report is None:
+            self._say("There is no audit yet: v verifies this recording")
+        elif not report.missing:
+            self._say("The audit found nothing missing: there is nothing to mend")
+        else:
+            self.recording.ask_to_replay(mend=True)
+
+    def go_to_place(self, finding: Finding | None, change: Change | None = None) -> None:
+        """Go to a finding's change in the list of all changes, or to where its LSN is."""
+        position = change.position if change is not None else finding.position if finding else None
+        if finding is None:
+            self._say("No finding is selected")
+        elif position is not None:
+            self._screen.relay.show_mode("changes")
+            self.drive(lambda player: player.seek(position + 1))
+        elif finding.lsn:
+            lsn = finding.lsn
+            self._screen.relay.show_mode("changes")
+            self.drive(lambda player: player.seek_text(lsn))
+        else:
+            self._say("It has no place in the recording: no message of it says the same")
 
     @property
     def _model(self) -> RecordedModel:

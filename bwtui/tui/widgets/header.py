@@ -45,7 +45,11 @@ def _identity(model: Model, width: int) -> Content:
     if width < 100 and len(name) > 11:
         name = name[:10] + "…"
     parts: list[tuple[str, str] | str] = [(" bwtui ", "bold $primary"), (f"{name}  ", "bold")]
+    if model.kind == "report":
+        return Content.assemble(*parts, (" THE REPORT OF AN AUDIT ", "bold reverse $warning"))
     if model.recorded:
+        # One tab more needs the room.
+        parts = parts if width >= 100 else [(f" {name} ", "bold")]
         return Content.assemble(*parts, (" A RECORDING ", "bold reverse $warning"))
     parts += [
         (f"{verdict.mark} {verdict.word}", f"bold {_TONES[verdict.tone]}"),
@@ -73,7 +77,8 @@ def _verdict(model: Model) -> judgement.Verdict:
 def _tabs(model: Model, screen: str) -> Content:
     status = model.live.status
     parts: list[Content] = []
-    for number, (name, title) in enumerate(_TABS, 1):
+    tabs = {"live": _TABS, "recording": (*_TABS, ("audit", "Audit")), "report": ()}[model.kind]
+    for number, (name, title) in enumerate(tabs, 1):
         text = f" {number} {title} "
         if name == "errors" and status is not None and status.errors:
             total = sum(entry.count for entry in status.errors)
@@ -88,12 +93,16 @@ def _tabs(model: Model, screen: str) -> Content:
 
 def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
     where = Content.styled(" " + " › ".join(crumbs) + "  ", "bold")
+    if model.background:
+        where += Content.styled(f"● {model.background}", "bold $primary") + Content("  ")
     return where + _news(model, stopping)
 
 
 def _news(model: Model, stopping: bool) -> Content:
     status = model.live.status
     head = model.picture.playhead
+    if model.kind == "report":
+        return Content.styled("the recording is not open: the report alone", "$quiet")
     if head is not None and status is not None:
         return _as_of(head, status)
     if model.link == "gone" and status is not None:

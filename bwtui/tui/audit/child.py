@@ -1,0 +1,191 @@
+"""A command of ours in a process of its own: Spark never lives in the screens' process."""
+
+import asyncio
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+_PR_SET_PDEATHSIG = 1
+# Loaded now: between fork and exec a child must not start to load anything.
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_COMMAND = (sys.executable, "-c", "from bwtui.cli.main import main; main()")
+#: Seconds that an interrupted command has to end in order: what it sent becomes durable, its Java ends.
+_END_SECONDS = 20.0
+#: Seconds over which the rate is taken.
+_WINDOW = 5.0
+_LONGEST_LINE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Something that the command did or does."""
+
+    name: str
+    began: float
+    done: int = 0
+    total: int = 0
+
+
+class Progress:
+    """The phases of a command, and how fast the present one is."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.began = clock()
+        self.phases: list[Phase] = []
+        self._points: deque[tuple[float, int]] = deque()
+
+    @property
+    def now(self) -> Phase | None:
+        """The phase that is under way."""
+        return self.phases[-1] if self.phases else None
+
+    @property
+    def share(self) -> float | None:
+        """How much of the present phase is done, 0 to 1, where that is known."""
+        now = self.now
+        return now.done / now.total if now is not None and now.total else None
+
+    @property
+    def rate(self) -> float | None:
+        """Rows a second, once that can be told."""
+        if len(self._points) < 2:
+            return None
+        (start, first), (_, last) = self._points[0], self._points[-1]
+        seconds = self.clock() - start
+        return (last - first) / seconds if seconds > 0 else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the present phase is done, at that rate."""
+        now, rate = self.now, self.rate
+        if now is None or not now.total or not rate:
+            return None
+        return (now.total - now.done) / rate
+
+    def take(self, line: str) -> bool:
+        """Take a line of ``--progress-json`` in; return whether it was one."""
+        try:
+            told = json.loads(line)
+            name, done, total = str(told["phase"]), int(told.get("done", 0)), int(told.get("total", 0))
+        except (ValueError, KeyError, TypeError):
+            return False
+        moment = self.clock()
+        if self.now is None or self.now.name != name:
+            self._points.clear()
+            self.phases.append(Phase(name, moment))
+        self.phases[-1] = Phase(name, self.phases[-1].began, done, total)
+        if not self._points and total:
+            self._points.append((self.phases[-1].began, 0))
+        if total:
+            self._points.append((moment, done))
+        while len(self._points) > 2 and moment - self._points[0][0] > _WINDOW:
+            self._points.popleft()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    output: bytes
+    #: What it said of an error, in one sentence, and what to do.
+    error: str = ""
+    hint: str = ""
+
+
+class Child:
+    """One run of ``bwtui`` with arguments that include ``--progress-json``."""
+
+    def __init__(self, arguments: Sequence[str], command: Sequence[str] = _COMMAND) -> None:
+        self.arguments = tuple(arguments)
+        self.progress = Progress()
+        self.cancelled = False
+        self._command = tuple(command)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def run(self) -> Ended:
+        """Run it to its end."""
+        # A session of its own keeps the terminal's Ctrl-C away: it is ended in order.
+        process = self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *self.arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=_LONGEST_LINE,
+            start_new_session=True,
+            # Two functions of libc that were loaded before, no lock.
+            preexec_fn=_tie_to(os.getpid()),
+        )
+        assert process.stdout is not None and process.stderr is not None
+        if self.cancelled:
+            process.send_signal(signal.SIGINT)
+        try:
+            output, said = await asyncio.gather(process.stdout.read(), self._listen(process.stderr))
+            code = await process.wait()
+        finally:
+            await self.end()
+        return Ended(code, output, *_error(said, code))
+
+    def cancel(self) -> None:
+        """Ask it to end; `run` returns when it has."""
+        self.cancelled = True
+        self._send(signal.SIGINT)
+
+    async def end(self) -> None:
+        """End it now if it still runs, and wait until it is gone."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self.cancel()
+        try:
+            await asyncio.wait_for(process.wait(), _END_SECONDS)
+        except TimeoutError:
+            self._send(signal.SIGKILL)
+            await process.wait()
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+    async def _listen(self, stream: asyncio.StreamReader) -> list[str]:
+        """Take the progress in, and return what else was said."""
+        said: list[str] = []
+        while line := await stream.readline():
+            text = line.decode("utf-8", "replace").rstrip()
+            if not self.progress.take(text) and text:
+                said.append(text)
+        return said
+
+
+def _error(said: list[str], code: int) -> tuple[str, str]:
+    error = next((line for line in said if line.startswith("bwtui: error: ")), "")
+    hint = next((line for line in said if line.startswith("hint: ")), "")
+    if not error and code not in (0, 1, 3):
+        # Whatever it was, its last line says most.
+        return (said[-1] if said else f"the command ended with exit code {code} and said nothing"), ""
+    return error.removeprefix("bwtui: error: "), hint.removeprefix("hint: ")
+
+
+def _tie_to(parent: int) -> Callable[[], None] | None:
+    """Return what has the kernel interrupt the child when we end in whatever way."""
+    libc = _libc
+    if libc is None:
+        return None
+
+    def tie() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return tie

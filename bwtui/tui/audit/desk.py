@@ -1,0 +1,152 @@
+"""What the screens know of audits: the last report, where Kafka is, and the command that runs beside them."""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bwtui.errors import BwtuiError, UsageError
+from bwtui.relay.control import state_root
+from bwtui.tui import figures
+from bwtui.tui.audit.child import Child, Ended
+from bwtui.tui.audit.kafka import KafkaSide
+from bwtui.tui.audit.report import AuditReport, parse_report, read_report
+
+if TYPE_CHECKING:
+    from bwtui.tui.recording_app import RecordingApp
+
+#: So many findings of a class are asked for.
+_FINDINGS = "10000"
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """Where Kafka and the schema registry are, as the command line, the environment or a file say."""
+
+    broker: str
+    registry: str
+    #: What else was given on the command line and is handed on: -C and --profile.
+    arguments: tuple[str, ...] = ()
+    #: Make a reader of single records, for a broker and a registry.
+    connect: Callable[[str, str], KafkaSide] | None = None
+
+
+@dataclass(slots=True)
+class Job:
+    """A command that runs beside the screens."""
+
+    #: "Verify", "Dry run" or "Replay".
+    title: str
+    child: Child
+    #: Told of its result, and whether its dialog was in front at its end.
+    then: Callable[[Any, bool], None] = field(repr=False)
+    ended: Ended | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended on an error."""
+        return self.ended is not None and (bool(self.ended.error) or self.ended.code not in (0, 1, 3))
+
+    def line(self) -> str:
+        """Say in a few words how far it is."""
+        progress = self.child.progress
+        share, now = progress.share, progress.now
+        what = now.name.partition(":")[0] if now else "starting"
+        return f"{self.title}: {what}" + (f" {figures.percent(share)}" if share is not None else "")
+
+
+class Desk:
+    """The report alone."""
+
+    def __init__(self, connections: Connections | None = None, report: AuditReport | None = None) -> None:
+        self.connections = connections
+        self.report = report
+
+    def side(self) -> KafkaSide | None:
+        """Return what reads single records, where it is known where Kafka is."""
+        known = self.connections
+        if known is None or known.connect is None:
+            return None
+        return known.connect(known.broker, known.registry)
+
+
+class RecordingDesk(Desk):
+    """The report of a recording that is open, and the commands that audit and replay it."""
+
+    def __init__(
+        self, folder: Path, connections: Connections | None = None, report: AuditReport | None = None
+    ) -> None:
+        super().__init__(connections, report)
+        self.folder = folder
+        self.job: Job | None = None
+        #: A dry run whose result was not looked at yet, with the arguments to do it.
+        self.plan: tuple[dict[str, Any], tuple[str, ...]] | None = None
+
+    # -- the last report -----------------------------------------------------------------------------------
+
+    def place(self, recording_id: str) -> Path:
+        """Return where the last report of a recording is kept."""
+        name = "".join(letter for letter in recording_id if letter.isalnum()) or self.folder.name
+        return state_root() / "audits" / f"{name}.json"
+
+    def remember(self, recording_id: str) -> None:
+        """Take the last report of this recording, if there is one."""
+        with contextlib.suppress(UsageError):
+            if self.report is None:
+                self.report = read_report(self.place(recording_id))
+
+    def keep(self, output: bytes, recording_id: str) -> AuditReport:
+        """Keep what ``verify --json`` wrote, and return it. Raises BwtuiError."""
+        try:
+            report = parse_report(json.loads(output))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BwtuiError("the audit gave no report that can be read") from error
+        path = self.place(recording_id)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # It shows rows.
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(output)
+        except OSError as error:
+            raise BwtuiError(
+                f"the report can't be kept in {path.parent}: {error.strerror}",
+                "set BWTUI_STATE_HOME to a folder that you may write to",
+            ) from error
+        self.report = parse_report(report.raw, path)
+        return self.report
+
+    # -- commands ------------------------------------------------------------------------------------------
+
+    def verify_arguments(self, *, deep: bool) -> tuple[str, ...]:
+        """Return the arguments of an audit."""
+        more = ("--deep",) if deep else ()
+        return (
+            "verify", str(self.folder), *self._services(), "--json", "--show-values",
+            "--findings", _FINDINGS, "--progress-json", *more,
+        )  # fmt: skip
+
+    def replay_arguments(self, options: dict[str, str], *, mend: bool) -> tuple[str, ...]:
+        """Return the arguments of a replay, with neither --dry-run nor --yes."""
+        given = [part for name, value in options.items() if value for part in (name, value)]
+        if mend and self.report is not None and self.report.path is not None:
+            given += ["--only-missing", str(self.report.path)]
+        return ("replay", str(self.folder), *self._services(), *given, "--json", "--progress-json")
+
+    def _services(self) -> tuple[str, ...]:
+        known = self.connections or Connections("localhost:9092", "http://localhost:8081")
+        return ("-b", known.broker, "-r", known.registry, *known.arguments)
+
+    def start(self, app: "RecordingApp", job: Job) -> None:
+        """Run a command beside the screens; its dialog is the caller's."""
+        self.job = job
+        app.run_worker(self._run(app, job), group="job", exit_on_error=True)
+
+    async def _run(self, app: "RecordingApp", job: Job) -> None:
+        try:
+            job.ended = await job.child.run()
+        finally:
+            self.job = None
+        app.job_ended(job)

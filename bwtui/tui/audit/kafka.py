@@ -1,0 +1,122 @@
+"""One record as Kafka has it, and keys and values decoded; what it needs is imported when it is asked for."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bwtui.errors import BwtuiError
+
+Ask = Callable[[int], str | None]
+#: Seconds that a log that ends too early is waited for.
+_PATIENCE = 1.0
+HOLES = {
+    "gap": "no record stands there: it was compacted away, or is no record but a marker of a transaction",
+    "expired": "the log begins behind it now: the record was deleted",
+    "truncated": "the log ends before it: the broker lost its end, or the topic was made anew",
+    "damaged": "what stands there does not match its checksum",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record."""
+
+    key: bytes | None
+    value: bytes | None
+    #: Unix milliseconds.
+    timestamp: int
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Key or value: its fields as text, or why it can't be read; a tombstone has neither."""
+
+    state: Literal["row", "null", "unreadable"]
+    fields: Mapping[str, str | None]
+    schema_id: int | None = None
+    problem: str = ""
+
+
+class KafkaSide:
+    """Reads single records. May be asked in any thread."""
+
+    def __init__(self, config: Mapping[str, Any], ask: Ask) -> None:
+        self._config = dict(config)
+        self.ask = ask
+
+    def look(self, topic: str, partition: int, offset: int) -> Record | str:
+        """Return the record, or the kind of hole (see `HOLES`) that is in its place. Raises BwtuiError."""
+        from bwtui.pipeline.kafka_scan import SplitScan
+        from bwtui.pipeline.kafka_splits import Split
+
+        hole = "gap"
+        split = Split(topic, partition, offset, offset + 1)
+        for part in SplitScan(self._config, split, "read_uncommitted", _PATIENCE):
+            for message in part.messages:
+                # librdkafka's stubs allow more than what a consumer gets.
+                given: Any = message.headers() or ()
+                headers = tuple((str(name), bytes(value or b"")) for name, value in given)
+                return Record(message.key(), message.value(), message.timestamp()[1], headers)
+            hole = part.holes[-1].kind if part.holes else hole
+        return hole
+
+
+class Reader:
+    """Decodes keys and values apart from the relay, as the audit does."""
+
+    def __init__(self, output_format: str, texts: Mapping[int, str], ask: Ask) -> None:
+        from bwtui.audit.decoding import Schemas
+
+        self._is_json = output_format == "json"
+        self._schemas = Schemas(texts, ask)
+
+    def read(self, data: bytes | None) -> Decoded:
+        """Decode a key or a value."""
+        from bwtui.audit.decoding import Undecodable, schema_id
+
+        if data is None:
+            return Decoded("null", {})
+        number = None if self._is_json else schema_id(data)
+        try:
+            row = json.loads(data) if self._is_json else self._schemas.decode(data)[1]
+        except (Undecodable, ValueError) as error:
+            return Decoded("unreadable", {}, number, f"{len(data):,} bytes that can't be read: {error}")
+        except BwtuiError as error:
+            return Decoded("unreadable", {}, number, error.message)
+        if not isinstance(row, dict):
+            return Decoded("unreadable", {}, number, f"{len(data):,} bytes of JSON that are no row")
+        return Decoded("row", _texts(row), number)
+
+    def miscoded(self, data: bytes | None, texts: Mapping[str, str | None]) -> frozenset[str]:
+        """Return the columns in which a value does not say what PostgreSQL's texts say."""
+        from bwtui.audit.decoding import Undecodable
+        from bwtui.audit.texts import differing
+
+        if data is None or self._is_json:
+            return frozenset()
+        try:
+            schema, row = self._schemas.decode(data)
+        except (Undecodable, BwtuiError):
+            return frozenset()
+        unsent = [column for column, _ in schema.columns.values() if column not in texts]
+        return frozenset(differing(schema, row, texts, unsent)) & set(texts)
+
+
+def _texts(row: Mapping[str, Any]) -> dict[str, str | None]:
+    from bwtui.audit.texts import ESCAPED, written
+
+    return {
+        name: None if value is None else _text(written(value), value)
+        for name, value in row.items()
+        if name != ESCAPED or value
+    }
+
+
+def _text(known: str | None, value: Any) -> str:
+    if known is not None:
+        return known
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    return str(value)

@@ -1,0 +1,174 @@
+"""Dialogs that ask before a command is run, and show what it would do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Button, Checkbox, Input, Label, Static
+
+from bwtui.tui import figures
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A line of a form."""
+
+    name: str
+    label: str
+    value: str = ""
+    placeholder: str = ""
+    #: A box to tick instead; then ``value`` is "yes" or empty.
+    is_switch: bool = False
+
+
+class FormScreen(ModalScreen[dict[str, str] | None]):
+    """Asks for a few values; returns them by name, or None when it was left."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Cancel", key_display="Esc"),
+        Binding("ctrl+s", "send", "Do it"),
+        Binding("down", "app.focus_next", show=False),
+        Binding("up", "app.focus_previous", show=False),
+    ]
+
+    def __init__(self, title: str, words: str, fields: Sequence[Field], do: str) -> None:
+        super().__init__()
+        self._title, self._words, self._fields, self._do = title, words, tuple(fields), do
+
+    def compose(self) -> ComposeResult:
+        """Make the lines and the buttons."""
+        with Vertical(id="form", classes="dialog") as box:
+            box.border_title = self._title
+            yield Label(self._words, markup=False)
+            for field in self._fields:
+                with Horizontal(classes="field"):
+                    if field.is_switch:
+                        yield Checkbox(field.label, bool(field.value), id=field.name, compact=True)
+                    else:
+                        yield Label(field.label, classes="name")
+                        yield Input(field.value, placeholder=field.placeholder, id=field.name, compact=True)
+            with Horizontal(classes="buttons"):
+                yield Button(f"{self._do} (Enter)", id="do", variant="primary", compact=True)
+                yield Button("Cancel (Esc)", id="leave", compact=True)
+
+    def on_mount(self) -> None:
+        """Everything has a default, so what is most likely meant is to go on."""
+        self.query_one("#do").focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Take the choice."""
+        if event.button.id == "do":
+            self.action_send()
+        else:
+            self.dismiss(None)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter in a line means: do it."""
+        self.action_send()
+
+    def action_send(self) -> None:
+        """Return the values."""
+        values = {one.id or "": one.value.strip() for one in self.query(Input)}
+        values |= {one.id or "": "yes" if one.value else "" for one in self.query(Checkbox)}
+        self.dismiss(values)
+
+    def action_leave(self) -> None:
+        """Return nothing."""
+        self.dismiss(None)
+
+
+class AskScreen(ModalScreen[bool]):
+    """Shows something, and asks whether to go on; with no question it only shows."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,n", "choose(False)", "No", key_display="Esc"),
+        Binding("y", "choose(True)", "Yes"),
+        Binding("right,down", "app.focus_next", show=False),
+        Binding("left,up", "app.focus_previous", show=False),
+    ]
+
+    def __init__(self, title: str, content: RenderableType, do: str = "", *, careful: bool = False) -> None:
+        super().__init__()
+        self._title, self._content, self._do, self._careful = title, content, do, careful
+
+    def compose(self) -> ComposeResult:
+        """Make text and buttons."""
+        with Vertical(id="ask", classes="dialog") as box:
+            box.border_title = self._title
+            with VerticalScroll():
+                yield Static(self._content)
+            with Horizontal(classes="buttons"):
+                if self._do:
+                    variant = "error" if self._careful else "primary"
+                    yield Button(f"{self._do} (y)", id="do", variant=variant, compact=True)  # type: ignore[arg-type]
+                yield Button("Cancel (Esc)" if self._do else "Close (Esc)", id="leave", compact=True)
+
+    def on_mount(self) -> None:
+        """What writes is never what Enter means by chance."""
+        self.query_one("#leave" if self._careful or not self._do else "#do").focus()
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Take the choice."""
+        self.dismiss(event.button.id == "do")
+
+    def action_choose(self, choice: bool) -> None:
+        """Take the choice, if it is on offer."""
+        self.dismiss(choice and bool(self._do))
+
+
+def plan_content(plan: dict[str, Any], colours: dict[str, str]) -> RenderableType:
+    """Return what a replay would do, from ``replay --dry-run --json``."""
+    topics = plan.get("topics", {})
+    lines: list[RenderableType] = [
+        Text(f"would send {plan.get('messages', 0):,} messages, {figures.size(plan.get('bytes', 0))}", "bold")
+    ]
+    if plan.get("resumed"):
+        before = f"{plan.get('sent_before', 0):,} were sent by an earlier run, which is gone on with"
+        lines.append(Text(before, colours["quiet"]))
+    lines += [Text(f"▲ {warning}", colours["warning"]) for warning in plan_warnings(plan)]
+    lines += ["", _topics(topics, colours)]
+    if plan.get("schemas"):
+        new = sum(bool(use.get("new")) for use in plan["schemas"])
+        told = f"{len(plan['schemas'])} schemas" + (
+            f", {new} to be registered" if new else ", all registered"
+        )
+        lines += ["", Text(told, colours["quiet"])]
+    return Group(*lines)
+
+
+def plan_warnings(plan: dict[str, Any]) -> list[str]:
+    """Return what has to be known before something is written."""
+    found = []
+    missing = plan.get("missing")
+    if missing:
+        found.append(
+            f"{missing.get('messages', 0):,} missing messages will stand at the end of their partitions, "
+            f"{missing.get('late', 0):,} of them behind newer ones of their keys, whose newest is sent again"
+        )
+    else:
+        held = {name: sum(one.get("held", {}).values()) for name, one in plan.get("topics", {}).items()}
+        doubled = {name: count for name, count in held.items() if count}
+        if doubled:
+            found.append(
+                f"{', '.join(sorted(doubled))} may hold {sum(doubled.values()):,} of these messages already, "
+                "and would hold them twice"
+            )
+    return found + [str(note) for note in plan.get("notes", ())]
+
+
+def _topics(topics: dict[str, Any], colours: dict[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
+    table.add_column("Topic", overflow="fold")
+    for title in ("Messages", "Bytes", "Holds already"):
+        table.add_column(title, justify="right")
+    for name, one in topics.items():
+        held = f"{sum(one.get('held', {}).values()):,}" if one.get("existed") else "is made"
+        table.add_row(name, f"{one['messages']:,}", figures.size(one["bytes"]), held)
+    return table

@@ -1,0 +1,157 @@
+"""What an audit found: the verdict, the classes, the findings, and the selected one in full."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.containers import Container
+from textual.widget import Widget
+
+from bwtui.errors import BwtuiError
+from bwtui.recording.change import Change
+from bwtui.tui.audit.report import AuditReport, Finding
+from bwtui.tui.playback import RecordedModel, RecordingSource
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.sides import SidesScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.classes import ClassGrid
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.findings import (
+    FindingList,
+    finding_content,
+    finding_text,
+    nothing_content,
+    verdict_content,
+)
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Line
+
+
+class ReportScreen(RelayScreen):
+    """The report of the last audit; over a recording also before there is one."""
+
+    mode: ClassVar[str] = "audit"
+    audits: ClassVar[bool] = True
+    own_list = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: AuditReport | None = None
+        self._changes: dict[int, Change] = {}
+
+    def body(self) -> Iterable[Widget]:
+        """Return the verdict, classes and findings, and the selected one."""
+        pair = Container(ClassGrid(), FindingList(), id="audit-pair", classes="folder")
+        return (Line(id="verdict"), pair, Detail(id="finding", title="Finding"))
+
+    def main_grid(self) -> FindingList:
+        """Return the findings."""
+        return self.query_one(FindingList)
+
+    def first_focus(self) -> Widget:
+        """Begin with the classes."""
+        return self.query_one(ClassGrid)
+
+    def go_back(self) -> None:
+        """From the findings back to the classes."""
+        self.query_one(ClassGrid).focus()
+
+    def paint(self, picture: Picture) -> None:
+        """Show the report, once it is another one; ages grow meanwhile."""
+        report = self.relay.desk.report
+        if report is not self._shown:
+            self._shown = report
+            self._changes = {}
+            self.query_one(ClassGrid).show(report)
+            self._list()
+        self.query_one("#verdict", Line).put(verdict_content(report, self.relay.model.clock()))
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path here."""
+        name = self.query_one(ClassGrid).chosen
+        return ("Audit",) if name is None else ("Audit", name)
+
+    # The selected finding.
+
+    def selected_finding(self) -> Finding | None:
+        """Return the finding under the cursor."""
+        key = self.main_grid().cursor_key
+        if key is None or self._shown is None:
+            return None
+        return self._shown.findings[int(key)]
+
+    def selected_change(self) -> Change | None:
+        """Return the change that the finding is about, once it was read."""
+        finding = self.selected_finding()
+        return None if finding is None else self._changes.get(finding.number)
+
+    def row_text(self) -> str:
+        """Return the finding with its fields."""
+        finding = self.selected_finding()
+        return "" if finding is None else finding_text(finding, self.selected_change())
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Another class, or another finding."""
+        if isinstance(event.grid, ClassGrid):
+            self._list()
+        else:
+            self._show_finding()
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """From a class to its findings; from a finding to both sides of its message."""
+        if isinstance(event.grid, ClassGrid):
+            self.main_grid().focus()
+        elif (finding := self.selected_finding()) is not None:
+            self.app.push_screen(SidesScreen(finding, self.selected_change()))
+
+    def action_all_classes(self) -> None:
+        """Show or hide the classes without findings."""
+        self.query_one(ClassGrid).toggle_zeros()
+
+    def action_place(self) -> None:
+        """Go to the finding's change among all changes of the recording."""
+        self.go_to_place(self.selected_finding())
+
+    # Details.
+
+    @property
+    def _source(self) -> RecordingSource | None:
+        """The recording, if it is open and the report is about it."""
+        model, report = self.relay.model, self._shown
+        if not isinstance(model, RecordedModel) or report is None:
+            return None
+        known = model.recording.view.source.recording
+        return model.recording if report.recording_id in ("", known) else None
+
+    def _list(self) -> None:
+        name = self.query_one(ClassGrid).chosen
+        self.main_grid().show(self._shown, name)
+        self._show_finding()
+
+    def _show_finding(self) -> None:
+        finding, detail = self.selected_finding(), self.query_one("#finding", Detail)
+        if finding is None:
+            detail.border_title = "What was audited"
+            detail.show(
+                (id(self._shown), self.app.theme), nothing_content(self._shown, self.relay.model.recorded)
+            )
+            return
+        detail.border_title = f"Finding {finding.number + 1:,}"
+        change = self._changes.get(finding.number)
+        identity = (id(self._shown), finding.number, change is not None, self.app.theme)
+        detail.show(identity, finding_content(finding, change, self.app.theme_variables))
+        if change is None and finding.position is not None and self._source is not None:
+            self.run_worker(self._read(finding), group="finding", exclusive=True, exit_on_error=True)
+
+    async def _read(self, finding: Finding) -> None:
+        source, position = self._source, finding.position
+        if source is None or position is None:
+            return
+        try:
+            change = await source.search(lambda view: next(view.changes(position, position + 1), None))
+        except BwtuiError as error:
+            self.notify(error.message, severity="error", markup=False)
+            return
+        if change is not None:
+            self._changes[finding.number] = change
+        if self.is_attached and self.selected_finding() is finding:
+            self._show_finding()

@@ -1,0 +1,208 @@
+"""Both sides of a finding: the message as it was recorded, and the record as Kafka has it now."""
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.text import Text
+from textual.containers import Container
+from textual.widget import Widget
+
+from bwtui.errors import BwtuiError
+from bwtui.recording.change import Change
+from bwtui.recording.view import RecordingView
+from bwtui.tui.audit.kafka import Decoded, KafkaSide, Reader, Record
+from bwtui.tui.audit.report import Finding
+from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, said_by
+from bwtui.tui.playback import RecordedModel, RecordingSource
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.field_pairs import FieldPairs, found_lines, sent_lines, value_content
+from bwtui.tui.widgets.grid import Grid
+
+
+class SidesScreen(RelayScreen):
+    """Filled as the two sides are read; Esc goes back."""
+
+    mode: ClassVar[str] = "audit"
+    audits: ClassVar[bool] = True
+    own_list = True
+
+    def __init__(self, finding: Finding, change: Change | None) -> None:
+        super().__init__()
+        self.finding = finding
+        self.change = change
+        #: The message that is meant: the finding's own, or the one whose copy it is.
+        self._part = finding.part
+        self._is_copy = False
+        self._sent: Decoded | None = None
+        self._found: Decoded | None = None
+        self._record: Record | str | None = None
+        self._problem = ""
+        self._miscoded: frozenset[str] = frozenset()
+        self._searching = False
+        self._cancelled = threading.Event()
+
+    def body(self) -> Iterable[Widget]:
+        """Return the two sides, their fields, and the selected field in full."""
+        sides = Container(
+            Detail(id="sent", title="Expected: what was sent"),
+            Detail(id="found", title="Found: what Kafka has"),
+            id="sides",
+            classes="folder",
+        )
+        return (sides, FieldPairs(), Detail(id="value", title="Value"))
+
+    def on_mount(self) -> None:
+        """Look at both sides."""
+        self.run_worker(self._look(), exit_on_error=True)
+
+    def on_unmount(self) -> None:
+        """Stop what is under way."""
+        self._cancelled.set()
+
+    def paint(self, picture: Picture) -> None:
+        """Show nothing else: the finding stays what it is."""
+
+    def main_grid(self) -> FieldPairs:
+        """Return the fields."""
+        return self.query_one(FieldPairs)
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path here."""
+        return ("Audit", self.finding.name, self.finding.key_text or self.finding.place or "message")
+
+    def go_back(self) -> None:
+        """Return to the findings."""
+        self.app.pop_screen()
+
+    def selected_change(self) -> Change | None:
+        """Return the change that the message is of."""
+        return self.change
+
+    def action_place(self) -> None:
+        """Go to the change among all changes of the recording."""
+        self.go_to_place(self.finding, self.change)
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected field in full."""
+        pair = self.main_grid().selected()
+        detail = self.query_one("#value", Detail)
+        detail.border_title = "Value" if pair is None else pair.name
+        detail.show((pair, self.app.theme), value_content(pair, self.app.theme_variables))
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """Go into the selected field's values."""
+        self.query_one("#value", Detail).focus()
+
+    # Reading.
+
+    @property
+    def _source(self) -> RecordingSource | None:
+        model = self.relay.model
+        return model.recording if isinstance(model, RecordedModel) else None
+
+    async def _look(self) -> None:
+        self._show()
+        side = self.relay.desk.side()
+        finding = self.finding
+        if None not in (finding.topic, finding.partition, finding.offset):
+            await self._look_at_kafka(side)
+        self._decode(side)
+        self._show()
+        if self.change is None and isinstance(self._record, Record):
+            await self._find_original(self._record)
+            self._decode(side)
+            self._show()
+
+    async def _look_at_kafka(self, side: KafkaSide | None) -> None:
+        finding = self.finding
+        assert finding.topic is not None and finding.partition is not None and finding.offset is not None
+        if side is None:
+            self._problem = "it is not known where Kafka is: give -b to 'bwtui open'"
+            return
+        try:
+            self._record = await asyncio.to_thread(
+                side.look, finding.topic, finding.partition, finding.offset
+            )
+        except BwtuiError as error:
+            self._problem = error.message + (f": {error.hint}" if error.hint else "")
+
+    async def _find_original(self, record: Record) -> None:
+        """A copy belongs to no message: look for the one whose bytes it repeats."""
+        source = self._source
+        if source is None or (record.key is None and record.value is None):
+            return
+
+        def find(view: RecordingView) -> tuple[Change, int] | None:
+            for change in view.changes():
+                if self._cancelled.is_set():
+                    return None
+                for message in change.messages:
+                    if message.key == record.key and message.value == record.value:
+                        return change, message.part
+            return None
+
+        self._searching = True
+        self._show()
+        try:
+            found = await source.study(find)
+        except BwtuiError as error:
+            self.notify(error.message, severity="error", markup=False)
+            found = None
+        self._searching = False
+        if found is not None:
+            self.change, self._part = found
+            self._is_copy = True
+
+    def _decode(self, side: KafkaSide | None) -> None:
+        source, ask = self._source, side.ask if side is not None else _nobody
+        output_format, texts = "avro", {}
+        if source is not None:
+            output_format = source.view.source.output_format
+            schemas = self.relay.model.picture.schemas
+            texts = {entry.id: entry.schema for entry in schemas}
+        reader = Reader(output_format, texts, ask)
+        self._miscoded = frozenset()
+        message = None if self.change is None else message_of(self.change, self._part)
+        if message is not None:
+            self._sent = reader.read(message.value)
+            assert self.change is not None
+            self._miscoded = reader.miscoded(message.value, full_texts(self.change))
+        if isinstance(self._record, Record):
+            self._found = reader.read(self._record.value)
+
+    # Showing.
+
+    def _show(self) -> None:
+        if not self.is_attached:
+            return
+        colours = self.app.theme_variables
+        sent = sent_lines(self.finding, self.change, self._part, colours, is_copy=self._is_copy)
+        if self._searching:
+            sent = [Text("looking for the message whose copy this is…", colours["quiet"])]
+        found = found_lines(self.finding, self._record, self._found, self._problem, colours)
+        self.query_one("#sent", Detail).show(tuple(map(str, sent)), Text("\n").join(sent))
+        self.query_one("#found", Detail).show(tuple(map(str, found)), Text("\n").join(found))
+        grid = self.main_grid()
+        grid.show_pairs(self._pairs(), has_found=self._found is not None)
+        if self._record is None and not self._problem and self.finding.offset is not None:
+            grid.empty_text = "asking Kafka…"
+        self.on_grid_highlighted(Grid.Highlighted(grid, grid.cursor_key))
+
+    def _pairs(self) -> list[FieldPair]:
+        message = None if self.change is None else message_of(self.change, self._part)
+        said = None if self.change is None or message is None else said_by(self.change, message)
+        if self._sent is None and self._found is None:
+            return [
+                FieldPair(str(one.get("field")), one.get("postgresql"), one.get("sent"), one.get("kafka"))
+                for one in self.finding.fields
+            ]
+        return pairs(said, self._sent, self._found, self._miscoded)
+
+
+def _nobody(number: int) -> str | None:
+    """Know no schema."""
+    return None

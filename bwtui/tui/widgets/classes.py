@@ -1,0 +1,60 @@
+"""The classes of an audit with their counts."""
+
+from bwtui.tui import figures
+from bwtui.tui.audit.report import AuditReport, class_order, tone_of
+from bwtui.tui.judgement import MARKS
+from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.grid import Grid
+
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("class", "Class", 14, grow=22),
+    Column("count", "Count", 5, "right"),
+)
+#: The row that stands for all findings.
+ALL = "*"
+
+
+class ClassGrid(Grid):
+    """The worst first; classes of which there is nothing are hidden until they are asked for."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS, id="classes")
+        self.add_class("panel")
+        self.border_title = "Classes"
+        self.empty_text = "no audit yet"
+        self._report: AuditReport | None = None
+        self.zeros = False
+
+    @property
+    def chosen(self) -> str | None:
+        """The class under the cursor; None for all."""
+        return None if self.cursor_key in (None, ALL) else self.cursor_key
+
+    def show(self, report: AuditReport | None) -> None:
+        """Show a report's classes."""
+        self._report = report
+        self._fill()
+
+    def toggle_zeros(self) -> None:
+        """Show or hide the classes of which nothing was found."""
+        self.zeros = not self.zeros
+        self._fill()
+
+    def _fill(self) -> None:
+        report = self._report
+        if report is None:
+            self.set_rows([])
+            return
+        names = [name for name in class_order(report) if self.zeros or report.classes[name]]
+        total = sum(report.found.values())
+        rows = [Row(ALL, (Cell(""), Cell("all findings", "strong"), Cell(figures.count(total))))]
+        self.set_rows(rows + [_row(name, report.classes[name]) for name in names])
+        hidden = len(report.classes) - len(names)
+        self.set_remark(f"{hidden} without · z" if hidden else "")
+
+
+def _row(name: str, count: int) -> Row:
+    tone = tone_of(name) if count else "muted"
+    mark = Cell(MARKS[tone] if count else " ", tone)
+    return Row(name, (mark, Cell(name, "" if tone == "bad" else tone), Cell(figures.count(count), tone)))
