@@ -82,6 +82,7 @@ def verify_recording(
                 write_expected(spark, files, work / "expected")
             _view(connection, "expected_in", work / "expected")
             _refuse_unsent(connection, folder)
+            told("asking Kafka for its topics")
             pinned = _pin(connection, config, source)
             told(f"reading Kafka: {pinned.messages:,} offsets")
             with counting(spark, pinned.messages, counted):
