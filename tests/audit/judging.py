@@ -99,6 +99,7 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
     for topic in world.topics.values():
         for p, log in enumerate(topic.logs):
             partitions.append((topic.name, p, topic.low[p], topic.high[p]))
+            assert all(topic.low[p] <= o < topic.high[p] for o in log), "no broker has such a log"
             expected_offset = topic.low[p]
             for o in [*sorted(log), topic.high[p]]:
                 if o > expected_offset:

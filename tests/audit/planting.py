@@ -8,7 +8,15 @@ import random
 from collections.abc import Callable
 
 from tests.audit import planting_logs, planting_partitions
-from tests.audit.victims import has_twin, is_last_of_key, is_provable_loss, take_away, use, victims
+from tests.audit.victims import (
+    has_twin,
+    is_last_of_key,
+    is_provable_loss,
+    opens_window,
+    take_away,
+    use,
+    victims,
+)
 from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World, make
 
 Plant = Callable[[World], bool]
@@ -35,6 +43,7 @@ def lost_unacked(world: World) -> bool:
             and not topic.compacts
             and not (topic.deletes and any(topic.low))
             and not any(s is not send and s.identity == send.identity for s in world.sends)
+            and not opens_window(world, send)
         )
 
     for send in victims(world, wanted)[:1]:
@@ -74,7 +83,7 @@ def pending(world: World) -> bool:
 
 def refused(world: World) -> bool:
     """Kafka refused a message, and the policy dropped it."""
-    for send in victims(world, lambda topic, _: not topic.compacts)[:1]:
+    for send in victims(world, lambda t, s: not t.compacts and not opens_window(world, s))[:1]:
         if any(s is not send and s.identity == send.identity for s in world.sends):
             return False
         take_away(world, send)
@@ -211,7 +220,8 @@ def _stranger(world: World, record: Record) -> bool:
         for p, log in enumerate(topic.logs):
             ours = [s.offset for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
             if ours:
-                slots = [o for o in topic.slots[p] if o > min(ours) and o not in log and o >= topic.low[p]]
+                low, high = max(min(ours) + 1, topic.low[p]), topic.high[p]
+                slots = [o for o in topic.slots[p] if low <= o < high and o not in log]
                 places += [(topic, p, o) for o in [*slots, None]]
     if not places:
         return False

@@ -4,6 +4,7 @@ python -m tests.audit.proof [--cases N] [--seed N] [--write]
 """
 
 import argparse
+import multiprocessing
 import random
 import sys
 import time
@@ -40,29 +41,41 @@ def confusion(expected: Counter[truth.Finding], found: Counter[truth.Finding]) -
     return matrix
 
 
+def case(number: int) -> tuple[world.World, list[str]]:
+    """Return the world of a seed, and what was planted in it.
+
+    Every fault has its turn as the first of a case; every tenth case is clean.
+    """
+    rng = random.Random(number)
+    changes = rng.choice([5, 20, 60])
+    if number % 10 == 9:
+        return world.make(rng, changes), ["(clean)"]
+    names = sorted(planting.FAULTS)
+    made, planted = planting.make_with(rng, changes, names[number % len(names)])
+    return made, planted + planting.plant(made, rng, rng.choices(names, k=rng.randint(0, 4)))
+
+
+def _one(number: int) -> tuple[Matrix, list[str], int | None]:
+    made, planted = case(number)
+    found, connection = judging.audit(made)
+    connection.close()
+    this = confusion(truth.truth(made), found)
+    is_wrong = any(planted != reported for planted, reported in this)
+    return this, planted, number if is_wrong else None
+
+
 def run(cases: int, seed: int) -> tuple[Matrix, Counter[str], list[int]]:
     """Return the matrix, how often each fault was planted, and the seeds of cases that went wrong."""
     matrix: Matrix = Counter()
     faults: Counter[str] = Counter()
     wrong = []
-    names = sorted(planting.FAULTS)
-    for number in range(seed, seed + cases):
-        rng = random.Random(number)
-        changes = rng.choice([5, 20, 60])
-        # Every fault has its turn as the first of a case; every tenth case is clean.
-        if number % 10 == 9:
-            made, planted = world.make(rng, changes), ["(clean)"]
-        else:
-            made, planted = planting.make_with(rng, changes, names[number % len(names)])
-            planted += planting.plant(made, rng, rng.choices(names, k=rng.randint(0, 4)))
-        faults.update(planted)
-        found, connection = judging.audit(made)
-        connection.close()
-        this = confusion(truth.truth(made), found)
-        matrix += this
-        if any(planted != reported for planted, reported in this):
-            wrong.append(number)
-    return matrix, faults, wrong
+    # A case is some hundred small statements, each planned anew: as many processes as there are cores.
+    with multiprocessing.get_context("spawn").Pool() as pool:
+        for this, planted, number in pool.imap_unordered(_one, range(seed, seed + cases), chunksize=8):
+            matrix += this
+            faults.update(planted)
+            wrong += [number] if number is not None else []
+    return matrix, faults, sorted(wrong)
 
 
 def table(matrix: Matrix, faults: Counter[str], cases: int, seed: int) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.audit import judging, planting, truth, world
+from tests.audit import judging, planting, proof, truth, world
 
 SEEDS = st.integers(0, 2**32)
 CHANGES = st.sampled_from([3, 10, 30, 80])
@@ -48,3 +48,21 @@ def test_each_fault_has_room_and_is_found(fault):
             check(made)
             return
     pytest.fail(f"{fault} never had room")
+
+
+#: Cases of the proof that once were off the diagonal.
+REGRESSIONS = {
+    "gone from its place, settings unseen, and found in another partition": 10064,
+    "a gap in a recording whose log lost its end": 10327,
+    "a log lost its end, and the relay went on at the same offsets": 10777,
+    "a row of the snapshot in another partition, out of its turn, beside a gap in the recording": 20237,
+    "the same, of a message that was redelivered": 20303,
+    "the first message of a partition was refused, and the window begins behind a phantom": 30142,
+    "a log without keys lost its end, and another producer has the offset": 40552,
+}
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS.values(), ids=REGRESSIONS)
+def test_what_once_was_off_the_diagonal(seed):
+    made, _ = proof.case(seed)
+    check(made)

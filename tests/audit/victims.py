@@ -35,6 +35,12 @@ def is_last_of_key(topic: Topic, send: Send) -> bool:
     return not any(o > send.offset and r.kd == send.kd for o, r in log.items())
 
 
+def opens_window(world: World, send: Send) -> bool:
+    """Whether the window of its partition begins with it: without its offset others would lie outside."""
+    mine = [o.offset for o in world.sends if (o.topic, o.partition) == (send.topic, send.partition)]
+    return send.offset == min(mine)
+
+
 def is_provable_loss(world: World) -> Callable[[Topic, Send], bool]:
     """What a broker that compacts could never have dropped, and of which nothing older was dropped."""
 

@@ -8,6 +8,8 @@ breaks it.
 import random
 from dataclasses import dataclass, field
 
+from tests.audit.settling import settle_missing
+
 DAY_MS = 86_400_000
 NOW_MS = 2_000_000_000_000
 
@@ -371,37 +373,3 @@ def _gone(topic: Topic, p: int, o: int, truth: str) -> None:
     if record.send is not None:
         # Of a message without a place no more can be said than that it is not there.
         record.send.truth = truth if record.send.offset is not None else "not there"
-
-
-def settle_missing(world: World) -> None:
-    """Say what the messages are that nobody heard of and that are not there, and which ones came twice."""
-    firsts: dict[tuple, list[Send]] = {}
-    for send in world.sends:
-        if send.topic and send.op != "snapshot":
-            firsts.setdefault(send.identity, []).append(send)
-    for send in world.sends:
-        if send.truth == "not there":
-            same = firsts.get(send.identity, [send])
-            if any(other.id > send.id for other in same):
-                send.truth = "resent"
-            elif send.op == "snapshot":
-                send.truth = "lost_unacked" if world.passes[send.pass_number] else "pending"
-            else:
-                send.truth = "pending" if send.lsn > world.confirmed else "lost_unacked"
-            if send.truth == "lost_unacked":
-                send.truth = "indeterminate" if _may_be_excused(world, send) else "lost_unacked"
-    for same in firsts.values():
-        arrived = [send for send in same if send.truth == "matched"]
-        for send in arrived[1:]:
-            send.truth = "redelivered"
-    for topic in world.topics.values():
-        for _, _, record in topic.records():
-            if record.send is not None and record.truth in ("matched", "redelivered"):
-                record.truth = record.send.truth
-
-
-def _may_be_excused(world: World, send: Send) -> bool:
-    topic = world.topics[send.topic]
-    expired = any(low > 0 for low in topic.low)
-    keyed = any(r.kd == send.kd and r.kd is not None for _, _, r in topic.records())
-    return (topic.compacts and (keyed or expired)) or (topic.deletes and expired)

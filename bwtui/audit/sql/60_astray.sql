@@ -1,13 +1,15 @@
--- Where the first message of the recording stands in each partition; the ledger counts what was lost, too.
+-- Where the first message of the recording stands in each partition; the ledger counts what was lost, too. The
+-- last one must be there: a broker that lost its end gives the offsets to what the relay sent later.
 create table since as
-select t, p, min(o) as o, max(o) as last_o
-  from (select t, p, o from e where state = 'acknowledged' and t is not null
-        union all select t, p, o from hit where how = 'word')
+select t, p, min(o) as o, max(o) filter (where is_there) as last_o
+  from (select t, p, o, false as is_there from e where state = 'acknowledged' and t is not null
+        union all select t, p, o, true from hit where how <> 'moved')
  group by t, p;
 
--- What is still lost may stand in another partition, or in another topic.
+-- What is still missing without a proven excuse may stand in another partition, or in another topic.
 create table lost as
-select id, t, p, kd, vd from excuse anti join hit using (id) where class = 'lost_acked'
+select id, t, p, kd, vd from excuse anti join hit using (id)
+ where class in ('lost_acked', 'indeterminate') and reason <> 'open'
 union all
 select s.id, s.t, case when homes.is_known then s.hash31 % topic.partitions end, s.kd, s.vd
   from s join topic using (t) join homes using (t) anti join hit using (id)
