@@ -79,11 +79,15 @@ class RecordedStage:
     async def settle(self) -> None:
         """Wait until nothing is under way and every command has been carried out."""
         for _ in range(3):
-            await self.app.workers.wait_for_complete()
-            await self.pilot.pause()
+            await self._idle()
             await self.app.sample()
             while self.app.front is not None and not self.app.front.ready:
                 await self.pilot.pause()
             await self.pilot.pause()
-        await self.app.workers.wait_for_complete()
+        await self._idle()
+
+    async def _idle(self) -> None:
+        """Wait for every worker but the one of a command that runs beside the screens."""
+        if workers := [worker for worker in self.app.workers if worker.group != "job"]:
+            await self.app.workers.wait_for_complete(workers)
         await self.pilot.pause()

@@ -8,12 +8,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from bwtui.tui.actions import ACTIONS, Action, actions
+from bwtui.tui.audit.report import parse_report
 from bwtui.tui.screens.as_of import AsOfScreen
 from bwtui.tui.screens.dialogs import HelpScreen
 from bwtui.tui.screens.explain import ExplainScreen
 from bwtui.tui.screens.recorded import TransactionScreen
+from bwtui.tui.widgets.classes import ClassGrid
 from bwtui.tui.widgets.seek_bar import SeekBar
-from tests.tui.picture import text
+from tests.tui.audited import json_recording, report_of
+from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
 
 Press = Callable[[], Awaitable[None]]
@@ -210,3 +213,57 @@ async def _as_of(stage: RecordedStage, press: Press) -> None:
     assert "no rows at this position" in text(stage.app)
     await stage.press("escape")
     assert stage.app.current_mode == "overview"
+
+
+@check("show('audit')")
+async def _show_audit(stage: RecordedStage, press: Press) -> None:
+    await press()
+    assert stage.app.current_mode == "audit"
+    assert "NOT AUDITED" in text(stage.app)
+
+
+@check("verify")
+async def _verify(stage: RecordedStage, press: Press) -> None:
+    await press()
+    assert "Verify this recording" in text(stage.app)
+    await stage.press("escape")
+    assert stage.app.current_mode == "overview"
+
+
+@check("replay")
+async def _replay(stage: RecordedStage, press: Press) -> None:
+    await press()
+    assert "Replay this recording" in text(stage.app)
+    assert "First it only looks" in text(stage.app)
+
+
+async def _with_report(stage: RecordedStage, press: Press) -> None:
+    """Show a report; before that the key means nothing."""
+    before = lines(stage.app)[2:-3]
+    await press()
+    assert lines(stage.app)[2:-3] == before
+    stage.app.desk.report = parse_report(report_of(json_recording()))
+    await stage.press("5")
+    await press()
+
+
+@check("place")
+async def _place(stage: RecordedStage, press: Press) -> None:
+    await _with_report(stage, press)
+    assert stage.app.current_mode == "changes"
+    assert stage.head.position == 21
+
+
+@check("mend")
+async def _mend(stage: RecordedStage, press: Press) -> None:
+    await _with_report(stage, press)
+    assert "Mend what is missing" in text(stage.app)
+
+
+@check("all_classes")
+async def _all_classes(stage: RecordedStage, press: Press) -> None:
+    await _with_report(stage, press)
+    classes = stage.screen.query_one(ClassGrid)
+    assert len(classes.rows) > 20
+    await press()
+    assert len(classes.rows) == 6

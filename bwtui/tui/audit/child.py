@@ -15,7 +15,7 @@ from dataclasses import dataclass
 _PR_SET_PDEATHSIG = 1
 # Loaded now: between fork and exec a child must not start to load anything.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-_COMMAND = (sys.executable, "-c", "from bwtui.cli.main import main; main()")
+_COMMAND = (sys.executable, "-P", "-c", "from bwtui.cli.main import main; main()")
 #: Seconds that an interrupted command has to end in order: what it sent becomes durable, its Java ends.
 _END_SECONDS = 20.0
 #: Seconds over which the rate is taken.

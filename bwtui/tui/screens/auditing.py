@@ -192,7 +192,9 @@ class Auditing:
         if output.get("doubled_at_most"):
             lines.append(Text(f"▲ at most {output['doubled_at_most']:,} of them are there twice"))
         lines += [Text(f"▲ {note}") for note in output.get("notes", ())]
-        lines.append(Text("v verifies again: the report that is shown is from before"))
+        topics = output.get("topics", {})
+        if any(name == one.get("recorded") for name, one in topics.items()):
+            lines.append(Text("v verifies again: the report that is shown is from before"))
         if in_front:
             self._app.push_screen(AskScreen("Replayed", Group(*lines)))
         else:

@@ -28,6 +28,22 @@ class Field:
     is_switch: bool = False
 
 
+class Tick(Checkbox):
+    """A box whose mark is there or not; Textual's own only changes its colour."""
+
+    BUTTON_LEFT, BUTTON_RIGHT = "[", "]"
+
+    def __init__(self, label: str, value: bool, *, id: str, compact: bool) -> None:
+        super().__init__(label, value, id=id, compact=compact)
+        self.BUTTON_INNER = "x" if value else " "
+
+    def watch_value(self) -> None:
+        """Paint the mark."""
+        self.BUTTON_INNER = "x" if self.value else " "
+        super().watch_value()
+        self.refresh()
+
+
 class FormScreen(ModalScreen[dict[str, str] | None]):
     """Asks for a few values; returns them by name, or None when it was left."""
 
@@ -50,13 +66,13 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
             for field in self._fields:
                 with Horizontal(classes="field"):
                     if field.is_switch:
-                        yield Checkbox(field.label, bool(field.value), id=field.name, compact=True)
+                        yield Tick(field.label, bool(field.value), id=field.name, compact=True)
                     else:
                         yield Label(field.label, classes="name")
                         yield Input(field.value, placeholder=field.placeholder, id=field.name, compact=True)
             with Horizontal(classes="buttons"):
                 yield Button(f"{self._do} (Enter)", id="do", variant="primary", compact=True)
-                yield Button("Cancel (Esc)", id="leave", compact=True)
+                yield Button("Cancel (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
         """Everything has a default, so what is most likely meant is to go on."""
@@ -108,11 +124,11 @@ class AskScreen(ModalScreen[bool]):
                 if self._do:
                     variant = "error" if self._careful else "primary"
                     yield Button(f"{self._do} (y)", id="do", variant=variant, compact=True)  # type: ignore[arg-type]
-                yield Button("Cancel (Esc)" if self._do else "Close (Esc)", id="leave", compact=True)
+                yield Button("Cancel (Esc)" if self._do else "Close (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
         """What writes is never what Enter means by chance."""
-        self.query_one("#leave" if self._careful or not self._do else "#do").focus()
+        self.query_one("#no" if self._careful or not self._do else "#do").focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         """Take the choice."""

@@ -36,6 +36,7 @@ class ReportScreen(RelayScreen):
     def __init__(self) -> None:
         super().__init__()
         self._shown: AuditReport | None = None
+        self._listed = False
         self._changes: dict[int, Change] = {}
 
     def body(self) -> Iterable[Widget]:
@@ -58,8 +59,8 @@ class ReportScreen(RelayScreen):
     def paint(self, picture: Picture) -> None:
         """Show the report, once it is another one; ages grow meanwhile."""
         report = self.relay.desk.report
-        if report is not self._shown:
-            self._shown = report
+        if report is not self._shown or not self._listed:
+            self._shown, self._listed = report, True
             self._changes = {}
             self.query_one(ClassGrid).show(report)
             self._list()
@@ -130,7 +131,7 @@ class ReportScreen(RelayScreen):
     def _show_finding(self) -> None:
         finding, detail = self.selected_finding(), self.query_one("#finding", Detail)
         if finding is None:
-            detail.border_title = "What was audited"
+            detail.border_title = "An audit" if self._shown is None else "What was audited"
             detail.show(
                 (id(self._shown), self.app.theme), nothing_content(self._shown, self.relay.model.recorded)
             )

@@ -120,7 +120,7 @@ def verdict_content(report: AuditReport | None, now: float) -> Content:
     if report is None:
         return Content.assemble(
             (" ? NOT AUDITED  ", "bold $warning"),
-            ("whether Kafka holds what this recording says was sent is not known\n", ""),
+            ("does Kafka hold what was sent?\n", "bold"),
             ("   v verifies it, message by message", "$quiet"),
         )
     tone, word = {

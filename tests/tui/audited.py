@@ -1,0 +1,186 @@
+"""A recording with a report of its own, a Kafka in memory, and commands that a test ends."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import BwtuiError
+from bwtui.recording.change import Change
+from bwtui.tui.audit.child import Child
+from bwtui.tui.audit.desk import Connections, RecordingDesk
+from bwtui.tui.audit.kafka import KafkaSide, Record
+from bwtui.tui.audit.report import AuditReport, parse_report
+from bwtui.tui.playback import RecordingSource
+from bwtui.tui.recording_app import RecordingApp
+from tests.recorded_shop import MemoryRecording, shop_tape
+from tests.tui.recorded import RecordedStage
+
+REPORTS = Path(__file__).parent / "reports"
+NOW_MS = 1_768_478_400_000
+
+#: Tells its progress, waits until the test says how it is to end, and ends so, or by Ctrl-C.
+_COMMAND = """
+import json, sys
+told = {"phase": "reading Kafka: 400 offsets"}
+for line in ({"phase": "starting Spark"}, told, {**told, "done": 100, "total": 400}):
+    print(json.dumps(line), file=sys.stderr, flush=True)
+try:
+    with open(sys.argv[1]) as ending:
+        end = json.load(ending)
+except KeyboardInterrupt:
+    print("bwtui: error: interrupted", file=sys.stderr)
+    sys.exit(130)
+sys.stderr.write(end["err"])
+sys.stdout.write(end["out"])
+sys.exit(end["code"])
+"""
+
+
+class FakeKafka(KafkaSide):
+    """Records by place; what is not there is a hole."""
+
+    def __init__(self, records: dict[tuple[str, int, int], Record]) -> None:
+        super().__init__({}, lambda number: None)
+        self.records = records
+        self.error: BwtuiError | None = None
+
+    def look(self, topic: str, partition: int, offset: int) -> Record | str:
+        if self.error is not None:
+            raise self.error
+        return self.records.get((topic, partition, offset), "expired")
+
+
+def json_recording() -> MemoryRecording:
+    """Return the shop's recording as one of JSON messages, which can be decoded without a registry."""
+    tape = shop_tape()
+    tape.changes[:] = [_with_json(change) for change in tape.changes]
+    recording = MemoryRecording(tape)
+    recording.source = replace(recording.source, output_format="json")
+    return recording
+
+
+def _with_json(change: Change) -> Change:
+    names = [column.name for column in change.relation.columns]
+    row = None if change.after is None else _json(dict(zip(names, change.after, strict=False)))
+    key = _json({"id": change.key[0]}) if change.key else None
+    messages = tuple(
+        replace(message, key=key if message.key is not None else None, value=row if message.value else None)
+        for message in change.messages
+    )
+    return replace(change, messages=messages)
+
+
+def _json(row: dict[str, Any]) -> bytes:
+    texts = {name: value.decode() if isinstance(value, bytes) else None for name, value in row.items()}
+    return json.dumps(texts).encode()
+
+
+def report_of(recording: MemoryRecording) -> dict[str, Any]:
+    """Return a report: a message lost, one with another row, a copy of a third, somebody else's record."""
+    lost, corrupted, copied = (next(recording.changes(at, at + 1)) for at in (20, 25, 30))
+    raw: dict[str, Any] = json.loads((REPORTS / "faults.json").read_text())
+    found = {"lost_acked": 1, "corrupted": 1, "duplicated": 1, "foreign": 1}
+    return raw | {
+        "recording": "shop",
+        "recording_id": recording.source.recording,
+        "window": raw["window"] | {"now_ms": NOW_MS},
+        "classes": dict.fromkeys(raw["classes"], 0) | found | {"compacted": 7},
+        "findings_total": found,
+        "findings": [
+            _finding("lost_acked", lost, key={"id": "9"}, note="expired", hop="broker"),
+            _finding("corrupted", corrupted, key={"id": "11"}, hop="broker",
+                     fields=[{"field": "status", "sent": "new", "postgresql": "new", "kafka": "sold"}]),
+            _finding("duplicated", None, topic=copied.messages[0].topic, offset=900, hop="other"),
+            _finding("foreign", None, topic="orders", offset=901, hop="other"),
+        ],
+    }  # fmt: skip
+
+
+def _finding(name: str, change: Change | None, **more: Any) -> dict[str, Any]:
+    given: dict[str, Any] = {"class": name, "partition": 0, "offset": None, "fields": [], **more}
+    if change is not None:
+        message = change.messages[0]
+        given |= {"topic": message.topic, "partition": message.partition, "offset": message.offset}
+        given |= {"lsn": change.lsn_text, "ordinal": change.ordinal, "position": change.position, "part": 0}
+        given |= {"table": change.table, "operation": change.operation}
+    return given
+
+
+def kafka_of(recording: MemoryRecording) -> FakeKafka:
+    """Return what Kafka has by that report."""
+    corrupted, copied = (next(recording.changes(at, at + 1)).messages[0] for at in (25, 30))
+    assert corrupted.value is not None and corrupted.offset is not None and corrupted.partition is not None
+    other = json.dumps(json.loads(corrupted.value) | {"status": "sold"}).encode()
+    return FakeKafka(
+        {
+            (corrupted.topic, corrupted.partition, corrupted.offset): Record(corrupted.key, other, NOW_MS),
+            (copied.topic, 0, 900): Record(copied.key, copied.value, NOW_MS),
+            ("orders", 0, 901): Record(b"hello", b"nobody knows me", NOW_MS, (("who", b"me"),)),
+        }
+    )
+
+
+class AuditedStage(RecordedStage):
+    """The screens over that recording; what runs beside them ends when a test says so."""
+
+    def __init__(self, folder: Path, *, with_report: bool = True) -> None:
+        super().__init__(json_recording())
+        self.kafka = kafka_of(self.recording)
+        self.raw = report_of(self.recording)
+        report: AuditReport | None = parse_report(self.raw, folder / "report.json") if with_report else None
+        connections = Connections("", "", ("-C", "client.id=me"), lambda broker, registry: self.kafka)
+        self.desk = RecordingDesk(Path("shop"), connections, report)
+        self.source = RecordingSource(self.recording, lambda: self.recording, self.clock)
+        self.app = RecordingApp(self.source, None, self.clock, self.desk)
+        self.commands: list[tuple[str, ...]] = []
+        self._folder = folder
+        self.app.child = self._child  # type: ignore[method-assign]
+
+    def _child(self, arguments: tuple[str, ...]) -> Child:
+        self.commands.append(arguments)
+        os.mkfifo(self._ending)
+        return Child((str(self._ending),), (sys.executable, "-c", _COMMAND))
+
+    @property
+    def _ending(self) -> Path:
+        return self._folder / f"ending-{len(self.commands)}"
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something holds."""
+        while not condition():
+            await self.pilot.pause(0.02)
+            await self.app.sample()
+        await self.settle()
+
+    async def until_reading(self) -> None:
+        """Wait until the command has told how far it is."""
+        job = self.desk.job
+        assert job is not None
+        await self.until(lambda: job.child.progress.share == 0.25)
+
+    async def end(self, output: Any = None, *, code: int = 0, said: str = "") -> None:
+        """Let the command end."""
+        job = self.desk.job
+        assert job is not None
+        ending = {"code": code, "err": said, "out": "" if output is None else json.dumps(output)}
+        await self.until(lambda: self._tell(json.dumps(ending)))
+        await self.until(lambda: job.ended is not None)
+
+    def _tell(self, text: str) -> bool:
+        """Write to the command, once it listens."""
+        with suppress(OSError):
+            pipe = os.open(self._ending, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(pipe, text.encode())
+            os.close(pipe)
+            return True
+        return False
+
+    @property
+    def notices(self) -> str:
+        """What was told in notices."""
+        return "\n".join(f"{n.title} {n.message}" for n in self.app._notifications)
