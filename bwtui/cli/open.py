@@ -74,8 +74,8 @@ def _open_recording(
     view = open_recording(recording)
     try:
         _need_terminal(f"'bwtui recording info {recording}' needs none")
-        connections = _connections(given, view.source.broker, view.source.registry)
-        desk = RecordingDesk(recording, connections, report)
+        services = connections(given, view.source.broker, view.source.registry)
+        desk = RecordingDesk(recording, services, report)
         run_recording(view, lambda: open_recording(recording), at, _unfinished(view), desk)
     finally:
         view.close()
@@ -86,8 +86,8 @@ def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> No
     from bwtui.tui.report_app import run_report
 
     source = report.raw.get("source") or {}
-    connections = _connections(given, str(source.get("broker", "")), str(source.get("registry", "")))
-    run_report(path.name, Desk(connections, report))
+    services = connections(given, str(source.get("broker", "")), str(source.get("registry", "")))
+    run_report(path.name, Desk(services, report))
 
 
 def _need_terminal(hint: str) -> None:
@@ -107,7 +107,7 @@ def _recording_of(report: "AuditReport") -> Path | None:
     return None
 
 
-def _connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
+def connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
     """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
     from bwtui.cli import relay_options
     from bwtui.config import DEFAULT
