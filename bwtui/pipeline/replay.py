@@ -11,6 +11,7 @@ one of its own. What was sent is noted, so a run that was cancelled or killed is
 """
 
 import contextlib
+import functools
 import shutil
 import tempfile
 import threading
@@ -57,9 +58,15 @@ class Replay:
             )
         missing = Missing(job.options.only_missing) if job.options.only_missing else None
         cluster, topics = partitions(job.target.client)
-        self.phase("starting Spark")
-        with open_session() as spark, self._sealed(spark) as sealed:
+        with contextlib.ExitStack() as stack:
+            spark = functools.cache(lambda: self._start(open_session, stack))
+            sealed = stack.enter_context(self._sealed(spark))
             return Steps(job, self, spark, sealed, cluster, topics, missing).run()
+
+    def _start(self, open_session: OpenSession, stack: contextlib.ExitStack) -> SparkSession:
+        """Start Spark, which is done when it is first needed: planning and asking do without."""
+        self.phase("starting Spark")
+        return stack.enter_context(open_session())
 
     def cancel(self) -> None:
         """Stop: what is on its way becomes durable, and the next run goes on from there."""
@@ -76,17 +83,19 @@ class Replay:
         self.watch.phase(name)
 
     @contextlib.contextmanager
-    def _sealed(self, spark: SparkSession) -> Iterator[Sealed]:
+    def _sealed(self, spark: Callable[[], SparkSession]) -> Iterator[Sealed]:
         """Open the sealed recording; what is not sealed is sealed first."""
         folder = self._job.recording
+        found: Sealed | None = None
         with contextlib.suppress(UsageError):
             found = open_sealed(folder, check_files=False)
-            if not found.behind:
-                yield self._checked(found)
-                return
+        if found is not None and not found.behind:
+            yield self._checked(found)
+            return
+        session = spark()
         self.phase("sealing the recording")
         with _sealable(folder) as place:
-            seal(place, lambda: contextlib.nullcontext(spark))
+            seal(place, lambda: contextlib.nullcontext(session))
             yield open_sealed(place, check_files=False)
 
     def _checked(self, found: Sealed) -> Sealed:

@@ -5,19 +5,20 @@ import secrets
 import threading
 import time
 from collections import deque
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.pipeline.failure import plain_errors
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.replay_desk import Desk, LaneDone
-from bwtui.pipeline.replay_job import Job, Outcome, Plan, Watch
-from bwtui.pipeline.replay_plan import Placing, Survey, share_out
+from bwtui.pipeline.replay_job import Job, Outcome, Plan, Rows, Watch
+from bwtui.pipeline.replay_place import Placing, Survey, share_out
 from bwtui.pipeline.replay_progress import LaneProgress, Progress, ProgressFile
 from bwtui.pipeline.replay_rows import Route
-from bwtui.pipeline.replay_send import RESULT, Sending, Work
+from bwtui.pipeline.replay_send import Sent, Work
 
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
@@ -54,9 +55,7 @@ class Delivery:
         self._failed: BwtuiError | None = None
         self._rates: deque[tuple[float, int]] = deque()
 
-    def run(
-        self, plan: Plan, rows: DataFrame, routes: list[Route], surveys: list[Survey], raw: bool
-    ) -> Outcome:
+    def run(self, plan: Plan, rows: Rows, routes: list[Route], surveys: list[Survey], raw: bool) -> Outcome:
         """Send; what an earlier run did is left out. Raises Interrupted, or what a task raised."""
         is_resumed = self._progress.runs > 0
         self._begin(plan, routes)
@@ -75,7 +74,7 @@ class Delivery:
                 plan.count.first_received,
                 tails,
             )
-            results = self._collect(rows, placing, work)
+            results = self._collect(lambda: rows.send(self._spark, placing, work))
         return self._outcome(plan, results, time.monotonic() - began)
 
     def _begin(self, plan: Plan, routes: list[Route]) -> None:
@@ -117,22 +116,15 @@ class Delivery:
 
     # -- the job -------------------------------------------------------------------------------------------
 
-    def _collect(self, rows: DataFrame, placing: Placing, work: Work) -> list[Any]:
+    def _collect(self, send: Callable[[], list[Sent]]) -> list[Sent]:
         """Run the job in a thread, so that a cancellation ends it in order."""
-        found: list[Any] = []
+        found: list[Sent] = []
         failed: list[BaseException] = []
-        tasks = max(placing.tasks) + 1
-        sent = (
-            rows.mapInArrow(placing, placing.schema)
-            .repartitionById(tasks, "task")
-            .sortWithinPartitions("position", "part")
-            .mapInArrow(Sending(work), RESULT)
-        )
 
         def run() -> None:
             try:
                 with plain_errors():
-                    found.extend(sent.collect())
+                    found.extend(send())
             except BaseException as error:
                 failed.append(error)
 
@@ -206,7 +198,7 @@ class Delivery:
         left = (self._progress.total - done) / rate if rate else None
         self._replay.watch.progress(done, self._progress.total, rate, left)
 
-    def _outcome(self, plan: Plan, results: list[Any], seconds: float) -> Outcome:
+    def _outcome(self, plan: Plan, results: list[Sent], seconds: float) -> Outcome:
         for row in results:
             lane = self._lane(row.lane)
             lane.messages = self._before[row.lane] + row.sent + row.found

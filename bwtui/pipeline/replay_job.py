@@ -1,10 +1,17 @@
 """What a replay is told, what it is about to do, what it did, and who watches it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
+from pyspark.sql import SparkSession
+
+from bwtui.pipeline.replay_place import Placing, Survey
 from bwtui.pipeline.replay_plan import Count
+from bwtui.pipeline.replay_rows import Route
 from bwtui.pipeline.replay_schemas import SchemaMap
+from bwtui.pipeline.replay_send import Sent, Work
 from bwtui.pipeline.replay_target import Target
 from bwtui.recording.selection import Selection
 
@@ -35,6 +42,22 @@ class Job:
     #: Where progress is kept.
     state: Path
     options: Options = field(default_factory=Options)
+
+
+class Rows(Protocol):
+    """The messages of a replay: `replay_files.FileRows` or `replay_frames.FrameRows`."""
+
+    def of_topics(self, topics: Sequence[str]) -> "Rows":
+        """Return those of some topics."""
+
+    def is_spread(self, topic: str) -> bool:
+        """Whether a key of a topic was in two partitions."""
+
+    def survey(self, routes: Sequence[Route]) -> list[Survey]:
+        """Return, for each route, how its messages spread."""
+
+    def send(self, spark: SparkSession, placing: Placing, work: Work) -> list[Sent]:
+        """Send them, and return what became of each lane."""
 
 
 @dataclass(slots=True)

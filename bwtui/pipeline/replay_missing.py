@@ -6,6 +6,7 @@ one is sent once more, unless that is the last of the missing ones: the newest t
 one that the topic has if that came after the recording.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -21,7 +22,9 @@ from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_columns import COLUMNS
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.kafka_source import read_kafka
-from bwtui.pipeline.replay_plan import RAW, Count, TopicCount, columns
+from bwtui.pipeline.replay_frames import columns
+from bwtui.pipeline.replay_place import RAW
+from bwtui.pipeline.replay_plan import Count, TopicCount
 
 CLASSES = ("lost_acked", "lost_unacked", "lost_unsent")
 #: Positions behind all of a recording's: first what it has, then what only the topic has.
@@ -73,8 +76,8 @@ class Missing:
         spark = every.sparkSession
         names = ["position", "part"] if self._by_position else ["topic", "lsn", "ordinal", "part"]
         wanted = spark.createDataFrame(self._wanted)
-        missing = columns(chosen, with_headers=True).join(wanted, names, "left_semi").cache()
-        every = columns(every, with_headers=True)
+        missing = columns(chosen).join(wanted, names, "left_semi").cache()
+        every = columns(every)
         found = [row.topic for row in missing.select("topic").distinct().collect()]
         if not found:
             raise RefusedError(
@@ -91,7 +94,9 @@ class Missing:
             view.createOrReplaceTempView(f"replay_{name}")
         for name, text in _VIEWS.items():
             spark.sql(text).cache().createOrReplaceTempView(f"replay_{name}")
-        self._rows = spark.sql(_ROWS).cache()
+        sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))
+        sent.createOrReplaceTempView("replay_sent")
+        self._rows = spark.sql(_PLACED).cache()
         self._tell()
 
     def _tell(self) -> None:
@@ -187,22 +192,22 @@ _VIEWS = {
         where l.at is not null
            or struct(n.message.lsn as lsn, n.message.ordinal as ordinal, n.message.part as part) <> k.last""",
 }
-_ROWS = f"""
-with sent as (
-    select *, cast(null as {COLUMNS[RAW]}) as headers from replay_missing
-    union all by name
-    select message.*, cast(null as {COLUMNS[RAW]}) as headers from (
+#: What is sent: the missing messages, and behind them the newest ones, which the recording or the topic has.
+_SENT = (
+    f"select *, cast(null as {COLUMNS[RAW]}) as headers from replay_missing",
+    f"""select message.*, cast(null as {COLUMNS[RAW]}) as headers from (
         select struct(message.* except (position), message.position + {_AGAIN} as position) as message
-          from replay_again where at is null)
-    union all by name
-    select {_FROM_TOPIC} + at.offset as position, 0 as part, topic, key, at.value as value,
+          from replay_again where at is null)""",
+    f"""select {_FROM_TOPIC} + at.offset as position, 0 as part, topic, key, at.value as value,
            cast(null as int) as key_schema_id, cast(null as int) as value_schema_id,
            at.timestamp as stamp, message.received as received, at.partition as recorded,
            'none' as header_form, message.lsn as lsn, message.ordinal as ordinal, message.op as op,
            message.xid as xid, message.session as session, at.headers as headers
-      from replay_again where at is not null)
+      from replay_again where at is not null""",
+)
+_PLACED = """
 select sent.* except (recorded), coalesce(l.at.partition, sent.recorded) as recorded
-  from sent left join replay_latest l on l.topic = sent.topic and l.key = sent.key"""
+  from replay_sent sent left join replay_latest l on l.topic = sent.topic and l.key = sent.key"""
 _COUNT = """
 select topic, kid, vid, recorded, count(*) messages, sum(bytes) bytes, max(bytes) largest,
        count_if(without_key) without_key, min(stamp) first, max(stamp) last, min(received) received

@@ -17,7 +17,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.kafka_client import Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.replay_desk import MOST, DeskAddress, DeskLine, LaneDone
 from bwtui.pipeline.replay_tail import Tail, read_tail
@@ -29,6 +28,7 @@ _CHUNK = 5_000
 _CHUNK_BYTES = 8 << 20
 _WAIT_SECONDS = 0.05
 _REPORT_SECONDS = 0.25
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
 #: What a replay keeps to itself.
 FIXED = {
     "enable.idempotence": True,
@@ -40,16 +40,18 @@ FIXED = {
     # An outage ends the replay, which can be gone on with; the relay waits for ever.
     "message.timeout.ms": 60_000,
 }
-#: The schema of what a task says at its end.
-RESULT = "lane int, sent bigint, found bigint, doubled bigint, position bigint, part int, offset bigint"
-_RESULT = pa.schema(
-    [
-        ("lane", pa.int32()),
-        *((name, pa.int64()) for name in ("sent", "found", "doubled", "position")),
-        ("part", pa.int32()),
-        ("offset", pa.int64()),
-    ]
-)
+
+
+class Sent(NamedTuple):
+    """What became of a lane: messages that were sent, and found there; the last one, and its offset."""
+
+    lane: int
+    sent: int
+    found: int
+    doubled: int
+    position: int
+    part: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +106,7 @@ class _Lane:
         return self.noted, *self.done, self.last_offset
 
 
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """The step of a Spark job that sends."""
-
-    work: Work
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Send a task's rows, and yield what became of them."""
-        return send(batches, self.work)
-
-
-@in_task
-def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[pa.RecordBatch]:
+def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[Sent]:
     """Send a task's rows, and yield what became of them."""
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
@@ -135,7 +125,7 @@ def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[pa.RecordBat
         sender.finish()
     finally:
         sender.close()
-    yield sender.result()
+    yield from sender.result()
 
 
 class _Sender:
@@ -144,6 +134,8 @@ class _Sender:
         self._lanes: dict[int, _Lane] = {}
         self._dirty: set[int] = set()
         self._failed: BwtuiError | None = None
+        #: Size of the largest message that was refused.
+        self._refused = 0
         self._bytes = 0
         self._granted = 0
         self._reported = time.monotonic()
@@ -188,22 +180,11 @@ class _Sender:
         self._producer.purge()
         self._desk.close()
 
-    def result(self) -> pa.RecordBatch:
-        """Return what became of each lane."""
-        rows = [
-            (
-                lane.number,
-                lane.acknowledged,
-                lane.found,
-                lane.tail.doubtful if lane.tail is not None else 0,
-                *lane.done,
-                lane.last_offset,
-            )
-            for lane in self._lanes.values()
-        ]
-        return pa.RecordBatch.from_pylist(
-            [dict(zip(_RESULT.names, row, strict=True)) for row in rows], schema=_RESULT
-        )
+    def result(self) -> Iterator[Sent]:
+        """Yield what became of each lane."""
+        for lane in self._lanes.values():
+            doubled = lane.tail.doubtful if lane.tail is not None else 0
+            yield Sent(lane.number, lane.acknowledged, lane.found, doubled, *lane.done, lane.last_offset)
 
     # -- how fast ------------------------------------------------------------------------------------------
 
@@ -306,7 +287,7 @@ class _Sender:
             # Nothing behind the first that was not taken may follow.
             self._producer.purge()
             cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
-            raise self._refusal(cause, topic, values[row]) from error
+            raise self._refusal(cause, topic, len(values[row] or b"")) from error
 
     # -- what became of it ---------------------------------------------------------------------------------
 
@@ -330,8 +311,12 @@ class _Sender:
         return report
 
     def _refuse(self, error: KafkaError | None, topic: str, message: Message) -> None:
-        if error is not None and self._failed is None:
-            self._failed = self._refusal(error, topic, message.value())
+        size = len(message.value() or b"")
+        # The broker refuses a whole batch for one message, which is the largest.
+        if error is not None and (
+            self._failed is None or (error.code() in _TOO_LARGE and size > self._refused)
+        ):
+            self._failed, self._refused = self._refusal(error, topic, size), size
 
     def _poll(self, seconds: float) -> None:
         self._producer.poll(seconds)
@@ -346,11 +331,10 @@ class _Sender:
         if time.monotonic() - self._reported >= _REPORT_SECONDS:
             self._ask(0)
 
-    def _refusal(self, error: KafkaError, topic: str, value: bytes | None) -> BwtuiError:
-        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            size = f" of {len(value)} bytes" if value else " as large as one of these"
+    def _refusal(self, error: KafkaError, topic: str, size: int) -> BwtuiError:
+        if error.code() in _TOO_LARGE:
             return RefusedError(
-                f"topic {topic} takes no message{size}",
+                f"topic {topic} takes no message of {size} bytes",
                 f"raise max.message.bytes of topic {topic}, and run the replay again: it goes on there",
             )
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)

@@ -1,17 +1,20 @@
 """The steps of a replay, from a sealed recording on: what there is to send, and where it goes."""
 
 import time
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sql
+from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError, UsageError
 from bwtui.pipeline.kafka_offsets import partitions, pin
 from bwtui.pipeline.replay_delivery import Delivery
-from bwtui.pipeline.replay_job import Job, Outcome, Plan, TopicPlan, Watch
+from bwtui.pipeline.replay_files import FileRows
+from bwtui.pipeline.replay_frames import FrameRows, selected
+from bwtui.pipeline.replay_job import Job, Outcome, Plan, Rows, TopicPlan, Watch
 from bwtui.pipeline.replay_missing import Missing
-from bwtui.pipeline.replay_plan import Count, Survey, columns, count, selected, sendable, survey
+from bwtui.pipeline.replay_place import Survey
+from bwtui.pipeline.replay_plan import Count
 from bwtui.pipeline.replay_progress import Progress, ProgressFile
 from bwtui.pipeline.replay_rows import Route, number_lanes
 from bwtui.pipeline.replay_schemas import SchemaMap, find_ids, register, used_schemas
@@ -41,7 +44,7 @@ class Steps:
         self,
         job: Job,
         replay: Control,
-        spark: SparkSession,
+        spark: Callable[[], SparkSession],
         sealed: Sealed,
         cluster: str,
         topics: dict[str, int],
@@ -88,8 +91,7 @@ class Steps:
                 )
             earlier = None
         self._phase("looking what there is to send")
-        rows = selected(self._spark, self._sealed, self._job.selection)
-        plan, rows = self._plan(rows, earlier)
+        plan, rows = self._plan(earlier)
         if self._job.options.dry_run:
             self._look_ahead(plan, rows)
             return Outcome(plan, "planned")
@@ -100,9 +102,9 @@ class Steps:
         self._phase("preparing topics and schemas")
         routes = self._routes(plan, earlier, self._prepare(plan))
         surveys = self._place(plan, rows, routes, earlier)
-        self._phase("sending")
         progress = earlier or Progress(self._file.what)
-        delivery = Delivery(self._job, self._replay, self._spark, self._file, progress)
+        delivery = Delivery(self._job, self._replay, self._spark(), self._file, progress)
+        self._phase("sending")
         return delivery.run(plan, rows, routes, surveys, self._missing is not None)
 
     def _phase(self, name: str) -> None:
@@ -110,21 +112,17 @@ class Steps:
 
     # -- what there is to do -------------------------------------------------------------------------------
 
-    def _plan(self, rows: DataFrame, earlier: Progress | None) -> tuple[Plan, DataFrame]:
-        """Return the plan, and the rows in the form in which they are placed."""
+    def _plan(self, earlier: Progress | None) -> tuple[Plan, Rows]:
+        """Return the plan, and the messages."""
         job = self._job
         told = None
+        rows: Rows
         if self._missing is not None:
-            # What is missing is told one by one, so a repeat may be among it.
-            every = selected(self._spark, self._sealed, Selection()).where("state <> 'refused'")
-            starts = {place: lane.start for place, lane in earlier.lanes.items()} if earlier else None
-            target = job.target.client
-            self._missing.look(every, rows.where("state <> 'refused'"), target, self._topics, starts)
-            counted, told = self._missing.count(), self._missing.told()
-            chosen = self._missing.rows()
+            rows, counted = self._look_for_missing(self._missing, earlier)
+            told = self._missing.told()
         else:
-            counted = count(rows, job.selection)
-            chosen = columns(rows.where(sendable(job.selection)), with_headers=counted.with_headers)
+            rows = found = FileRows(self._sealed, job.selection)
+            counted = found.count()
         prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
         names = {one: target_topic(one, prefix, job.options.prefix) for one in sorted(counted.topics)}
         if len(set(names.values())) < len(names):
@@ -140,7 +138,17 @@ class Steps:
         if earlier is not None:
             plan.is_resumed, plan.resumed = True, earlier.sent
         self._look_at_topics(plan)
-        return plan, chosen
+        return plan, rows
+
+    def _look_for_missing(self, missing: Missing, earlier: Progress | None) -> tuple[Rows, Count]:
+        # What is missing is told one by one, so a repeat may be among it.
+        every, chosen = (
+            selected(self._spark(), self._sealed, one).where("state <> 'refused'")
+            for one in (Selection(), self._job.selection)
+        )
+        starts = {place: lane.start for place, lane in earlier.lanes.items()} if earlier else None
+        missing.look(every, chosen, self._job.target.client, self._topics, starts)
+        return FrameRows(missing.rows()), missing.count()
 
     def _schemas(self, counted: Count, names: dict[str, str]) -> SchemaMap:
         used = {}
@@ -168,7 +176,7 @@ class Steps:
         for topic in plan.topics:
             topic.held = found.get(topic.topic, {})
 
-    def _look_ahead(self, plan: Plan, rows: DataFrame) -> None:
+    def _look_ahead(self, plan: Plan, rows: Rows) -> None:
         """Say by partition what would go where, as far as topics and ids are there already."""
         ready = [
             one
@@ -177,9 +185,8 @@ class Steps:
             and not any(use.is_new for use in plan.schemas.uses if use.recorded_topic == one.recorded)
         ]
         if ready:
-            names = ", ".join(f"'{one.recorded}'" for one in ready)
             routes = self._make_routes(plan, ready, self._topics)
-            self._choose_places(plan, ready, rows.where(f"topic in ({names})"), routes)
+            self._choose_places(plan, ready, rows.of_topics([one.recorded for one in ready]), routes)
 
     # -- where it goes -------------------------------------------------------------------------------------
 
@@ -229,22 +236,20 @@ class Steps:
         number_lanes(routes)
         return routes
 
-    def _place(
-        self, plan: Plan, rows: DataFrame, routes: list[Route], earlier: Progress | None
-    ) -> list[Survey]:
+    def _place(self, plan: Plan, rows: Rows, routes: list[Route], earlier: Progress | None) -> list[Survey]:
         self._phase("looking where it goes")
         if earlier is None:
             return self._choose_places(plan, plan.topics, rows, routes)
-        found = survey(rows, routes)
+        found = rows.survey(routes)
         for topic, one in zip(plan.topics, found, strict=True):
             topic.partitions = one.messages
         return found
 
     def _choose_places(
-        self, plan: Plan, topics: list[TopicPlan], rows: DataFrame, routes: list[Route]
+        self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route]
     ) -> list[Survey]:
         """Let keys decide where that is what was recorded, or where the recorded partitions can't be kept."""
-        found = survey(rows, routes)
+        found = rows.survey(routes)
         kept = []
         for number, (topic, route) in enumerate(zip(topics, routes, strict=True)):
             topic.partitions = found[number].messages
@@ -260,20 +265,16 @@ class Steps:
                     f"{route.topic} than they were recorded in, for its keys' bytes or partitions are others"
                 )
         if kept:
-            found = survey(rows, routes)
+            found = rows.survey(routes)
             for topic, one in zip(topics, found, strict=True):
                 topic.partitions = one.messages
         return found
 
-    def _can_keep(self, plan: Plan, route: Route, rows: DataFrame) -> bool:
+    def _can_keep(self, plan: Plan, route: Route, rows: Rows) -> bool:
         one = plan.count.topics[route.recorded]
         if self._missing is not None or one.unplaced or plan.schemas.changes_keys(route.recorded):
             return False
         if max(one.partitions) >= route.partitions:
             return False
         # A key that was in two partitions can't be kept in order where it was.
-        keys = rows.where("key is not null").where(rows["topic"] == route.recorded).groupBy("key")
-        spread = keys.agg(sql.min("recorded").alias("low"), sql.max("recorded").alias("high")).where(
-            "low <> high"
-        )
-        return not spread.limit(1).collect()
+        return not rows.is_spread(route.recorded)

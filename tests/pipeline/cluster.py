@@ -19,7 +19,7 @@ _REGISTERED = "Registering worker"
 
 
 @contextmanager
-def spark_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
+def spark_cluster(folder: Path, workers: int = 2, memory: str = "512m") -> Iterator[str]:
     """Start a cluster, whose files lie in ``folder``, and yield the master's URL; end it with the block."""
     started: list[subprocess.Popen[bytes]] = []
     log = folder / "master.log"
@@ -30,7 +30,7 @@ def spark_cluster(folder: Path, workers: int = 2) -> Iterator[str]:
         for number in range(workers):
             place = folder / f"worker{number}"
             place.mkdir()
-            options = ("--webui-port", "0", "--cores", "1", "--memory", "512m", "--work-dir", str(place))
+            options = ("--webui-port", "0", "--cores", "1", "--memory", memory, "--work-dir", str(place))
             started.append(_start(folder, folder / f"{place.name}.log", "worker.Worker", *options, master))
         eventually("the workers are there", lambda: log.read_text().count(_REGISTERED) == workers, 60)
         yield master

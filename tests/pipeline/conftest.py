@@ -2,11 +2,14 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 
 from bwtui.sandbox.supervisor import Services
+from tests.pipeline.replayed import Replays
 from tests.waiting import eventually
 
 MakeTopic = Callable[..., str]
@@ -22,6 +25,12 @@ def config(services: Services) -> dict[str, str]:
 def admin(config: dict[str, str]) -> AdminClient:
     """A client that may do everything."""
     return AdminClient({**config})
+
+
+@pytest.fixture
+def replays(spark: SparkSession, services: Services, tmp_path: Path) -> Replays:
+    """Runs replays into the run's Kafka."""
+    return Replays(spark, services, tmp_path / "state")
 
 
 @pytest.fixture

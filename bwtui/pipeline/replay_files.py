@@ -1,0 +1,232 @@
+"""The messages of a recording, read by the tasks of a replay out of the sealed files themselves.
+
+Every task reads all files in the order of the recording, with DuckDB, and takes what goes through it. That
+costs less than it seems: a message is read in half a microsecond, and to have Java read, sort and hand over
+each costs it thirty (docs/adr/0032-replay.md).
+"""
+
+import glob
+import itertools
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from bwtui.errors import RefusedError
+from bwtui.pipeline.failure import in_task
+from bwtui.pipeline.replay_place import HEADER_COLUMNS, Placing, Survey, Surveyed, surveyed, surveys
+from bwtui.pipeline.replay_plan import Count, conditions, files_of, sendable
+from bwtui.pipeline.replay_rows import Route
+from bwtui.pipeline.replay_send import Sent, Work, send
+from bwtui.recording.sealed import Sealed
+from bwtui.recording.selection import Selection
+
+_RECORDED = "if(state = 'acknowledged', \"partition\", null) as recorded"
+#: Milliseconds as the relay sent them; epoch_ms would round.
+_STAMP = "epoch_us(commit_time) // 1000"
+_SURVEYED = ("position", "topic", "key", "key_schema_id", _RECORDED)
+_SENT = (
+    *("position", "part", "topic", "key", "value", "key_schema_id", "value_schema_id", _RECORDED),
+    f"{_STAMP} as stamp",
+    "epoch_us(received) as received",
+)
+_COUNT = """
+select topic, key_schema_id kid, value_schema_id vid, state = 'refused' refused, {left_out} left_out,
+       {recorded}, count(*) messages, sum(size) bytes, max(size) largest, count(*) - count(key) without_key,
+       min({stamp}) "first", max({stamp}) "last",
+       min(epoch_us(received)) first_received, bool_or(header_form <> 'none') headers
+  from (select *, coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) as size from {files})
+ where {where} group by all"""
+#: A key whose messages stood in two partitions.
+_SPREAD = """
+select key from (select key, {recorded} from {files} where {where} and topic = {topic} and key is not null)
+ group by key having min(recorded) <> max(recorded) limit 1"""
+_ROWS = 20_000
+_ROWS_BYTES = 2 << 20
+#: What DuckDB reads at a time at least.
+_LEAST_ROWS = 2_048
+
+
+class File(NamedTuple):
+    """A sealed file."""
+
+    path: str
+    rows: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files, and which of their rows are meant; what a task needs to read them."""
+
+    files: tuple[File, ...]
+    where: str
+
+    def read(self, file: File, columns: Sequence[str], start: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file from a position on, in order. Raises RefusedError."""
+        rows = max(_LEAST_ROWS, min(_ROWS, _ROWS_BYTES * file.rows // max(file.bytes, 1)))
+        found = f"select {', '.join(columns)} from {_from([file])} where {self.where}"
+        found += f" and position >= {start}" if start > file.first else ""
+        try:
+            # One thread reads in order, and the task's core is busy enough.
+            with duckdb.connect(config={"threads": 1}) as connection:
+                relation = connection.sql(found)
+                # DuckDB before 2.0 has it under another name.
+                reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+                yield from reader(rows)
+        except duckdb.IOException as error:
+            raise RefusedError(
+                f"a task can't read {Path(file.path).name} of the recording",
+                "on a cluster every worker must find the recording under the same path",
+            ) from error
+
+    def in_order(self, columns: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all files from a position on, in the order of the recording."""
+
+        def read(chain: list[File]) -> Iterator[pa.RecordBatch]:
+            return (
+                batch
+                for file in chain
+                if file.last >= start
+                for batch in self.read(file, columns, start)
+                if batch.num_rows
+            )
+
+        return merged([read(chain) for chain in chains(self.files)])
+
+
+def chains(files: Sequence[File]) -> list[list[File]]:
+    """Return files in chains, of each of which a file begins where the one before has ended, or later."""
+    found: list[list[File]] = []
+    for file in sorted(files, key=lambda one: (one.first, one.last)):
+        chain = next((chain for chain in found if chain[-1].last < file.first), None)
+        if chain is None:
+            found.append([file])
+        else:
+            chain.append(file)
+    return found
+
+
+def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all sources, each of which is in order of position, in that order."""
+    heads = [(batch, source) for source in sources for batch in [next(source, None)] if batch is not None]
+    while len(heads) > 1:
+        # What stands behind it may be preceded by what was not read yet.
+        bound = min(batch["position"][-1].as_py() for batch, _ in heads)
+        taken, left = [], []
+        for batch, source in heads:
+            count = int(np.searchsorted(batch["position"].to_numpy(), bound, "right"))
+            taken.append(batch.slice(0, count))
+            rest: pa.RecordBatch | None = batch.slice(count)
+            if count == batch.num_rows:
+                rest = next(source, None)
+            if rest is not None:
+                left.append((rest, source))
+        heads = left
+        together = pa.concat_batches([batch for batch in taken if batch.num_rows])
+        yield together.take(pa.array(np.argsort(together["position"].to_numpy(), kind="stable")))
+    for batch, source in heads:
+        yield batch
+        yield from source
+
+
+def _from(files: Sequence[File]) -> str:
+    # A recording's own name may hold what looks like a pattern, and the folders' names are no columns.
+    names = ", ".join("'" + glob.escape(file.path).replace("'", "''") + "'" for file in files)
+    return f"read_parquet([{names}], hive_partitioning = false)"
+
+
+class FileRows:
+    """What a selection has of a sealed recording."""
+
+    def __init__(self, sealed: Sealed, selection: Selection) -> None:
+        """Raises UsageError when no file can hold any of it."""
+        self._selection = selection
+        found = tuple(
+            File(
+                str((sealed.root / file.path).resolve()),
+                file.rows,
+                file.bytes,
+                file.first_position,
+                file.last_position,
+            )
+            for file in files_of(sealed, selection)
+        )
+        self._files = Files(found, f"{conditions(selection)} and {sendable(selection)}")
+
+    def of_topics(self, topics: Sequence[str]) -> "FileRows":
+        """Return the rows of some topics."""
+        found = object.__new__(FileRows)
+        found._selection = self._selection
+        names = ", ".join(f"'{name}'" for name in topics)
+        found._files = replace(self._files, where=f"{self._files.where} and topic in ({names})")
+        return found
+
+    def count(self) -> Count:
+        """Count what is meant, in one pass over the small columns."""
+        left_out = "false" if self._selection.with_repeats else "is_repeat"
+        found = Count()
+        for row in self._ask(_COUNT, left_out=left_out, where=conditions(self._selection)):
+            found.add(row)
+        return found
+
+    def is_spread(self, topic: str) -> bool:
+        """Whether a key of a topic was in two partitions."""
+        return bool(self._ask(_SPREAD, where=self._files.where, topic=f"'{topic}'"))
+
+    def _ask(self, text: str, **parts: str) -> list[Any]:
+        with (
+            tempfile.TemporaryDirectory(prefix="bwtui-replay-") as folder,
+            duckdb.connect(config={"temp_directory": folder}) as connection,
+        ):
+            asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(self._files.files), **parts)
+            answer = connection.sql(asked)
+            row = NamedTuple("Row", [(name, Any) for name in answer.columns])  # type: ignore[misc]
+            return [row(*values) for values in answer.fetchall()]
+
+    def survey(self, routes: Sequence[Route]) -> list[Survey]:
+        """Return, for each route, how its messages spread."""
+
+        def look(file: File) -> list[Surveyed]:
+            return surveyed(self._files.read(file, _SURVEYED), routes)
+
+        # Nearly all of it is done outside Python, so threads do.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            return surveys(itertools.chain.from_iterable(pool.map(look, self._files.files)), routes)
+
+    def send(self, spark: SparkSession, placing: Placing, work: Work) -> list[Sent]:
+        """Send them in as many tasks as ``placing`` has."""
+        tasks = max(placing.tasks) + 1
+        # Without a data frame: Spark would make a plan of it, and compile that, for nothing.
+        numbers = spark.sparkContext.parallelize(range(tasks), tasks)
+        return numbers.mapPartitions(_Sending(self._files, placing, work)).collect()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """What is given to the tasks."""
+
+    files: Files
+    placing: Placing
+    work: Work
+
+    def __call__(self, tasks: Iterable[int]) -> Iterator[Sent]:
+        return _send(tasks, self.files, self.placing, self.work)
+
+
+@in_task
+def _send(tasks: Iterable[int], files: Files, placing: Placing, work: Work) -> Iterator[Sent]:
+    columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
+    for task in tasks:
+        read = files.in_order(columns, placing.begin)
+        yield from send(placing.placed(read, task), work)

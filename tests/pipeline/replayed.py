@@ -1,0 +1,224 @@
+"""Recordings to replay, and what should be in the topics behind it, told by the recording's plain reader."""
+
+import contextlib
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from bwtui.cli.replay import target
+from bwtui.encode.registry import SchemaRegistry
+from bwtui.errors import UsageError
+from bwtui.pgoutput.messages import Relation
+from bwtui.pipeline.replay import Job, Options, Outcome, Plan, Replay, Watch
+from bwtui.pipeline.seal import seal
+from bwtui.recording.reader import open_recording
+from bwtui.recording.sealed import open_sealed
+from bwtui.recording.selection import Selection
+from bwtui.relay.routing import Route
+from bwtui.relay.status import SchemaEntry
+from bwtui.sandbox.supervisor import Services
+from bwtui.settings import RelaySettings
+from tests.recorded_stream import Stream, table
+from tests.waiting import eventually
+
+KEY_SCHEMA, VALUE_SCHEMA = '"bytes"', '"string"'
+
+
+class Sent(NamedTuple):
+    """A message without its place."""
+
+    key: bytes | None
+    value: bytes | None
+    stamp: int
+    headers: tuple[tuple[str, bytes], ...]
+
+
+def framed(number: int, content: bytes) -> bytes:
+    """Put a schema id before ``content``."""
+    return b"\0" + number.to_bytes(4, "big") + content
+
+
+@dataclass
+class FramedStream(Stream):
+    """A stream whose messages carry the schema ids ``ids`` of key and value."""
+
+    ids: tuple[int, int] = (11, 12)
+
+    def _route(self, relation: Relation) -> Route:
+        is_known = relation in self._routes
+        route = super()._route(relation)
+        if not is_known:
+            del self.report.schemas[route.topic, route.value_schema_id or 0]
+            route.key_schema_id, route.value_schema_id = self.ids
+            for part, number, text in zip(
+                ("key", "value"), self.ids, (KEY_SCHEMA, VALUE_SCHEMA), strict=True
+            ):
+                entry = (f"{route.topic}-{part}", number, 1, relation.qualified_name, route.topic, part, text)
+                self.report.schemas[route.topic, number] = SchemaEntry(*entry, 0.0)
+        return route
+
+    def _add(self, route: Route, key: bytes | None, value: bytes | None) -> None:
+        key = None if key is None else framed(self.ids[0], key)
+        super()._add(route, key, None if value is None else framed(self.ids[1], value))
+
+
+def recorded(
+    folder: Path,
+    topic: str,
+    changes: int,
+    ids: tuple[int, int],
+    *,
+    keys: int = 20,
+    body: bytes = b"",
+    batch: int = 1_000,
+) -> Path:
+    """Record inserts, updates and deletes of one table, transactions of ten, and end the recording."""
+    stream = FramedStream(folder, ids=ids)
+    stream.begin_pass()
+    relation = table(1, topic)
+    for number in range(changes):
+        what = "delete" if number % 17 == 5 else "insert" if number < keys else "update"
+        stream.change(what, relation, number % keys, body + b"%d" % number)
+        if number % 10 == 9:
+            stream.commit()
+        if number % batch == batch - 1:
+            stream.flush()
+            stream.deliver()
+    stream.commit()
+    stream.stop()
+    return folder
+
+
+def registered(services: Services, topic: str) -> tuple[int, int]:
+    """Register the schemas of `FramedStream` for a topic, and return their ids."""
+    with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
+        return (
+            registry.register_id(f"{topic}-key", KEY_SCHEMA),
+            registry.register_id(f"{topic}-value", VALUE_SCHEMA),
+        )
+
+
+def expected(folder: Path) -> dict[str, list[Sent]]:
+    """Return the messages of a recording, by topic, in order."""
+    found: defaultdict[str, list[Sent]] = defaultdict(list)
+    with contextlib.closing(open_recording(folder)) as view:
+        for change in view.changes():
+            if not change.is_repeat:
+                for one in change.messages:
+                    stamp = change.commit_time // 1000
+                    found[one.topic].append(Sent(one.key, one.value, stamp, one.headers))
+    return dict(found)
+
+
+def with_ids(sent: Sent, keys: Mapping[int, int], values: Mapping[int, int]) -> Sent:
+    """Return a message with other schema ids, put in by hand."""
+
+    def mapped(content: bytes | None, ids: Mapping[int, int]) -> bytes | None:
+        if content is None:
+            return None
+        return content[:1] + ids[int.from_bytes(content[1:5], "big")].to_bytes(4, "big") + content[5:]
+
+    return sent._replace(key=mapped(sent.key, keys), value=mapped(sent.value, values))
+
+
+def topic_content(services: Services, topic: str) -> dict[int, list[Sent]]:
+    """Return what a topic holds, by partition."""
+    settings: dict[str, Any] = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
+    with contextlib.closing(Consumer({**settings, "enable.auto.commit": False})) as consumer:
+        known = consumer.list_topics(timeout=30).topics[topic]
+        places = [TopicPartition(topic, number) for number in known.partitions]
+        ends = {place.partition: consumer.get_watermark_offsets(place, 30) for place in places}
+        consumer.assign([TopicPartition(topic, one, low) for one, (low, _) in ends.items()])
+        found: dict[int, list[Sent]] = {place.partition: [] for place in places}
+        missing = sum(high - low for low, high in ends.values())
+
+        def read() -> bool:
+            nonlocal missing
+            for one in consumer.consume(5_000, 0.1) if missing else ():
+                assert one.error() is None, one.error()
+                headers: Any = one.headers() or ()
+                sent = Sent(one.key(), one.value(), one.timestamp()[1], tuple(headers))
+                found[one.partition() or 0].append(sent)
+                missing -= 1
+            return not missing
+
+        eventually(f"all of {topic}", read, 60)
+    return found
+
+
+def by_key(messages: Iterator[Sent] | list[Sent]) -> dict[bytes | None, list[Sent]]:
+    """Return the messages of each key, in order."""
+    found: defaultdict[bytes | None, list[Sent]] = defaultdict(list)
+    for one in messages:
+        found[one.key].append(one)
+    return dict(found)
+
+
+def all_of(content: Mapping[int, list[Sent]]) -> list[Sent]:
+    """Return the messages of all partitions."""
+    return [one for number in sorted(content) for one in content[number]]
+
+
+@dataclass
+class Looking(Watch):
+    """Keeps what it is told; `stop_at` cancels when so many messages are durable."""
+
+    stop_at: int | None = None
+    plans: list[Plan] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
+    told: list[tuple[int, int]] = field(default_factory=list)
+    at_progress: Callable[[int], None] = lambda done: None
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+
+    def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
+        self.told.append((done, total))
+        self.at_progress(done)
+
+    def confirm(self, plan: Plan) -> None:
+        self.plans.append(plan)
+
+    def is_cancelled(self) -> bool:
+        return self.stop_at is not None and bool(self.told) and self.told[-1][0] >= self.stop_at
+
+
+@dataclass
+class Replays:
+    """Runs replays in one Spark session."""
+
+    spark: SparkSession
+    services: Services
+    state: Path
+
+    def job(self, folder: Path, selection: Selection | None = None, **options: Any) -> Job:
+        """Return a job into the run's Kafka."""
+        settings = RelaySettings(broker=self.services.broker, schema_registry=self.services.schema_registry)
+        return Job(folder, target(settings), selection or Selection(), self.state, Options(**options))
+
+    def run(
+        self, folder: Path, watch: Watch | None = None, selection: Selection | None = None, **options: Any
+    ) -> Outcome:
+        """Run one."""
+        job = self.job(folder, selection, **options)
+        with contextlib.closing(job.target):
+            return Replay(job, watch).run(lambda: contextlib.nullcontext(self.spark))
+
+    def sealed(self, folder: Path) -> None:
+        """Seal a recording, if it was not."""
+        with contextlib.suppress(UsageError):
+            if not open_sealed(folder).behind:
+                return
+        seal(folder, lambda: contextlib.nullcontext(self.spark))
+
+
+def fresh(name: str) -> str:
+    """Return a name that no topic has."""
+    return f"{name}-{time.monotonic_ns():x}"

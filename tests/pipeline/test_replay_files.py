@@ -1,0 +1,45 @@
+"""The rows of many files come in the order of the recording, however the files overlap."""
+
+import random
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from bwtui.pipeline.replay_files import File, chains, merged
+from bwtui.pipeline.replay_place import share_out
+
+
+def _file(first: int, last: int) -> File:
+    return File(f"{first}-{last}", last - first + 1, 100, first, last)
+
+
+def test_files_that_follow_each_other_are_one_chain() -> None:
+    files = [_file(20, 29), _file(0, 9), _file(10, 19), _file(5, 25), _file(30, 40)]
+    found = [[one.first for one in chain] for chain in chains(files)]
+    assert found == [[0, 10, 20, 30], [5]]
+
+
+def _batches(rows: list[tuple[int, int]], size: random.Random) -> Iterator[pa.RecordBatch]:
+    while rows:
+        count = size.randint(1, 5)
+        some, rows = rows[:count], rows[count:]
+        yield pa.RecordBatch.from_pydict({"position": [a for a, _ in some], "part": [b for _, b in some]})
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_rows_are_merged(seed: int) -> None:
+    choice = random.Random(seed)
+    sources: list[list[tuple[int, int]]] = [[] for _ in range(choice.randint(0, 4))]
+    for position in range(choice.randint(0, 60) if sources else 0):
+        # A change has one or two messages, which lie in one file.
+        choice.choice(sources).extend((position, part) for part in range(choice.randint(1, 2)))
+    found = merged([_batches(rows, choice) for rows in sources])
+    rows = [(one["position"], one["part"]) for batch in found for one in batch.to_pylist()]
+    assert rows == sorted(row for source in sources for row in source)
+
+
+def test_tasks_have_about_the_same_to_do() -> None:
+    tasks = share_out({0: 50, 1: 30, 2: 30, 3: 10}, 6, 2)
+    assert len(tasks) == 6 and sum((50, 30, 30, 10)[lane] for lane in range(4) if tasks[lane] == 0) == 60
+    assert share_out({4: 1}, 5, 8) == [0] * 5

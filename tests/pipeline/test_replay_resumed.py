@@ -1,0 +1,138 @@
+"""A replay that was killed is gone on with; one on a cluster does what one on a single machine does."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import Interrupted, RefusedError
+from bwtui.pipeline.kafka_offsets import pin
+from bwtui.sandbox.supervisor import Services
+from tests.fix_spark import QUICK
+from tests.pipeline.cluster import spark_cluster
+from tests.pipeline.messages import produce
+from tests.pipeline.replayed import (
+    Looking,
+    Replays,
+    all_of,
+    by_key,
+    expected,
+    fresh,
+    recorded,
+    registered,
+    topic_content,
+)
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.services
+
+Config = dict[str, str]
+
+
+def _below(root: int) -> Iterator[int]:
+    """Yield the processes below one."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if int((path / "stat").read_text().rpartition(")")[2].split()[1]) == root:
+                yield int(path.name)
+                yield from _below(int(path.name))
+
+
+def _command(folder: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "bwtui", "replay", str(folder), *options]
+
+
+def _environment(services: Services, home: Path) -> dict[str, str]:
+    ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
+    return {**os.environ, **QUICK, **ends, "BWTUI_STATE_HOME": str(home)}
+
+
+def test_kill_9(replays: Replays, services: Services, config: Config, tmp_path: Path) -> None:
+    topic = fresh("killed")
+    folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
+    sent = expected(folder)[topic]
+    replays.sealed(folder)
+    command = _command(folder, "--rate", "4000", "--yes", "--spark-master", "local[2]")
+    process = subprocess.Popen(command, env=_environment(services, tmp_path / "home"))
+    try:
+        replays.run(folder, dry_run=True)
+
+        def has_begun() -> bool:
+            assert process.poll() is None
+            with contextlib.suppress(RefusedError):
+                return pin(config, [topic]).messages > 2_000
+            return False
+
+        eventually("the replay has begun", has_begun, 90)
+        below = list(_below(process.pid))
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    eventually("nothing is left of it", lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+    written = pin(config, [topic]).messages
+    assert 2_000 < written < len(sent)
+    replays.state = tmp_path / "home" / "replays"
+    outcome = replays.run(folder, Looking())
+    assert outcome.plan.is_resumed and outcome.plan.resumed > 0
+    # What the killed run noted, what it wrote without noting it, and the rest: all of it, and nothing twice.
+    assert outcome.plan.resumed + outcome.found == written and outcome.doubled == 0
+    assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
+
+
+def test_what_a_killed_run_did_not_note_is_found_among_the_messages_of_others(
+    replays: Replays, services: Services, config: Config, tmp_path: Path
+) -> None:
+    topic = fresh("unnoted")
+    folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
+    sent = expected(folder)[topic]
+    notes = tmp_path / "notes"
+    notes.mkdir()
+
+    def keep(done: int) -> None:
+        # The file as it was, some time before the run ends: it knows less than the topic.
+        for path in (tmp_path / "state").glob("*.json"):
+            if 0 < done < len(sent) and not (notes / path.name).exists():
+                shutil.copy(path, notes / path.name)
+
+    with pytest.raises(Interrupted, match="messages are sent"):
+        replays.run(folder, Looking(stop_at=1_500, at_progress=keep), rate=4_000)
+    (noted,) = notes.glob("*.json")
+    known = sum(lane["messages"] for lane in json.loads(noted.read_text())["lanes"].values())
+    written = len(all_of(topic_content(services, topic)))
+    assert known < written < len(sent)
+    shutil.copy(noted, tmp_path / "state" / noted.name)
+    # Somebody else writes between.
+    produce(config, topic, [(b"other", b"foreign", None)] * 5, partition=0)
+    outcome = replays.run(folder, Looking())
+    assert outcome.plan.is_resumed and outcome.found == written - known
+    assert outcome.sent + outcome.found + known == outcome.done == len(sent)
+    found = [one for one in all_of(topic_content(services, topic)) if one.value != b"foreign"]
+    assert by_key(found) == by_key(sent)
+
+
+def test_a_cluster(replays: Replays, services: Services, tmp_path: Path) -> None:
+    topic = fresh("cluster")
+    folder = recorded(tmp_path / "r", topic, 2_000, registered(services, topic))
+    replays.sealed(folder)
+    with spark_cluster(tmp_path, memory="1g") as master:
+        ended = subprocess.run(
+            _command(folder, "--spark-master", master, "--json"),
+            env=_environment(services, tmp_path / "home"),
+            capture_output=True,
+            text=True,
+            timeout=150,
+            check=False,
+        )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = json.loads(ended.stdout)
+    sent = expected(folder)[topic]
+    assert told["sent"] == told["messages"] == len(sent)
+    content = topic_content(services, topic)
+    assert by_key(all_of(content)) == by_key(sent) and sum(map(bool, content.values())) > 1
