@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,19 @@ The same command goes on where a run was interrupted or killed. docs/replay.md s
 is kept, and what --only-missing can't mend. Exit codes: 2 refused, 4 no connection,
 6 the recording is damaged, 130 interrupted.
 """
-_RATE = 1_000_000_000.0
+
+
+def _between(
+    low: float, high: float
+) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
+    """Return a check of a number, whose range the help need not tell."""
+
+    def check(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+        if value is not None and not low <= value <= high:
+            raise click.BadParameter(f"{value:g} is not between {low:g} and {high:,.0f}")
+        return value
+
+    return check
 
 
 @click.command(epilog=_EPILOG)
@@ -52,12 +65,21 @@ _RATE = 1_000_000_000.0
 @click.option(
     "--keep-ids", is_flag=True, help="Refuse rather than change a schema id: the registry must have them all."
 )
-@click.option("--rate", metavar="N", type=click.FloatRange(1, _RATE), help="At most N messages a second.")
 @click.option(
-    "--pace", metavar="X", type=click.FloatRange(0.001, 1e6), help="As it was recorded, X times as fast."
+    "--rate", metavar="N", type=float, callback=_between(1, 1e9), help="At most N messages a second."
 )
 @click.option(
-    "--only-missing", metavar="REPORT", type=click.Path(path_type=Path), help="What an audit misses."
+    "--pace",
+    metavar="X",
+    type=float,
+    callback=_between(0.001, 1e6),
+    help="As it was recorded, X times as fast.",
+)
+@click.option(
+    "--only-missing",
+    metavar="REPORT",
+    type=click.Path(path_type=Path),
+    help="Only what 'bwtui verify --json' found missing; its order can't be mended.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be done.")
 @click.option("--restart", is_flag=True, help="Begin anew; forget what an earlier run has sent.")

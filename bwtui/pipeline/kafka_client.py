@@ -17,6 +17,9 @@ Config = Mapping[str, Any]
 REQUEST_SECONDS = 10.0
 
 log = logging.getLogger("bwtui.kafka")
+# What librdkafka says ten times a second of a broker that is away is told once, as an error. Without any
+# handler Python would write it on stderr.
+log.addHandler(logging.NullHandler())
 
 _UNREACHABLE = frozenset(
     {

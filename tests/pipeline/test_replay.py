@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import BadParameter
 from click.testing import CliRunner
 
 from bwtui.audit.partitioner import murmur2
@@ -216,6 +217,7 @@ def test_bad_input_is_told_in_a_sentence(
     tmp_path: Path,
     run: Any,
     monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("bwtui.pipeline.kafka_offsets.REQUEST_SECONDS", 1.0)
     topic = fresh("small")
@@ -239,6 +241,8 @@ def test_bad_input_is_told_in_a_sentence(
         with pytest.raises(ConnectionFailed, match=what) as unreachable:
             run(str(folder), *options)
         assert _refused(unreachable.value) == (4, True)
+    # Nor does librdkafka say it again and again.
+    assert capfd.readouterr().err == ""
     for options, what in (
         (("--rate", "5", "--pace", "1"), "--rate and --pace exclude each other"),
         (("--only-missing", "gone.json"), "gone.json can't be read"),
@@ -259,6 +263,10 @@ def test_bad_input_is_told_in_a_sentence(
     ):
         with pytest.raises(UsageError, match=what):
             run(str(folder), *options, "--yes")
+    with pytest.raises(BadParameter, match="0 is not between 1 and 1,000,000,000"):
+        CliRunner().invoke(
+            command, [str(folder), "--rate", "0"], standalone_mode=False, catch_exceptions=False
+        )
     file = max((folder / "sealed").rglob("*.parquet"))
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
