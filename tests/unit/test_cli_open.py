@@ -62,6 +62,29 @@ def test_without_a_terminal_it_refuses(capsys: pytest.CaptureFixture[str]) -> No
     assert "recording info" in said
 
 
+def test_a_report_is_opened_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text('{"verdict": "clean"}')
+    code, said = run(capsys, str(report))
+    assert code == 2
+    assert "is no report of an audit" in said
+    shutil.copy(Path(__file__).parents[1] / "tui" / "reports" / "clean.json", report)
+    code, said = run(capsys, str(report))
+    assert code == 2
+    assert "no terminal" in said, "it is a report, and its recording is not needed"
+
+
+def test_where_kafka_is_comes_from_the_options_or_the_recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("BWTUI_BROKER", "BWTUI_SCHEMA_REGISTRY", "BWTUI_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    given = {"broker": None, "schema_registry": "http://given:1", "kafka_config": ("a.b=c",), "profile": None}
+    found = module.connections(given, "recorded:9092", "http://recorded:2")
+    assert (found.broker, found.registry) == ("recorded:9092", "http://given:1")
+    assert found.arguments == ("-C", "a.b=c")
+    monkeypatch.setenv("BWTUI_BROKER", "named:3")
+    assert module.connections(given, "recorded:9092", "").broker == "named:3"
+
+
 def test_a_recording_without_an_end_says_so(copy: Path) -> None:
     segment = next(copy.glob("*.bwj"))
     raw = segment.read_bytes()

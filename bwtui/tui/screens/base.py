@@ -103,6 +103,10 @@ class RelayScreen(TransportActions, Screen[None]):
         """Catch up with what happened while another screen was shown."""
         self.refresh_picture()
 
+    def on_resize(self) -> None:
+        """Choose the keys for which the footer has room."""
+        self.refresh_bindings()
+
     def refresh_picture(self) -> None:
         """Paint header and body."""
         if not self.ready:
@@ -183,8 +187,8 @@ class RelayScreen(TransportActions, Screen[None]):
     def active_bindings(self) -> dict[str, ActiveBinding]:
         """The bindings that hold here; a recording's footer leaves some to help where room is short."""
         found = super().active_bindings
-        if self.relay.model.recorded and self.app.size.width < 120:
-            spare = AUDIT_SPARE if self.audits else SPARE
+        spare, room = (AUDIT_SPARE, 156) if self.audits else (SPARE, 140)
+        if self.relay.model.recorded and self.app.size.width < room:
             for key, active in found.items():
                 if active.binding.action in spare:
                     found[key] = active._replace(binding=replace(active.binding, show=False))

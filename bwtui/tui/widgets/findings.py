@@ -72,6 +72,7 @@ class FindingList(Listing):
 
     def _explain(self, shown: int) -> str:
         text = super()._explain(shown)
+        text = "1 finding" if text == "1 findings" else text
         unlisted = self._report.unlisted(self._name) if self._report is not None else 0
         return f"{text} · {unlisted:,} more are only counted" if unlisted else text
 

@@ -144,11 +144,7 @@ class Grid(ScrollView, can_focus=True):
         before = self._cursor
         self._cursor = min(max(index, 0), len(self.rows) - 1)
         self._wanted, self._among = self.cursor_key, self.rows
-        top, page = self.scroll_offset.y, self._page
-        if self._cursor < top:
-            self.scroll_to(y=self._cursor, animate=False, immediate=True, force=True)
-        elif self._cursor >= top + page:
-            self.scroll_to(y=self._cursor - page + 1, animate=False, immediate=True, force=True)
+        self._into_view()
         if self._cursor != before:
             self._repaint_row(before)
             self._repaint_row(self._cursor)
@@ -245,6 +241,8 @@ class Grid(ScrollView, can_focus=True):
         self.virtual_size = Size(self.size.width, len(self.rows) + 1)
         if self._tail:
             self.scroll_end(animate=False, immediate=True, force=True)
+        else:
+            self._into_view()
         self.refresh()
 
     def notify_style_update(self) -> None:
@@ -307,6 +305,13 @@ class Grid(ScrollView, can_focus=True):
     @property
     def _page(self) -> int:
         return max(self.size.height - 1, 1)
+
+    def _into_view(self) -> None:
+        top, page = self.scroll_offset.y, self._page
+        if self._cursor < top:
+            self.scroll_to(y=self._cursor, animate=False, immediate=True, force=True)
+        elif self._cursor >= top + page:
+            self.scroll_to(y=self._cursor - page + 1, animate=False, immediate=True, force=True)
 
     def _step(self, rows: int) -> None:
         self.move_to(self._cursor + rows)
