@@ -11,11 +11,11 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench torture campaign storm sample audit-proof venv lock clean
+.PHONY: help demo test check format bench bench-pipeline bench-replay torture campaign storm sample audit-proof venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 	@printf '\nOptions go into ARGS: make demo ARGS="--headless --seconds 20"\n'
 
 demo: .venv/installed ## Start real services and show the relay live; q ends it.
@@ -36,6 +36,12 @@ format: .venv/installed-dev ## Format the sources, and mend what ruff can mend.
 
 bench: .venv/installed ## Measure rows per second and memory of the relay.
 	@$(BIN)/python benchmarks/relay.py $(ARGS)
+
+bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of Spark, beside kcat.
+	@$(BIN)/python benchmarks/kafka_spark.py $(ARGS)
+
+bench-replay: .venv/installed ## Measure messages per second, CPU and memory of a replay.
+	@$(BIN)/python benchmarks/replay.py $(ARGS)
 
 torture: .venv/installed-dev ## Kill the relay ten times in the snapshot and ten times while it streams.
 	BWTUI_KILLS=$${BWTUI_KILLS:-10} $(BIN)/python -m pytest --timeout 900 tests/faults/test_kill.py $(ARGS)

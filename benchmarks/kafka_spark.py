@@ -1,0 +1,181 @@
+"""Messages a second of Kafka as a Spark source and sink, beside readers without Spark.
+
+Run ``make bench-pipeline``, or ``python benchmarks/kafka_spark.py`` in the checkout. It starts a sandbox of
+its own and measures, each ``--runs`` times after one run that warms up:
+
+* the sink: messages of about 100 bytes into 4 partitions, and into one;
+* the source: counting offsets, all plain columns, xxhash64 over key and value, and headers;
+* the source on one partition, which is split;
+* a copy from topic to topic;
+* a loop over confluent-kafka's consumer that counts, and does nothing else;
+* ``kcat -C -e`` into /dev/null, where kcat is installed: it is named, or said to be missing.
+
+All read the very same messages. The reader and Kafka share the machine. The time that Spark's session takes
+to start is told by itself.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, SparkSession
+
+from bwtui.errors import BwtuiError
+from bwtui.pipeline.kafka_offsets import pin
+from bwtui.pipeline.kafka_sink import write_kafka
+from bwtui.pipeline.kafka_source import ALL_COLUMNS, PLAIN_COLUMNS, read_kafka
+from bwtui.pipeline.session import spark_session
+from bwtui.sandbox.progress import Plain
+from bwtui.sandbox.supervisor import Sandbox
+from tests.waiting import eventually
+
+Config = dict[str, str]
+_HASH = ("bit_xor(xxhash64(topic, partition, offset, key, value)) digest", "sum(offset_end - offset) offsets")
+
+
+def main() -> int:
+    """Measure, and print a line for each figure and one of JSON."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--messages", type=int, default=1_000_000, help="messages a topic (default 1,000,000)"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="runs of each part; the best counts (default 3)")
+    parser.add_argument("--spark-master", default="local[*]")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
+        sandbox = Sandbox(Path(folder) / "sandbox")
+        try:
+            broker = sandbox.up(Plain(), attached=True, disposable=True).broker
+            figures = dict(_measure(broker, arguments.messages, arguments.runs, arguments.spark_master))
+        except BwtuiError as error:
+            print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+            return error.exit_code
+        finally:
+            sandbox.down(wipe=True)
+    print(json.dumps({"messages": arguments.messages, "cores": os.cpu_count(), "figures": figures}))
+    return 0
+
+
+def _measure(broker: str, count: int, runs: int, master: str) -> Iterator[tuple[str, float]]:
+    config = {"bootstrap.servers": broker}
+    begin = time.monotonic()
+    with spark_session(master, "bench") as spark:
+        yield _told("session start, seconds", time.monotonic() - begin, 1)
+        parts = _parts(spark, config, count)
+        for name, part in parts:
+            seconds = [_seconds(part, count) for _ in range(runs + 1)]
+            yield _told(f"{name}, first", count / seconds[0])
+            yield _told(name, count / min(seconds[1:]))
+    for name, part in _others(broker, count):
+        yield _told(name, count / min(_seconds(part, count) for _ in range(runs)))
+
+
+def _others(broker: str, count: int) -> Iterator[tuple[str, Callable[[], int]]]:
+    """Yield the readers without Spark."""
+    yield "confluent-kafka's consumer, counts", lambda: _consume(broker, count)
+    program = shutil.which("kcat") or shutil.which("kafkacat")
+    if program is None:
+        print("kcat is not installed", flush=True)
+        return
+    command = [program, "-b", broker, "-C", "-t", "four", "-o", "beginning", "-q", "-c", str(count)]
+
+    def read() -> int:
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        return count
+
+    yield Path(program).name, read
+
+
+def _consume(broker: str, count: int) -> int:
+    settings = {"bootstrap.servers": broker, "group.id": "bench", "enable.auto.commit": False}
+    with contextlib.closing(Consumer(settings)) as consumer:
+        consumer.assign([TopicPartition("four", number, 0) for number in range(4)])
+        found = 0
+        while found < count:
+            found += len(consumer.consume(min(10_000, count - found), 1))
+        return found
+
+
+def _parts(spark: SparkSession, config: Config, count: int) -> Iterator[tuple[str, Callable[[], int]]]:
+    for topic, partitions in (("four", 4), ("one", 1), ("headers", 4), ("copy", 4)):
+        _make(config, topic, partitions)
+    yield "sink, 4 partitions", lambda: _write(_rows(spark, "four", 4, count), config)
+    yield "sink, 1 partition", lambda: _write(_rows(spark, "one", 1, count), config)
+    with_headers = _rows(spark, "headers", 4, count).selectExpr(
+        "*",
+        "array(named_struct('key', 'bwtui.lsn', 'value', cast('12345678' as binary)), named_struct('key', "
+        "'bwtui.ordinal', 'value', cast('1234' as binary))) headers",
+    )
+    yield "sink, two headers", lambda: _write(with_headers, config)
+    for topic in ("four", "one"):
+        offsets = {at: (low, low + count // (4 if topic == "four" else 1))
+                   for at, (low, _) in pin(config, [topic]).offsets.items()}  # fmt: skip
+
+        def read(*columns: str, offsets: dict[tuple[str, int], tuple[int, int]] = offsets) -> DataFrame:
+            return read_kafka(spark, config, offsets, columns=columns)
+
+        yield f"source, {topic}: offsets", lambda read=read: read("offset").count()
+        yield f"source, {topic}: all but headers", lambda read=read: read(*PLAIN_COLUMNS).count()
+        yield f"source, {topic}: xxhash64", lambda read=read: _sum(read(*PLAIN_COLUMNS))
+    offsets = {at: (low, low + count // 4) for at, (low, _) in pin(config, ["headers"]).offsets.items()}
+    yield "source, two headers", lambda: read_kafka(spark, config, offsets, columns=ALL_COLUMNS).count()
+    four = {at: (low, low + count // 4) for at, (low, _) in pin(config, ["four"]).offsets.items()}
+    chosen = ("partition", "timestamp", "key", "value")
+    yield (
+        "copy, 4 partitions",
+        lambda: _write(
+            read_kafka(spark, config, four, columns=chosen).selectExpr("'copy' topic", *chosen), config
+        ),
+    )
+
+
+def _make(config: Config, topic: str, partitions: int) -> None:
+    admin = AdminClient({**config})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+    eventually(f"topic {topic} is there", lambda: topic in admin.list_topics(timeout=10).topics)
+
+
+def _rows(spark: SparkSession, topic: str, partitions: int, count: int) -> DataFrame:
+    return spark.range(0, count, 1, spark.sparkContext.defaultParallelism).selectExpr(
+        f"'{topic}' topic",
+        f"cast(id % {partitions} as int) partition",
+        "unix_millis(now()) timestamp",
+        "cast(concat('k', id) as binary) key",
+        "cast(repeat(concat('value ', id, ' '), 7) as binary) value",
+    )
+
+
+def _write(rows: DataFrame, config: Config) -> int:
+    return sum(one.messages for one in write_kafka(rows, config))
+
+
+def _sum(rows: DataFrame) -> int:
+    return int(rows.selectExpr(*_HASH).collect()[0]["offsets"])
+
+
+def _seconds(part: Callable[[], int], count: int) -> float:
+    begin = time.monotonic()
+    done = part()
+    assert done == count, f"{done} of {count} messages"
+    return time.monotonic() - begin
+
+
+def _told(name: str, value: float, digits: int = 0) -> tuple[str, float]:
+    print(f"{name:<38} {value:>12,.{digits}f}", flush=True)
+    return name, round(value, digits)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
