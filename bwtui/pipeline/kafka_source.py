@@ -132,7 +132,7 @@ class KafkaReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield what is in one split."""
         # Without any split Spark makes up a partition without a value.
-        return iter(()) if partition.value is None else _read(self._request, Split(*partition.value))
+        return iter(()) if partition.value is None else read_split(self._request, Split(*partition.value))
 
 
 def _bound(request: Request) -> type[DataSource]:
@@ -143,7 +143,8 @@ def _bound(request: Request) -> type[DataSource]:
 
 
 @in_task
-def _read(request: Request, split: Split) -> Iterator[pa.RecordBatch]:
+def read_split(request: Request, split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the records and the holes of one split, in a task."""
     batches = Batches(split, request.columns)
     held: list[Hole] = []
     delivered = missing = 0

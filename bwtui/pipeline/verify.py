@@ -22,13 +22,13 @@ from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import RefusedError, UsageError
-from bwtui.pipeline.counting import COUNTED, OnCount, counting
+from bwtui.pipeline.counting import OnCount
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, pin
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import LOCAL, spark_session
-from bwtui.pipeline.verify_deep import miscoded
-from bwtui.pipeline.verify_digests import write_actual, write_expected
+from bwtui.pipeline.verify_deep import Comparison, one_of
+from bwtui.pipeline.verify_digests import BESIDE, write_actual, write_expected
 from bwtui.pipeline.verify_facts import Facts, read_facts
 from bwtui.pipeline.verify_fields import add_fields
 from bwtui.pipeline.verify_look import KafkaLook, RowReader
@@ -39,6 +39,8 @@ OnPhase = Callable[[str], None]
 
 _MEMORY = "1g"
 _DUCKDB_MEMORY = "1500MB"
+#: A recording of so many rows is audited in memory.
+_IN_MEMORY = 3_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,31 +72,27 @@ def verify_recording(
     begin = time.monotonic()
     facts = read_facts(folder)
     told("starting Spark")
-    config_of_spark = COUNTED if counted is not None else None
-    with spark_session(options.spark_master, "bwtui verify", memory=_MEMORY, config=config_of_spark) as spark:
+    with spark_session(options.spark_master, "bwtui verify", memory=_MEMORY) as spark:
         started = time.monotonic()
         sealed, notes = _sealed(folder, spark, facts, told)
         files = sealed.paths("changes")
         source = sealed.manifest.source
-        with _work(options) as work, _database(work) as connection:
+        rows = sealed.manifest.rows
+        with _work(options) as work, _database(work, rows) as connection:
             told("reading the recording")
-            with counting(spark, sealed.manifest.rows, counted):
-                write_expected(spark, files, work / "expected")
-            _view(connection, "expected_in", work / "expected")
+            texts = _schemas(sealed)
+            is_json = source.get("output_format") == "json"
+            comparison = Comparison(texts, is_json, 1 if options.deep else one_of(rows))
+            kept = [file for file in sealed.manifest.files if file.kind == "changes"]
+            wrong, compared = write_expected(spark, sealed.root, kept, work / "expected", comparison, counted)
+            _view(connection, "expected_in", work / "expected", BESIDE)
             _refuse_unsent(connection, folder)
             told("asking Kafka for its topics")
             pinned = _pin(connection, config, source)
             told(f"reading Kafka: {pinned.messages:,} offsets")
-            with counting(spark, pinned.messages, counted):
-                write_actual(spark, config, pinned, work / "actual")
+            write_actual(spark, config, pinned, work / "actual", counted)
             _view(connection, "actual_in", work / "actual")
-            texts = _schemas(sealed)
-            told("comparing messages with what PostgreSQL said")
             messages = core.one(connection, "select count(*) from expected_in where topic is not null")
-            is_json = source.get("output_format") == "json"
-            wrong, compared = miscoded(
-                spark, files, texts, messages, is_json=is_json, everything=options.deep
-            )
             reader = RowReader(str(source.get("output_format", "avro")), Schemas(texts, ask))
             topics = sorted(pinned.topics)
             look = KafkaLook(
@@ -229,9 +227,13 @@ def _sessions(connection: duckdb.DuckDBPyConnection, facts: Facts) -> set[str]:
     return facts.sessions | {session for (session,) in rows}
 
 
-def _view(connection: duckdb.DuckDBPyConnection, name: str, folder: Path) -> None:
+def _view(connection: duckdb.DuckDBPyConnection, name: str, folder: Path, beside: str = "") -> None:
     files = [str(path) for path in folder.glob("*.parquet")]
-    connection.execute(f"create view {name} as select * from read_parquet({files!r})")
+    if files:
+        connection.execute(f"create view {name} as select * from read_parquet({files!r})")
+    else:
+        columns = ", ".join(filter(None, (core.INPUTS[name], beside)))
+        connection.execute(f"create table {name} ({columns})")
 
 
 @contextlib.contextmanager
@@ -248,9 +250,10 @@ def _work(options: Options) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _database(work: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
+    # A database in a file compresses its tables, which costs as much as the audit itself.
     connection = duckdb.connect(
-        str(work / "audit.duckdb"),
+        ":memory:" if rows <= _IN_MEMORY else str(work / "audit.duckdb"),
         config={"memory_limit": _DUCKDB_MEMORY, "temp_directory": str(work / "spill")},
     )
     # Rows have their own order, in their columns.

@@ -5,51 +5,36 @@ done for so many messages, spread over the recording, unless all are asked for.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
-
-import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.texts import differing, parse_row, says
-from bwtui.pipeline.verify_digests import PARTS
 
 #: So many messages are compared when not all are asked for.
 SOME = 20_000
-_COLUMNS = ("position", "part", "key", "value", "key_json", "after", "unchanged", "op")
+COLUMNS = ("position", "part", "key", "value", "key_json", "after", "unchanged", "op")
 
 
-def miscoded(
-    spark: SparkSession,
-    files: Sequence[Path],
-    texts: Mapping[int, str],
-    messages: int,
-    *,
-    is_json: bool,
-    everything: bool,
-) -> tuple[list[int], int]:
-    """Return the messages that do not say what PostgreSQL said, and how many were compared."""
-    rows = spark.read.parquet(*map(str, files)).where("topic is not null")
-    every = max(1, messages // SOME)
-    if not everything and every > 1:
-        rows = rows.where(F.pmod(F.xxhash64("position"), F.lit(every)) == 0)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Compares every message, or one of so many."""
 
-    def compare(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schemas = Schemas(texts)
-        for batch in batches:
-            made = batch.to_pylist()
-            wrong = [row for row in made if _is_wrong(row, schemas, is_json)]
-            ids = [row["position"] * PARTS + row["part"] for row in wrong]
-            yield pa.record_batch(
-                {"id": pa.array([-len(made), *ids], pa.int64())}, schema=pa.schema([("id", pa.int64())])
-            )
+    #: The schemas that the recording knows, by id.
+    texts: Mapping[int, str]
+    is_json: bool
+    every: int
 
-    found = [row.id for row in rows.select(*_COLUMNS).mapInArrow(compare, "id bigint").collect()]
-    # A number below 0 counts the messages of a batch; no id is one.
-    return [number for number in found if number >= 0], -sum(number for number in found if number < 0)
+    def wrong(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return those of the messages, which have `COLUMNS`, that do not say what PostgreSQL said."""
+        schemas = Schemas(self.texts)
+        return [row for row in rows if _is_wrong(row, schemas, self.is_json)]
+
+
+def one_of(messages: int) -> int:
+    """Return one of how many messages is compared."""
+    return max(1, messages // SOME)
 
 
 def _is_wrong(row: dict[str, Any], schemas: Schemas, is_json: bool) -> bool:

@@ -1,70 +1,235 @@
-"""Both sides of the audit as digests in Parquet: what Spark does of it.
+"""Both sides of the audit as digests in Parquet, made by Spark's tasks.
 
-The same Spark hashes both sides, with its own xxhash64, so nothing but digests and places leaves the tasks.
+A task reads files of the recording or a piece of a partition, and writes what the audit needs of it: places
+and digests. Rows stay in the task's Python: sent through Java they cost ten times as much as reading them.
+Both sides are hashed by DuckDB's `hash`, 64 bits of which one is dropped.
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import IntegerType
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
 
 from bwtui.audit.partitioner import murmur2_of
+from bwtui.errors import RefusedError
+from bwtui.pipeline.counting import OnCount
+from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
-from bwtui.pipeline.kafka_source import read_kafka
+from bwtui.pipeline.kafka_source import Request, read_split
+from bwtui.pipeline.kafka_splits import LARGEST, SMALLEST, Split, split
+from bwtui.pipeline.verify_deep import COLUMNS, Comparison
+from bwtui.recording.manifest import SealedFile
 
 #: A position and a part in one number that sorts as they do.
 PARTS = 4096
 
+#: What the recording's side has beside `bwtui.audit.core.INPUTS`.
+BESIDE = '"schema" varchar, "table" varchar, session varchar, key_schema_id integer, value_schema_id integer'
+# DuckDB hashes a null like a value.
+_DIGESTS = """
+case when key is not null then (hash(key) >> 1)::bigint end as kd,
+case when value is not null then (hash(value) >> 1)::bigint end as vd
+"""
+_EXPECTED = f"""
+select position * {PARTS} + part as id, pass, is_repeat, lsn, ordinal, part, op, xid,
+       epoch_us(commit_time) as commit_us, epoch_us(received) as received_us,
+       topic, "partition", "offset", state, without,
+       "schema", "table", session, key_schema_id, value_schema_id,
+       {_DIGESTS}, key
+  from rows
+"""
+_ACTUAL = f"""
+select topic, "partition", "offset", offset_end, kind, "timestamp" as ts,
+       {_DIGESTS}
+  from rows
+"""
 _KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "key", "value")
+#: DuckDB may change its hash between versions, and a cluster's machines may have different ones.
+_MARK = "select hash('bwtui'::blob)"
+
+_BATCH = 100_000
+#: A task's output is cut into files of so many rows, which is how its progress is seen.
+_FILE = 250_000
+#: Files of a recording are gathered into tasks of so many rows.
+_TASK = 250_000
+_MEMORY = "512MB"
+_LOOK_SECONDS = 0.3
 
 
-def write_expected(spark: SparkSession, files: Sequence[Path], target: Path) -> None:
-    """Write what was sent, as `bwtui.audit.core.INPUTS` wants it."""
-    rows = spark.read.parquet(*map(str, files)).select(
-        (F.col("position") * PARTS + F.col("part")).alias("id"),
-        *("pass", "is_repeat", "lsn", "ordinal", "part", "op", "xid"),
-        _micros("commit_time").alias("commit_us"),
-        _micros("received").alias("received_us"),
-        *("topic", "partition", "offset", "state", "without"),
-        *("schema", "table", "session", "key_schema_id", "value_schema_id"),
-        _digest("key").alias("kd"),
-        _digest("value").alias("vd"),
-        "key",
-    )
-    schema = rows.drop("key").schema.add("hash31", IntegerType())
-    _write(rows.mapInArrow(_with_homes, schema), target)
+def write_expected(
+    spark: SparkSession,
+    root: Path,
+    files: Sequence[SealedFile],
+    target: Path,
+    comparison: Comparison,
+    counted: OnCount | None = None,
+) -> tuple[list[int], int]:
+    """Write what was sent. Return the messages that are miscoded, and how many were looked at.
+
+    ``comparison`` is what says so of those that it chooses.
+    """
+    target.mkdir()
+    mark = _mark()
+
+    @in_task
+    def read(number: int, paths: list[str]) -> Iterator[int]:
+        with _database(mark) as connection:
+            _write(target, number, _expected(connection, paths))
+            yield from _compared(connection, paths, comparison)
+
+    with watching(target, sum(file.rows for file in files), counted):
+        found = _run(spark, read, _gathered(root, files))
+    # A number below 0 counts the messages of a batch; no id is one.
+    return [number for number in found if number >= 0], -sum(number for number in found if number < 0)
 
 
-def write_actual(spark: SparkSession, config: Config, pinned: Pinned, target: Path) -> None:
+def write_actual(
+    spark: SparkSession, config: Config, pinned: Pinned, target: Path, counted: OnCount | None = None
+) -> None:
     """Write what Kafka has, records and holes."""
-    rows = read_kafka(spark, config, pinned.offsets, columns=_KAFKA, isolation="read_committed", aborted=True)
-    digests = rows.select(
-        *("topic", "partition", "offset", "offset_end", "kind"),
-        F.col("timestamp").alias("ts"),
-        _digest("key").alias("kd"),
-        _digest("value").alias("vd"),
-    )
-    _write(digests, target)
+    target.mkdir()
+    mark = _mark()
+    cores = spark.sparkContext.defaultParallelism
+    splits = split(pinned.offsets, cores, SMALLEST, LARGEST)
+    request = Request(dict(config), tuple(splits), _KAFKA, "read_committed", True, 5.0)
+
+    @in_task
+    def read(number: int, one: Split) -> Iterator[int]:
+        with _database(mark) as connection:
+            _write(target, number, (_digests(connection, batch) for batch in read_split(request, one)))
+        yield from ()
+
+    with watching(target, pinned.messages, counted):
+        _run(spark, read, splits)
 
 
-def _digest(name: str) -> Any:
-    return F.when(F.col(name).isNotNull(), F.xxhash64(name))
+# -- tasks ---------------------------------------------------------------------------------------------------
 
 
-def _micros(name: str) -> Any:
-    return F.unix_micros(F.col(name).cast("timestamp"))
+def _run(spark: SparkSession, read: Callable[[int, Any], Iterator[int]], tasks: Sequence[Any]) -> list[int]:
+    """Run ``read`` on each of the tasks, and return the numbers that they yield."""
+    if not tasks:
+        return []
+
+    def run(numbers: Iterable[int]) -> Iterable[int]:
+        for number in numbers:
+            yield from read(number, tasks[number])
+
+    # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
+    numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
+    return list(numbers.mapPartitions(run).collect())
 
 
-def _with_homes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
+def _gathered(root: Path, files: Sequence[SealedFile]) -> list[list[str]]:
+    """Gather small files; the largest tasks come first."""
+    gathered: list[tuple[int, list[str]]] = []
+    for file in sorted(files, key=lambda one: one.rows, reverse=True):
+        if gathered and gathered[-1][0] + file.rows <= _TASK:
+            rows, paths = gathered.pop()
+            gathered.append((rows + file.rows, [*paths, str(root / file.path)]))
+        else:
+            gathered.append((file.rows, [str(root / file.path)]))
+    return [paths for _, paths in gathered]
+
+
+@contextlib.contextmanager
+def _database(mark: int) -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect(config={"threads": 1, "memory_limit": _MEMORY}) as connection:
+        if connection.execute(_MARK).fetchall()[0][0] != mark:
+            raise RefusedError(
+                f"a worker of Spark has another DuckDB, {duckdb.__version__}, which hashes otherwise",
+                "install the same version on all machines",
+            )
+        yield connection
+
+
+def _mark() -> int:
+    with duckdb.connect() as connection:
+        return int(connection.execute(_MARK).fetchall()[0][0])
+
+
+def _rows_of(paths: Sequence[str]) -> str:
+    return f"read_parquet({list(paths)!r}, hive_partitioning = false)"
+
+
+def _expected(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    sql = f"with rows as (select * from {_rows_of(paths)}) {_EXPECTED}"
+    for batch in connection.sql(sql).to_arrow_reader(_BATCH):
         keys = batch.column("key").cast(pa.binary())
         yield batch.drop_columns(["key"]).append_column("hash31", murmur2_of(keys))
 
 
-def _write(rows: DataFrame, target: Path) -> None:
-    rows.write.option("compression", "lz4_raw").parquet(str(target))
+def _digests(connection: duckdb.DuckDBPyConnection, batch: pa.RecordBatch) -> pa.RecordBatch:
+    connection.register("rows", pa.table(batch))
+    made = connection.sql(_ACTUAL).to_arrow_table().combine_chunks()
+    connection.unregister("rows")
+    return made.to_batches()[0]
+
+
+def _compared(
+    connection: duckdb.DuckDBPyConnection, paths: Sequence[str], comparison: Comparison
+) -> Iterator[int]:
+    chosen = f"topic is not null and hash(position) % {comparison.every} = 0"
+    rows = connection.sql(f"select {', '.join(COLUMNS)} from {_rows_of(paths)} where {chosen}")
+    for batch in rows.to_arrow_reader(_BATCH // 20):
+        made = batch.to_pylist()
+        yield -len(made)
+        for row in comparison.wrong(made):
+            yield row["position"] * PARTS + row["part"]
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def _write(target: Path, number: int, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write the batches of a task into files whose names end with their rows."""
+    # A task that is run again writes all of it again.
+    for path in target.glob(f"{number:06}-*"):
+        path.unlink()
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _FILE:
+            _finish(target / f"{number:06}-{count:04}", held)
+            held, count = [], count + 1
+    if held:
+        _finish(target / f"{number:06}-{count:04}", held)
+
+
+def _finish(path: Path, batches: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(batches)
+    part = path.with_suffix(".part")
+    pq.write_table(table, part, compression="lz4", write_statistics=False)
+    part.rename(path.with_name(f"{path.name}-{table.num_rows}.parquet"))
+
+
+@contextlib.contextmanager
+def watching(folder: Path, total: int, counted: OnCount | None) -> Iterator[None]:
+    """Tell ``counted`` how many of ``total`` rows are in finished files, while the block runs and after."""
+    if counted is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            done = sum(int(path.stem.rpartition("-")[2]) for path in folder.glob("*.parquet"))
+            if done:
+                counted(min(done, total), total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    counted(total, total)
