@@ -178,6 +178,23 @@ def reordered(world: World) -> bool:
     return False
 
 
+def exchanged(world: World) -> bool:
+    """Two messages of a key have changed places behind the ledger's back."""
+    if world.gaps:
+        return False
+    for send in victims(world, lambda topic, s: s.kd is not None):
+        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+        if len(of_key) < 2 or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
+                                  send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
+            continue
+        one, other = sorted(world.rng.sample(of_key, 2), key=lambda s: s.offset)
+        log = world.topics[send.topic].logs[send.partition]
+        log[one.offset], log[other.offset] = log[other.offset], log[one.offset]
+        use(world, send)
+        return True
+    return False
+
+
 def interleaved(world: World) -> bool:
     """A record of a later pass stands before one of an earlier pass, of other keys."""
     if world.gaps:
@@ -310,7 +327,7 @@ FAULTS: dict[str, Plant] = {
     function.__name__: function
     for function in (
         lost_acked, lost_unacked, lost_unsent, pending, refused, duplicated, corrupted, miscoded, equivalent,
-        reordered, interleaved, moved, planting_partitions.misrouted_by_relay,
+        reordered, exchanged, interleaved, moved, planting_partitions.misrouted_by_relay,
         planting_partitions.misrouted_later, planting_partitions.misrouted_copy, phantom, foreign,
         own_key_by_another, replaced, later_of_the_relay, resurrected, planting_logs.start_moved,
         planting_logs.end_lost, planting_logs.settings_hidden, planting_logs.gap_in_recording,

@@ -18,10 +18,12 @@ qualify row_number() over (partition by s.t, s.p, s.o order by s.id desc) = 1;
 create view free as select f.* from f anti join hit using (t, p, o);
 
 -- Another record of the same key, or the same value under another key, at the place of the message, which is
--- not a message of which no word came. That neither has a key says nothing; then the time must be the same.
+-- neither a message of which no word came nor one of the partition's that is not at its own place: those two
+-- have changed places. That neither has a key says nothing; then the time must be the same.
 create table wanted_bytes as
-select distinct t, coalesce(kd, 0) as kd, kd is null as no_key, coalesce(vd, 0) as vd, vd is null as no_value
-  from s where state <> 'acknowledged';
+select distinct s.t, case when state = 'acknowledged' then p end as p, coalesce(kd, 0) as kd,
+       kd is null as no_key, coalesce(vd, 0) as vd, vd is null as no_value
+  from s anti join hit using (id);
 
 create table differing as
 select s.id, s.t, s.p, s.o
@@ -30,7 +32,7 @@ select s.id, s.t, s.p, s.o
   join topic on topic.t = s.t
   anti join hit on hit.id = s.id
   anti join wanted_bytes w
-    on w.t = free.t and w.kd = coalesce(free.kd, 0) and w.no_key = (free.kd is null)
+    on w.t = free.t and coalesce(w.p, free.p) = free.p and w.kd = coalesce(free.kd, 0) and w.no_key = (free.kd is null)
    and w.vd = coalesce(free.vd, 0) and w.no_value = (free.vd is null)
  where s.state = 'acknowledged'
    and (s.kd = free.kd or s.vd = free.vd
