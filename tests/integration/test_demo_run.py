@@ -1,10 +1,12 @@
 """The whole demo on the test run's sandbox: workload, relay, catching up, and the comparison."""
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from bwtui.cli.demo import Audited, report
@@ -27,7 +29,7 @@ pytestmark = [
 def demo(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
     """A running demo in the sandbox of the test run, which stays up."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
-    options = Options(rate=200, keep=True, folder=sandbox.folder)
+    options = Options(rate=200, keep=True, folder=sandbox.folder, record=str(tmp_path / "r"), audit=True)
     with running(options, Silent()) as demo:
         yield demo
     assert not is_held(NAME)
@@ -55,24 +57,49 @@ def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(
     until_streaming(demo)
 
     settled = demo.settle()
+    audited = Audited([demo.audit_tables()])
     demo.stop_relay()
     assert settled.workload["rolled_back"] > 0
     assert settled.workload["savepoints_rolled_back"] > 0
     assert settled.status.confirmed_lsn >= settled.end_lsn
     comparison = demo.compare()
     assert comparison.outcome == "equal", comparison.sentence
-    assert report(comparison, settled.to_json(), Audited(), as_json=False) == 0
-    assert "equal: " in capsys.readouterr().out
+    audited.audits.append(demo.audit_recording())
+    assert report(comparison, settled.to_json(), audited, as_json=False) == 0
+    told = capsys.readouterr().out
+    for verdict in ("equal: ", "tables: clean: ", "recording: clean: "):
+        assert verdict in told
+    rows = {table.table: table.rows for table in comparison.tables}
+    assert _counted_by_duckdb(demo.recording) == rows
 
     _plant(sandbox)
     comparison = demo.compare()
     assert report(comparison, settled.to_json(), Audited(), as_json=True) == 1
+    capsys.readouterr()
     found = {table.table: _numbers(table) for table in comparison.tables if not table.equal}
     assert found == {
         "public.audit": (1, 0, 0),
         "warehouse.stock": (0, 1, 0),
         "public.customers": (0, 0, 1),
     }
+
+    faults = demo.sabotage()
+    audited.audits.append(demo.audit_recording())
+    audited.judge(faults)
+    assert audited.judgement is not None
+    assert audited.judgement.holds, audited.judgement.sentence
+    assert report(comparison, settled.to_json(), audited, as_json=True) == 1
+    assert json.loads(capsys.readouterr().out)["sabotage"]["all_found"]
+
+
+def _counted_by_duckdb(recording: str) -> dict[str, int]:
+    """Return how many rows each table has, found by someone who has nothing but sealed Parquet."""
+    found = duckdb.execute(
+        """select relation, sum(case op when 'delete' then -1 when 'update' then 0 else 1 end)::bigint
+             from read_parquet(?, hive_partitioning = true) where not is_repeat group by relation""",
+        [f"{recording}/sealed/changes/**/*.parquet"],
+    ).fetchall()
+    return dict(found)
 
 
 def _plant(sandbox: Sandbox) -> None:
