@@ -3,14 +3,15 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bwtui.cli import relay_options
-from bwtui.cli.progress import JsonLines, progress_json_option
+from bwtui.cli.progress import progress_json_option
+from bwtui.cli.verify_view import Bar, view_of
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
@@ -67,25 +68,35 @@ def verify(
     """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
     _check(recordings, database)
     settings = relay_options.load(given).settings()
-    lines = JsonLines() if progress_json else None
-    with _phases(lines, quiet=as_json) as told:
+    view = view_of(as_json=as_json, progress_json=progress_json)
+    with view if isinstance(view, Bar) else contextlib.nullcontext():
         if database:
-            report = _database(settings, told, findings=findings, show_values=show_values)
+            report = _database(settings, view.phase, findings=findings, show_values=show_values)
         elif len(recordings) == 2:
             from bwtui.pipeline.verify_recordings import verify_recordings
 
-            report = verify_recordings(*recordings, spark_master=spark_master, samples=findings, told=told)
+            report = verify_recordings(
+                *recordings, spark_master=spark_master, samples=findings, told=view.phase
+            )
         else:
             from bwtui.pipeline.verify import Options, verify_recording
 
             options = Options(spark_master, deep, show_values, findings, work_folder)
-            counted = lines.count if lines else None
             report = verify_recording(
-                recordings[0], _kafka(settings), options, ask_registry(settings), told, counted
+                recordings[0], _kafka(settings), options, ask_registry(settings), view.phase, view.count
             )
     report.details["command"] = _command()
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
+
+
+# A relay is told what to send; here it is only found: slot, publication, tables, topics.
+relay_options.without(
+    verify,
+    *("output_format", "allow_unkeyed", "on_error", "skip_snapshot", "topic_config", "headers"),
+    *("dead_letter_topic", "toast", "truncate_topic", "record", "on_record_error"),
+    *("segment_bytes", "segment_seconds", "endpos", "until_caught_up", "name"),
+)
 
 
 def _check(recordings: tuple[Path, ...], database: bool) -> None:
@@ -171,24 +182,6 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
             raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
 
     return ask
-
-
-@contextlib.contextmanager
-def _phases(lines: JsonLines | None, *, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Show what is under way on stderr, where that is a terminal or a program reads it."""
-    if lines is not None:
-        yield lines.phase
-        return
-    if quiet or not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("")
-        yield lambda text: progress.update(task, description=text)
 
 
 def _command() -> str:

@@ -1,0 +1,93 @@
+"""What ``bwtui verify`` shows while it runs: a bar on a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from typing import Any, Protocol, Self, TextIO
+
+from bwtui.cli.progress import JsonLines
+
+
+class View(Protocol):
+    """Is told what is under way, and how much of it is done; the latter by any thread."""
+
+    def phase(self, name: str) -> None:
+        """Something else is being done now."""
+
+    def count(self, done: int, total: int) -> None:
+        """So many rows of it are done."""
+
+
+class Silent:
+    """Shows nothing."""
+
+    def phase(self, name: str) -> None:
+        """Show nothing."""
+
+    def count(self, done: int, total: int) -> None:
+        """Show nothing."""
+
+
+class Lines:
+    """A line for each phase."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def phase(self, name: str) -> None:
+        """Show the phase."""
+        print(f"bwtui: {name}", file=self._stream, flush=True)
+
+    def count(self, done: int, total: int) -> None:
+        """Show nothing: the next phase comes soon enough."""
+
+
+class Bar:
+    """A bar with rows, their rate and the time left; where nothing is counted, the phase and a spinner."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[counted]}"),
+            TimeElapsedColumn(),
+        )
+        self._progress = Progress(*columns, console=Console(file=stream), transient=True)
+        self._task: Any = self._progress.add_task("starting", total=None, counted="")
+        self._since = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def phase(self, name: str) -> None:
+        """Show the phase."""
+        self._since = time.monotonic()
+        self._progress.reset(self._task, description=name, total=None, counted="")
+
+    def count(self, done: int, total: int) -> None:
+        """Show how far it is."""
+        counted = rate(done, total, time.monotonic() - self._since)
+        self._progress.update(self._task, completed=done, total=total, counted=counted)
+
+
+def rate(done: int, total: int, seconds: float) -> str:
+    """Return how far it is in words."""
+    a_second = done / seconds if seconds > 0 else 0.0
+    left = f", {(total - done) / a_second:,.0f} s left" if a_second else ""
+    return f"{done:,} of {total:,} rows, {a_second:,.0f}/s{left}"
+
+
+def view_of(*, as_json: bool, progress_json: bool) -> View:
+    """Return what fits: lines for a program, nothing beside ``--json``, a bar on a terminal, or lines."""
+    if progress_json:
+        return JsonLines()
+    if as_json:
+        return Silent()
+    return Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
