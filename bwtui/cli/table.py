@@ -28,3 +28,8 @@ def size(count: int | None) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1024
     raise AssertionError("unreachable")
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a number of things: ``1 segment``, ``2 segments``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

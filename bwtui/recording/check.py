@@ -1,4 +1,5 @@
-"""The check of a recording: every checksum, every link of the chain, every number that can be worked out.
+"""The check of a recording: every checksum, every link of the chain, every number that can be worked out,
+and what was sealed of it.
 
 Each damaged place is listed. What can't be judged because something before it is damaged is not.
 """
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bwtui.errors import StateFailed
+from bwtui.recording.check_sealed import SealedCheck
 from bwtui.recording.check_segment import Chain, SegmentCheck
 from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written, segments
 from bwtui.recording.format import DamagedAt, Place
@@ -28,6 +30,8 @@ class Checked:
     transactions: int = 0
     messages: int = 0
     deliveries: int = 0
+    #: How many Parquet files were sealed.
+    sealed_files: int = 0
     is_being_written: bool = False
     #: Name of a segment that nobody writes and nobody finished, or empty; and how its end is torn, if it is.
     unfinished: str = ""
@@ -46,15 +50,18 @@ def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
     """Read all of a recording. Raises UsageError or StateFailed; damage is in what it returns."""
     written = is_being_written(folder)
     found = Checked(is_being_written=written)
-    paths = existing_segments(folder)
+    sealed = SealedCheck(folder)
+    # Even where all segments are gone, the manifest says which they were.
+    paths = segments(folder) if sealed.is_there else existing_segments(folder)
     sizes = [path.path.stat().st_size if path.path.exists() else 0 for path in paths]
-    done, total = 0, sum(sizes)
+    done, total = 0, sum(sizes) + sealed.bytes
 
     def told(read: int) -> None:
         if on_progress is not None:
             on_progress(min(done + read, total), total)
 
     chain = Chain()
+    known: dict[str, str | None] = {}
     with ThreadPoolExecutor(1, "sha256") as hashing:
         for at, path in enumerate(paths):
             is_last = at + 1 == len(paths)
@@ -62,8 +69,13 @@ def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
             with closing(_open(path)) as segment:
                 segment.check(chain, hashing, told)
             _count(found, segment, is_last=is_last)
+            known[segment.name] = chain.previous
             done += sizes[at]
     found.recording = chain.recording
+    sealed.check_segments(chain.recording, known)
+    sealed.check_files(told)
+    found.sealed_files = sealed.files
+    found.damages += sealed.damages
     return found
 
 

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.table import plural
 from bwtui.errors import DamagedRecording
 
 if TYPE_CHECKING:
     from bwtui.recording.check import Checked
+    from bwtui.recording.format import Place
 
 _EPILOG = """\b
 Examples:
@@ -18,7 +20,8 @@ Examples:
 
 \b
 Everything is read: every checksum, every segment's link to the one before it, and
-every number that follows from the rest. A recording that is being written is clean
+every number that follows from the rest; of what was sealed, the manifest and every
+file, and that the segments it was made of are there. A recording that is being written is clean
 up to where it is written. One that a crash has left unfinished is not damaged, but
 not clean either: 'bwtui recording recover' finishes it.
 Exit code 6: damaged, or unfinished.
@@ -47,18 +50,24 @@ def check(recording: Path, as_json: bool) -> None:
 
 def to_json(found: "Checked") -> dict[str, Any]:
     """Return what a check found as a JSON object."""
-    names = ("segments", "bytes", "changes", "transactions", "messages", "deliveries")
+    names = ("segments", "bytes", "changes", "transactions", "messages", "deliveries", "sealed_files")
     return {
         "verdict": found.verdict,
         "recording": found.recording,
         "is_being_written": found.is_being_written,
         **{name: getattr(found, name) for name in names},
         "damages": [
-            {"file": damage.place.segment, "offset": damage.place.offset, "reason": damage.reason}
+            {"file": damage.place.segment, "offset": _offset(damage.place), "reason": damage.reason}
             for damage in found.damages
         ],
         "unfinished": _unfinished(found),
     }
+
+
+def _offset(place: "Place") -> int | None:
+    from bwtui.recording.check_sealed import WholeFile
+
+    return None if isinstance(place, WholeFile) else place.offset
 
 
 def _unfinished(found: "Checked") -> dict[str, Any] | None:
@@ -78,9 +87,12 @@ def _lines(found: "Checked") -> list[str]:
         where = f"torn at byte {found.torn.place.offset}" if found.torn else "whole as far as it goes"
         lines.append(f"{found.unfinished}: not finished, {where}")
     counts = (
-        f"{found.segments:,} segments, {found.bytes:,} bytes, {found.transactions:,} transactions, "
-        f"{found.changes:,} changes, {found.messages:,} messages, {found.deliveries:,} acknowledged"
+        f"{plural(found.segments, 'segment')}, {found.bytes:,} bytes, "
+        f"{plural(found.transactions, 'transaction')}, {plural(found.changes, 'change')}, "
+        f"{plural(found.messages, 'message')}, {found.deliveries:,} acknowledged"
     )
+    if found.sealed_files:
+        counts += f", {plural(found.sealed_files, 'sealed file')}"
     if found.verdict == "clean":
         lines.append(f"clean{' so far, and being written' if found.is_being_written else ''}: {counts}")
     else:
@@ -94,9 +106,10 @@ def _error(folder: Path, found: "Checked") -> DamagedRecording | None:
         places = "one place" if number == 1 else f"{number:,} places"
         files = {damage.place.segment for damage in found.damages}
         which = min(files) if len(files) == 1 else f"{len(files)} files"
-        return DamagedRecording(
-            f"the recording {folder} is damaged in {places} of {which}", "restore what is damaged from a copy"
-        )
+        hint = "restore what is damaged from a copy"
+        if all(name.startswith("sealed/") for name in files):
+            hint += ", or remove the folder 'sealed' and run 'bwtui recording seal' again"
+        return DamagedRecording(f"the recording {folder} is damaged in {places} of {which}", hint)
     if found.unfinished:
         return DamagedRecording(
             f"the recording {folder} is not finished", f"run 'bwtui recording recover {folder}'"

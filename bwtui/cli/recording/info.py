@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.table import columns, size
+from bwtui.cli.table import columns, plural, size
 from bwtui.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -53,15 +53,17 @@ def _facts(found: "Info") -> list[tuple[str, str]]:
         ("format", source.output_format),
         ("time", f"{_time(found.first_time)} to {_time(found.last_time)}"),
         ("LSN", f"{format_lsn(found.first_lsn)} to {format_lsn(found.last_lsn)}"),
-        (
-            "changes",
-            f"{found.changes:,} in {found.transactions:,} transactions and {len(found.passes)} passes",
-        ),
-        ("schemas", f"{schemas} of {len(found.schemas)} subjects"),
+        ("changes", f"{found.changes:,} in {_transactions(found)}"),
+        ("schemas", f"{schemas} of {plural(len(found.schemas), 'subject')}"),
         ("sessions", str(len(found.sessions))),
         ("errors", str(found.errors)),
-        ("size", f"{size(found.bytes)} in {found.segments} segments"),
+        ("size", f"{size(found.bytes)} in {plural(found.segments, 'segment')}"),
     ]
+
+
+def _transactions(found: "Info") -> str:
+    passes = f"{len(found.passes)} pass{'' if len(found.passes) == 1 else 'es'}"
+    return f"{plural(found.transactions, 'transaction')} and {passes}"
 
 
 def _tables(found: "Info") -> str:

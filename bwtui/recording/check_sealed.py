@@ -1,0 +1,132 @@
+"""The check of what was sealed: the manifest, every file it lists, and the segments it was made of.
+
+No Spark is needed, and no Parquet is read: the manifest has the sha256 of every file.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from bwtui.errors import DamagedRecording, StateFailed
+from bwtui.recording.format import DamagedAt, Place
+from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile, read_manifest
+from bwtui.recording.sealed import sha256_of
+
+_MANIFEST = f"{SEALED}/{MANIFEST}"
+_THREADS = 4
+
+
+class WholeFile(Place):
+    """A file of which not one place is wrong, but all of it, or that it is there, or is not."""
+
+    def __str__(self) -> str:
+        return self.segment
+
+
+class SealedCheck:
+    """Reads the manifest at once, and all else when it is asked to."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises StateFailed."""
+        self._folder = folder
+        self._root = folder / SEALED
+        self.damages: list[DamagedAt] = []
+        self.manifest = self._read() if self._root.is_dir() else None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything was sealed."""
+        return self.manifest is not None or bool(self.damages)
+
+    @property
+    def bytes(self) -> int:
+        """How much is to be read."""
+        return self.manifest.bytes if self.manifest is not None else 0
+
+    @property
+    def files(self) -> int:
+        """How many files the manifest lists."""
+        return len(self.manifest.files) if self.manifest is not None else 0
+
+    def _read(self) -> Manifest | None:
+        try:
+            return read_manifest(self._root / MANIFEST)
+        except FileNotFoundError:
+            # A run of sealing that is under way, or was killed, puts files there before it lists them.
+            if not (self._folder / SEALING).is_dir():
+                self._found(_MANIFEST, "it is missing")
+        except DamagedRecording as error:
+            self._found(_MANIFEST, error.message.rpartition(": ")[2])
+        except OSError as error:
+            raise StateFailed(f"{self._root / MANIFEST} can't be read: {error.strerror}") from error
+        return None
+
+    def _found(self, name: str, reason: str) -> None:
+        self.damages.append(DamagedAt(WholeFile(name, 0), reason, ""))
+
+    def check_files(self, told: Callable[[int], None]) -> None:
+        """Read every file; ``told`` hears how many bytes were read. Raises StateFailed."""
+        if self.manifest is None:
+            return
+        done = 0
+        with ThreadPoolExecutor(_THREADS, "sha256") as pool:
+            for file, problem in zip(
+                self.manifest.files, pool.map(self._problem, self.manifest.files), strict=True
+            ):
+                if problem is not None:
+                    self._found(f"{SEALED}/{file.path}", problem)
+                done += file.bytes
+                told(done)
+        for path in self._strangers(self.manifest):
+            self._found(f"{SEALED}/{path}", f"{_MANIFEST} does not list it")
+
+    def _problem(self, file: SealedFile) -> str | None:
+        path = self._root / file.path
+        try:
+            size = path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return "it is missing"
+        except OSError as error:
+            raise StateFailed(f"{path} can't be read: {error.strerror}") from error
+        if size != file.bytes:
+            return f"it has {size:,} bytes, and had {file.bytes:,}"
+        return None if sha256_of(path) == file.sha256 else "it does not match its checksum"
+
+    def _strangers(self, manifest: Manifest) -> list[str]:
+        known = {file.path for file in manifest.files} | {MANIFEST}
+        there = {path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file()}
+        if there <= known or (self._folder / SEALING).is_dir():
+            return []
+        # Meanwhile a run of sealing may have come to its end.
+        with contextlib.suppress(DamagedRecording, OSError):
+            known |= {file.path for file in read_manifest(self._root / MANIFEST).files}
+        return sorted(there - known)
+
+    def check_segments(self, recording: str, segments: Mapping[str, str | None]) -> None:
+        """Compare the journal with what was sealed: each segment's name and sha256, None if it is damaged."""
+        if self.manifest is None:
+            return
+        if recording and recording != self.manifest.recording:
+            self._found(_MANIFEST, "it is another recording's")
+            return
+        for run in self._missing(segments):
+            more = f" and the {len(run) - 1:,} behind it up to {run[-1]}" if len(run) > 1 else ""
+            are = "are" if more else "is"
+            self._found(run[0], f"this segment{more} {are} missing, and {_MANIFEST} lists what was in it")
+        for sealed in self.manifest.segments:
+            if segments.get(sealed.name) not in (None, sealed.sha256):
+                self._found(sealed.name, f"{_MANIFEST} knows it with another checksum")
+
+    def _missing(self, segments: Mapping[str, str | None]) -> Iterator[list[str]]:
+        """Yield runs of neighbouring segments that are not there."""
+        run: list[str] = []
+        assert self.manifest is not None
+        for sealed in self.manifest.segments:
+            if sealed.name not in segments:
+                run.append(sealed.name)
+            elif run:
+                yield run
+                run = []
+        if run:
+            yield run
