@@ -161,7 +161,10 @@ def _refuse_unsent(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 
 def _pin(connection: duckdb.DuckDBPyConnection, config: Config, source: Mapping[str, Any]) -> Pinned:
     rows = connection.execute("select distinct topic from expected_in where topic is not null").fetchall()
-    pinned = pin(config, [topic for (topic,) in rows])
+    try:
+        pinned = pin(config, [topic for (topic,) in rows])
+    except RefusedError as error:
+        raise RefusedError(error.message, "it was deleted, or these are other brokers: see -b") from error
     recorded = source.get("cluster")
     if recorded and pinned.cluster_id and recorded != pinned.cluster_id:
         raise RefusedError(

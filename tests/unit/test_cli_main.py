@@ -87,8 +87,6 @@ def test_the_list_of_commands_names_those_that_exist() -> None:
     for name, (_, sentence) in COMMANDS.items():
         assert f"  {name} " in out
         assert sentence in out
-    for later in ("replay", "verify"):
-        assert f"  {later}" not in out
 
 
 @pytest.mark.parametrize(

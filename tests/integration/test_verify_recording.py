@@ -1,0 +1,230 @@
+"""``bwtui verify RECORDING`` against the real thing, and everything that it refuses."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
+
+from bwtui.audit.core import INPUTS
+from bwtui.errors import RefusedError
+from bwtui.pipeline import java, verify
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts, Ended
+from tests.database import Session, session
+from tests.raw_topic import raw_records
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.services
+
+_TABLE = """
+create table orders (id int primary key, note text, total numeric(10,2));
+insert into orders select i, 'note ' || i, i / 3.0 from generate_series(1, 200) i
+"""
+_CHANGES = ("update orders set total = total + 1 where id <= 50", "delete from orders where id > 190")
+
+
+def record(attempts: Attempts, dsn: str, folder: Path) -> str:
+    """Relay and record a table's rows and some changes; return its topic."""
+    with session(dsn) as opened:
+        opened.run(_TABLE)
+        attempts.succeed(dsn, "--record", str(folder))
+        for sql in _CHANGES:
+            opened.run(sql)
+    attempts.succeed(dsn, "--record", str(folder))
+    return f"{attempts.name}.orders"
+
+
+def run(attempts: Attempts, folder: Path, *args: str, broker: str = "") -> Ended:
+    """Run ``bwtui verify`` of a recording."""
+    ends = ["-b", broker or attempts.services.broker, "-r", attempts.services.schema_registry]
+    return attempts.command("verify", str(folder), *ends, *args)
+
+
+def report_of(ended: Ended) -> dict[str, Any]:
+    """Return the report of a run with ``--json``."""
+    assert ended.stdout, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def refused(ended: Ended, code: int) -> tuple[str, str]:
+    """See that it was refused in one sentence with a hint, and return both."""
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith("bwtui: ") or "error" in line]
+    assert ended.code == code, ended.stderr
+    assert [line.partition(": ")[0] for line in lines] == ["bwtui", "hint"], ended.stderr
+    assert "Traceback" not in ended.stderr and "unexpected" not in ended.stderr
+    return lines[0].removeprefix("bwtui: error: "), lines[1].removeprefix("hint: ")
+
+
+def configure(admin: AdminClient, topic: str, policy: str, retention: str) -> None:
+    """Change what a topic keeps."""
+    values = {"cleanup.policy": policy, "retention.ms": retention}
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in values.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+@pytest.fixture(scope="module")
+def recorded(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Attempts, Path]]:
+    """A recording that was never sealed, for tests that leave Kafka as it is."""
+    folder = tmp_path_factory.mktemp("verify")
+    attempts = Attempts(services, folder)
+    name = f"test_verify_{secrets.token_hex(5)}"
+    with session(services.postgres) as admin:
+        admin.run(f"create database {name}")
+        dsn = services.postgres.rpartition("/")[0] + f"/{name}"
+        record(attempts, dsn, folder / "recording")
+        admin.run("select pg_drop_replication_slot(%s)", attempts.name)
+        yield attempts, folder / "recording"
+        eventually("the database is unused", lambda: _dropped(admin, name))
+
+
+def _dropped(admin: Session, name: str) -> bool:
+    admin.run(f"drop database if exists {name} with (force)")
+    return True
+
+
+@pytest.fixture
+def copied(recorded: tuple[Attempts, Path], tmp_path: Path) -> tuple[Attempts, Path]:
+    """A copy of that recording."""
+    shutil.copytree(recorded[1], tmp_path / "copy")
+    return recorded[0], tmp_path / "copy"
+
+
+def test_a_recording_is_sealed_and_clean(copied: tuple[Attempts, Path]) -> None:
+    attempts, folder = copied
+    ended = run(attempts, folder, "--json")
+    report = report_of(ended)
+    assert (ended.code, report["verdict"], ended.stderr) == (0, "clean", "")
+    assert report["notes"][0].startswith("the recording was sealed first: ")
+    assert report["balance"]["expected"]["matched"] == report["balance"]["actual"]["matched"] == 260
+    plain = run(attempts, folder)
+    assert plain.code == 0
+    phases = [line.removeprefix("bwtui: ") for line in plain.stderr.splitlines()]
+    assert phases[:2] == ["starting Spark", "reading the recording"]
+    assert "reading Kafka: 260 offsets" in phases
+    assert plain.stdout.startswith("clean: 260 messages, 260 records")
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_a_damaged_recording_names_the_place(copied: tuple[Attempts, Path], is_sealed: bool) -> None:
+    attempts, folder = copied
+    if is_sealed:
+        assert attempts.command("recording", "seal", str(folder)).code == 0
+        path = next((folder / "sealed" / "changes").rglob("*.parquet"))
+    else:
+        path = max(folder.glob("*.bwj"), key=lambda one: one.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x40
+    path.write_bytes(content)
+    error, hint = refused(run(attempts, folder), 6)
+    assert "damaged" in error and path.name in error
+    assert hint
+
+
+def test_no_recording(recorded: tuple[Attempts, Path], tmp_path: Path) -> None:
+    error, hint = refused(run(recorded[0], tmp_path / "nothing"), 2)
+    assert "is no recording" in error and "--record" in hint
+
+
+def test_nothing_was_sent(attempts: Attempts, database: str, tmp_path: Path) -> None:
+    with session(database) as opened:
+        opened.run(_TABLE)
+        folder = str(tmp_path / "recording")
+        ended = attempts.command(
+            "record", "-d", database, "-s", attempts.name, "-o", folder, "--until-caught-up"
+        )
+    assert ended.code == 0, ended.stderr
+    error, hint = refused(run(attempts, Path(folder)), 2)
+    assert "recorded without Kafka" in error and "verify A B" in hint
+
+
+def test_nobody_answers(copied: tuple[Attempts, Path]) -> None:
+    attempts, folder = copied
+    error, hint = refused(run(attempts, folder, broker="127.0.0.1:1"), 4)
+    assert "can't reach Kafka at 127.0.0.1:1" in error and "-b" in hint
+
+
+def test_another_cluster(services: Services) -> None:
+    with closing(duckdb.connect()) as connection:
+        connection.execute(f"create table expected_in ({INPUTS['expected_in']})")
+        with pytest.raises(
+            RefusedError, match=r"another Kafka cluster \(.+\) than the recording's"
+        ) as caught:
+            verify._pin(connection, {"bootstrap.servers": services.broker}, {"cluster": "of-yesterday"})
+    assert "-b" in (caught.value.hint or "")
+
+
+def test_no_java(
+    copied: tuple[Attempts, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, services: Services
+) -> None:
+    def missing(cache: Path) -> Path:
+        raise ImportError
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(java, "spark_java_home", missing)
+    with pytest.raises(RefusedError, match="no Java 17 or newer") as caught:
+        verify.verify_recording(copied[1], {"bootstrap.servers": services.broker})
+    assert "JAVA_HOME" in (caught.value.hint or "")
+
+
+def test_what_the_registry_does_not_know(attempts: Attempts, database: str, tmp_path: Path) -> None:
+    """Another producer's record under an id that no registry has is foreign, and no error."""
+    topic = record(attempts, database, tmp_path / "recording")
+    with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
+        producer.produce(topic, b"\0\x7f\xff\xff\xf0\x02a", b"\0\x7f\xff\xff\xf1\x02b")
+        assert not producer.flush(30)
+    ended = run(attempts, tmp_path / "recording", "--json")
+    report = report_of(ended)
+    assert ended.code == 1
+    assert [one["class"] for one in report["findings"]] == ["foreign"]
+    # No registry at all: then nobody can say whose it is.
+    attempts.services = replace(attempts.services, schema_registry="http://127.0.0.1:1")
+    error, hint = refused(run(attempts, tmp_path / "recording"), 4)
+    assert "can't reach the schema registry" in error and "-r" in hint
+
+
+def test_offsets_that_are_gone_and_then_the_topic(attempts: Attempts, database: str, tmp_path: Path) -> None:
+    topic = record(attempts, database, tmp_path / "recording")
+    admin = AdminClient({"bootstrap.servers": attempts.services.broker})
+    places = {at[1]: len(records) for at, records in raw_records(attempts.services, [topic]).items()}
+    partition = max(places, key=lambda at: places[at])
+    # Only of such a topic records are deleted before their time.
+    configure(admin, topic, "compact,delete", "-1")
+    place = TopicPartition(topic, partition, 7)
+    admin.delete_records([place])[place].result()
+    ended = run(attempts, tmp_path / "recording", "--json")
+    report = report_of(ended)
+    assert ended.code == 1
+    assert report["balance"]["expected"]["lost_acked"] == 7
+    lost = [one for one in report["findings"] if one["class"] == "lost_acked"]
+    assert {(one["note"], one["hop"]) for one in lost} == {("expired", "broker")}
+    # With a retention that they have outlived it is as it should be.
+    configure(admin, topic, "compact,delete", "1")
+    ended = run(attempts, tmp_path / "recording", "--json")
+    assert ended.code == 0
+    assert report_of(ended)["balance"]["expected"]["expired"] >= 7
+    admin.delete_topics([topic])[topic].result()
+    eventually("the topic is gone", lambda: topic not in admin.list_topics(timeout=10).topics)
+    error, hint = refused(run(attempts, tmp_path / "recording"), 2)
+    assert f"topic {topic} does not exist" in error
+    assert "-b" in hint
