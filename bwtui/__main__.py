@@ -1,6 +1,6 @@
 """``python -m bwtui``, which is how one command of bwtui runs another."""
 
-from bwtui.cli.main import main
+from bwtui.entry import main
 
 if __name__ == "__main__":
     main()

@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from bwtui import __version__
+from bwtui.cli import streams
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, Interrupted, UsageError
 from bwtui.masking import mask_connection
@@ -33,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("bwtui.cli.doctor", "Check every precondition, and say how to mend what fails."),
     "slots": ("bwtui.cli.slots", "List and drop replication slots."),
     "schema": ("bwtui.cli.schema", "Say what the schema registry would say, before or after a DDL."),
-    "recording": ("bwtui.cli.recording", "Export a recording's changes."),
+    "recording": ("bwtui.cli.recording", "Tell what a recording holds; check, seal, recover and export it."),
     "verify": ("bwtui.cli.verify", "Prove that Kafka holds what was sent, or say what is wrong."),
     "config": ("bwtui.cli.config", "Show every setting and its origin; check configuration files."),
     "completion": ("bwtui.cli.completion", "Print the shell completion script."),
@@ -90,7 +91,9 @@ class LazyGroup(click.Group):
         """Run a command and end the process with its exit code; errors are told on stderr."""
         run = super().main
         code = guarded(lambda: run(args, prog_name, standalone_mode=False, **extra))
-        _flush_stdout()
+        problem = streams.finish() if sys.stdout is not None else None
+        if problem is not None and code == 0:
+            code = tell(BwtuiError(problem))
         sys.exit(code)
 
 
@@ -158,16 +161,6 @@ def _from_click(error: click.ClickException) -> UsageError:
     return UsageError(message[:1].lower() + message[1:], f"did you mean {meant}" if meant else hint)
 
 
-def _flush_stdout() -> None:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # The interpreter flushes again at its end, and would complain of the closed pipe then.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 1)
-        os.close(null)
-
-
 @click.group(
     cls=LazyGroup,
     context_settings=CONTEXT,
@@ -193,4 +186,5 @@ def main() -> None:
     """Entry point of the ``bwtui`` script."""
     if os.environ.get("NO_COLOR"):
         cli.context_settings["color"] = False
+    streams.prepare()
     cli.main(prog_name="bwtui")

@@ -9,8 +9,8 @@ from bwtui.options import nearest
 
 #: Subcommand → (module, what the list says of it); the attribute has the subcommand's name.
 SUBCOMMANDS: dict[str, tuple[str, str]] = {
-    "info": ("bwtui.cli.recording.info", "Tell what it holds."),
-    "check": ("bwtui.cli.recording.check", "Check every byte of it."),
+    "info": ("bwtui.cli.recording.info", "Tell what it holds: ranges, tables, sessions, gaps, size."),
+    "check": ("bwtui.cli.recording.check", "Check every byte of it, sealed files and manifest too."),
     "recover": ("bwtui.cli.recording.recover", "Finish what a crash has left unfinished."),
     "seal": ("bwtui.cli.recording.seal", "Make Parquet of it, for Spark and DuckDB."),
     "export": ("bwtui.cli.recording.export", "Write its changes as Parquet, JSON lines, or SQL."),
@@ -58,4 +58,4 @@ class _Subcommands(click.Group):
 
 @click.group(cls=_Subcommands, epilog=_EPILOG)
 def recording() -> None:
-    """Look into a recording, check it, and take things out of it."""
+    """Tell what a recording holds, check and recover it, make Parquet of it, and export its changes."""

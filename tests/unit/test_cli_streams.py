@@ -1,0 +1,82 @@
+"""Outputs that can't be written, streams that are closed, and Ctrl-C before anything has begun."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.recorded_stream import Stream, table
+
+_BWTUI = [sys.executable, "-m", "bwtui"]
+_FULL = b"bwtui: error: the output can't be written: No space left on device\n"
+_CLOSED = b"bwtui: error: the output can't be written: it is closed\n"
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("recorded") / "r"
+    stream = Stream(folder)
+    stream.begin_pass()
+    stream.change("insert", table(1, "a"), 1, b"x")
+    stream.commit()
+    stream.stop()
+    return str(folder)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--version"],
+        ["recording", "--help"],
+        ["recording", "info", "{}"],
+        ["recording", "check", "{}", "--json"],
+        ["recording", "export", "{}", "--format", "jsonl"],
+        ["recording", "export", "{}", "--format", "sql"],
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_line(
+    recording: str, args: list[str], unbuffered: str
+) -> None:
+    command = [*_BWTUI, *(arg.format(recording) for arg in args)]
+    environment = os.environ | {"PYTHONUNBUFFERED": unbuffered}
+    with Path("/dev/full").open("wb") as full:
+        ran = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=environment, check=False)
+    assert (ran.returncode, ran.stderr.endswith(_FULL)) == (2, True)
+    assert len(ran.stderr.splitlines()) <= 2
+    closed = ["sh", "-c", '"$@" >&-', "sh", *command]
+    ran = subprocess.run(closed, stderr=subprocess.PIPE, env=environment, check=False)
+    assert (ran.returncode, ran.stderr.endswith(_CLOSED)) == (2, True)
+
+
+def test_no_stream_at_all(recording: str, tmp_path: Path) -> None:
+    command = [*_BWTUI, "recording", "export", recording, "--format", "jsonl", "-o", str(tmp_path / "x")]
+    ran = subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], check=False)
+    assert ran.returncode == 0
+    assert (tmp_path / "x").read_bytes().count(b"\n") == 1
+
+
+_SLOW = """
+import importlib.abc, sys, time
+class Slow(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            print("importing", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from bwtui.entry import main
+main()
+"""
+
+
+def test_ctrl_c_during_the_imports_is_quiet() -> None:
+    ran = subprocess.Popen([sys.executable, "-c", _SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert ran.stdout is not None and ran.stderr is not None
+    with closing(ran.stdout), closing(ran.stderr):
+        ran.stdout.readline()
+        ran.send_signal(signal.SIGINT)
+        assert (ran.wait(10), ran.stderr.read()) == (130, b"")
