@@ -1,4 +1,4 @@
-"""Fixtures: one sandbox for the whole test run, and a fresh database for each test that asks for one.
+"""Fixtures: one sandbox for the whole test run (one for each of its processes), and a fresh database for each test that asks for one.
 
 ``BWTUI_TEST_POSTGRES=14`` runs the tests on that major version of PostgreSQL. Tests of what it lacks are
 marked ``since(major, reason)``: they are deselected, and the report names each of them with its reason.
@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg2
@@ -43,6 +44,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=left)
         items[:] = chosen
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was left out from a worker of pytest-xdist to the process that reports."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["left out"] = session.config.stash.get(_LACKING, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take what a worker has left out."""
+    node.config.stash[_LACKING] = getattr(node, "workeroutput", {}).get("left out", [])
 
 
 def pytest_terminal_summary(
