@@ -36,6 +36,11 @@ def record(output: str | None, as_json: bool, **given: Any) -> None:
     if not output:
         raise UsageError("-o DIR is missing", "name the folder of the recording")
     settings = relay_options.load({**given, "record": output}).settings()
+    if settings.on_record_error != "stop":
+        raise UsageError(
+            "record has nowhere else to write to, so it stops when the disk refuses",
+            "give --on-record-error stop, or unset it where it is set",
+        )
     run_headless(dataclasses.replace(settings, record_only=True), as_json)
 
 

@@ -149,11 +149,17 @@ def _reached(found: list[SegmentPath]) -> int | None:
 
     That a stream begins somewhere means that all before was recorded, or its lack noted.
     """
-    for segment in reversed(found):
-        foot = foot_of(segment)
+    number, reached = None, 0
+    for foot in map(foot_of, reversed(found)):
         begun = foot["pass"].get("start_lsn") if foot["pass"].get("kind") == "stream" else None
-        if foot["reached"] or begun is not None:
-            return max(int(foot["reached"]), int(begun or 0))
+        if number is None and (foot["reached"] or begun is not None):
+            number = foot["pass"]["pass"]
+        if number is not None and foot["pass"]["pass"] != number:
+            break
+        # The segments of one pass: the last of them need not have come to reach anything.
+        reached = max(reached, int(foot["reached"]), int(begun or 0), int(foot.get("noted", 0)))
+    if number is not None or reached:
+        return reached
     return 0 if any("kind" in foot_of(segment)["pass"] for segment in found) else None
 
 

@@ -5,7 +5,7 @@ since the two then fight for the interpreter's lock (docs/adr/0031-journal-in-th
 fsync, which waits for the disk and lets the relay run meanwhile, has a thread of its own.
 """
 
-import contextlib
+import errno
 import json
 import threading
 import time
@@ -73,6 +73,8 @@ class Journal:
         self.durable_lsn = 0
         #: Why nothing is written any more.
         self.failure: OSError | None = None
+        #: Whether the file ends behind a whole block though a write has failed.
+        self._is_whole = False
         #: Finished by this journal, and the bytes in those.
         self.segments = 0
         self._finished_bytes = 0
@@ -97,6 +99,11 @@ class Journal:
         self._thread.start()
 
     @property
+    def reached(self) -> int:
+        """The LSN of the last REACHED block, or 0."""
+        return self._asked_lsn
+
+    @property
     def bytes_written(self) -> int:
         """Bytes of all segments that this journal wrote."""
         return self._finished_bytes + self._segment.size
@@ -108,7 +115,7 @@ class Journal:
         try:
             self._append(block)
         except OSError as error:
-            self._fail(error)
+            self._is_whole = self._fail(error)
             return False
         return True
 
@@ -132,6 +139,11 @@ class Journal:
         now = time.monotonic()
         if now >= self._next_sync:
             self._next_sync = now + _SYNC_SECONDS
+            if not self._segment.is_in_place():
+                # What is written has no name any more, so it is lost with this process.
+                gone = "its file" if self._folder.is_dir() else "the folder"
+                self.failure = OSError(errno.ENOENT, f"{gone} is gone")
+                return
             if not self.write(BlockOut(Kind.REACHED, [], (lsn, lsn))):
                 # A later run could not know that the LSN was reached.
                 return
@@ -167,9 +179,7 @@ class Journal:
     def close(self, foot: dict[str, Any]) -> None:
         """Finish the segment. Raises StateFailed when that, or anything before, has failed."""
         self.write_told()
-        self._ended = True
-        self._wanted.release()
-        self._thread.join()
+        self._end_thread()
         try:
             if self.failure is None:
                 self._segment.finish(foot)
@@ -178,6 +188,30 @@ class Journal:
         if self.failure is not None:
             self._segment.abandon()
             raise cannot_write(self._folder, self.failure) from self.failure
+
+    def close_given_up(self, foot: dict[str, Any], last_words: Sequence[BlockOut]) -> bool:
+        """Finish the segment with ``last_words`` behind a write that failed; return whether there was room.
+
+        Nothing is tried where it is not certain what the file holds.
+        """
+        self._end_thread()
+        try:
+            if not self._is_whole or not self._segment.is_in_place():
+                return False
+            for block in last_words:
+                self._append(block)
+            self._segment.finish(foot)
+        except OSError as error:
+            self._fail(error)
+            return False
+        finally:
+            self._segment.abandon()
+        return True
+
+    def _end_thread(self) -> None:
+        self._ended = True
+        self._wanted.release()
+        self._thread.join()
 
     def _append(self, block: BlockOut) -> None:
         self._segment.append(
@@ -199,11 +233,14 @@ class Journal:
             self._append(block)
         self._opened = self._segment.size
 
-    def _fail(self, error: OSError) -> None:
-        """Keep what is whole: a block that was written in part is cut off again."""
+    def _fail(self, error: OSError) -> bool:
+        """Keep what is whole: a block that was written in part is cut off again; return whether it was."""
         self.failure = error
-        with contextlib.suppress(OSError):
+        try:
             self._segment.cut_back()
+        except OSError:
+            return False
+        return True
 
     # -- the thread of fsync -------------------------------------------------------------------------------
 
@@ -219,13 +256,14 @@ class Journal:
             except OSError as error:
                 # What a failed fsync has dropped can't be written again, so the file ends here.
                 self.failure = error
+                self._is_whole = False
             finally:
                 self._synced.set()
 
 
 def cannot_write(folder: Path, error: OSError) -> StateFailed:
     """Return the error that says why the recording can't go on."""
-    return StateFailed(
-        f"the recording in {folder} can't be written: {error.strerror or error}",
-        "free disk space, or go on without a recording with --on-record-error stop-recording",
-    )
+    hint = "free disk space, and start again"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        hint = "it was moved or removed meanwhile: put it back, or record into another folder"
+    return StateFailed(f"the recording in {folder} can't be written: {error.strerror or error}", hint)

@@ -127,6 +127,13 @@ class SegmentWriter:
         """Wait until everything written so far is on the disk."""
         os.fsync(self._fd)
 
+    def is_in_place(self) -> bool:
+        """Whether the file still stands where it was made."""
+        try:
+            return os.path.samestat(os.fstat(self._fd), self.path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def finish(self, foot: dict[str, Any]) -> tuple[Path, str]:
         """Write index and foot, make all of it durable, and give the file its name.
 

@@ -5,12 +5,10 @@ An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
 """
 
 import json
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
-from bwtui.lsn import format_lsn
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.batch import (
     NO_FRAME,
@@ -29,13 +27,13 @@ from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, tags
 from bwtui.recording.relation import pack_relation
 from bwtui.relay.ack import Receipt
+from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, route_json
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
 from bwtui.relay.status import ErrorEntry, RecordingStatus, Status
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
 
-_STATUS_SECONDS = 1.0
 _EVERYTHING = (1 << 64) - 1
 
 
@@ -77,11 +75,11 @@ class Recorder:
         self._began_anew = False
         #: What the segment that is being written knows already.
         self._announced: set[Any] = set()
-        self._status_at = 0.0
         #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
         self._told_failure = False
         self._gave_up = False
-        self._status: Callable[[], Status] | None = None
+        self._last_words: list[ErrorEntry] = []
+        self._status = StatusTeller()
         self._journal = Journal(
             before.folder,
             before.number,
@@ -97,7 +95,6 @@ class Recorder:
 
     def begin_pass(self, kind: str, start_lsn: int) -> None:
         """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before."""
-        self.frames.clear()
         self._forget_batch()
         self._transaction = Transaction()
         self._snapshot = None
@@ -106,7 +103,7 @@ class Recorder:
             self._began_anew = True
         elif number == self._before.pass_number + 1:
             self._note_gap(start_lsn)
-        self._pass = {
+        begun = {
             "pass": number,
             "kind": kind,
             "start_lsn": start_lsn,
@@ -114,7 +111,8 @@ class Recorder:
             "seen": list(self._seen),
             "session": self._session.hex(),
         }
-        self._event({"event": "pass", **self._pass})
+        if self._json(Kind.EVENT, {"event": "pass", **begun}):
+            self._pass = begun
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
         """Note that the frames that follow are rows of a snapshot of ``relation``."""
@@ -133,10 +131,8 @@ class Recorder:
         since = self._before.reached
         if since is None or start_lsn <= since or self._began_anew:
             return
-        self._event({"event": "gap", "from_lsn": since, "to_lsn": start_lsn})
-        told = f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(start_lsn)}"
-        hint = "the relay ran without --record, or its recording could not be written"
-        self._report.error("recording", RefusedError(told, hint))
+        self._json(Kind.EVENT, gap_json(since, start_lsn))
+        self._report.error("recording", gap_error(since, start_lsn))
 
     def _tell_of_recovery(self) -> None:
         for recovered in self._before.recovered:
@@ -158,10 +154,9 @@ class Recorder:
         ]
 
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
-        """Write the batch; return a receipt for the messages of each route. Raises StateFailed, see `settle`."""
+        """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
         frames = self.frames
         if (not frames and not routes) or self._gave_up:
-            frames.clear()
             self._forget_batch()
             return []
         for _, _, route in self._without:
@@ -186,41 +181,44 @@ class Recorder:
             self._filled,
         )
         if snapshot is None:
-            self._write_changes(parts, counts)
+            written = self._write_changes(parts, counts)
         else:
             counts.append((snapshot.qualified_name, "snapshot_rows", len(frames)))
-            lsn = self._transaction.commit_lsn
-            self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), len(frames), counts=counts))
+            written = self._write_rows(parts, len(frames), counts)
             ordinal = self._transaction.ordinal + len(frames)
             self._transaction = self._transaction._replace(ordinal=ordinal)
-            self._position += len(frames)
-        frames.clear()
         self._forget_batch()
         self._see_failure()
-        return self._receipts(sections)
+        return self._receipts(sections) if written else []
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
         """Write tombstones that clear up behind an unfinished snapshot. Raises StateFailed, see `settle`."""
         section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
         parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
-        lsn = self._transaction.commit_lsn
         counts = count_messages([route.relation.qualified_name], [section])
-        self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), len(messages), counts=counts))
-        self._position += len(messages)
+        written = self._write_rows(parts, len(messages), counts)
         self._see_failure()
-        return self._receipts([section])[0]
+        return self._receipts([section])[0] if written else Receipt(self._batch, 0, len(messages))
 
-    def _write_changes(self, parts: list[bytes], counts: Counts) -> None:
+    def _write_rows(self, parts: list[bytes], rows: int, counts: Counts) -> bool:
+        lsn = self._transaction.commit_lsn
+        written = self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), rows, counts=counts))
+        self._position += rows if written else 0
+        return written
+
+    def _write_changes(self, parts: list[bytes], counts: Counts) -> bool:
         found = tags(self.frames)
         seen = scan(self.frames, found, self._transaction, self._position - self._segment_position)
         counts = count_changes(self.frames, found, self._relations) + counts
         lsns = (seen.first_lsn, seen.last.commit_lsn)
-        self._journal.write(
-            BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
-        )
+        block = BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
+        if not self._journal.write(block):
+            # What the foot says, if there will be one, is what the file holds.
+            return False
         self._transaction = seen.last
         self._seen = max(self._seen, (seen.last.commit_lsn, seen.last.ordinal))
         self._position += seen.changes
+        return True
 
     def _section(
         self,
@@ -244,6 +242,7 @@ class Recorder:
         return [Receipt(batch, index, len(section.keys)) for index, section in enumerate(sections)]
 
     def _forget_batch(self) -> None:
+        self.frames.clear()
         self._without, self._filled = [], []
 
     # -- what blocks refer to ------------------------------------------------------------------------------
@@ -258,19 +257,8 @@ class Recorder:
                 which = (entry.subject, entry.id)
                 if entry.topic == route.topic and entry.id in ids and which not in self._announced:
                     self._announced.add(which)
-                    self._json(Kind.SCHEMA, _as_dict(entry))
-            self._json(
-                Kind.ROUTE,
-                {
-                    "route": number,
-                    "relation": route.relation.oid,
-                    "table": route.relation.qualified_name,
-                    "topic": route.topic,
-                    "key_columns": route.key_columns,
-                    "key_schema_id": ids[0],
-                    "value_schema_id": ids[1],
-                },
-            )
+                    self._json(Kind.SCHEMA, as_dict(entry))
+            self._json(Kind.ROUTE, route_json(number, route))
         return number
 
     def _opening(self) -> Opening:
@@ -301,6 +289,7 @@ class Recorder:
         journal = self._journal
         if journal.is_large or (journal.is_old and self._position > self._segment_position):
             self._announced = set()
+            self._status.forget()
             journal.rotate(self._foot("rotated"), self._opening())
             self._segment_position = self._position
             self._segment_batch = self._batch
@@ -327,11 +316,9 @@ class Recorder:
         if self._see_failure():
             return
         self._journal.write_told()
-        now = time.monotonic()
-        if now - self._status_at >= _STATUS_SECONDS and self._status is not None:
-            self._status_at = now
-            status = self._status().to_json()
-            self._json(Kind.STATUS, {k: v for k, v in status.items() if k not in ("tables", "errors")})
+        status = self._status.due()
+        if status is not None:
+            self._json(Kind.STATUS, status)
         self._rotate_when_due()
 
     def _see_failure(self) -> bool:
@@ -345,50 +332,69 @@ class Recorder:
         return failure is not None
 
     def _give_up(self, error: StateFailed) -> None:
-        """Tell that the recording ended. Raises ``error`` when the policy is to stop."""
+        """Tell that the recording ended. Raises ``error`` when the policy is to stop.
+
+        Without Kafka there is nowhere else to go on to, whatever the policy says.
+        """
         self._told_failure = True
-        if self._settings.on_record_error == "stop":
+        if self._settings.record_only:
             raise error
+        if self._settings.on_record_error == "stop":
+            hint = f"{error.hint}; --on-record-error stop-recording would go on without a recording"
+            raise StateFailed(error.message, hint)
         self._gave_up = True
-        self._report.on_error = None
+        self._report.on_error = self._keep_last_words
         hint = "the relay goes on, and what comes now is not recorded; free disk space and start it again"
         self._report.error("recording", StateFailed(error.message, hint))
+
+    def _close_given_up(self) -> None:
+        """Tell of the gap at the recording's end, in the recording too if there is room again."""
+        begun = self._pass.get("start_lsn", 0) if self._pass.get("kind") == "stream" else 0
+        since = max(self._journal.reached, self._before.reached or 0, begun)
+        until = self._report.confirmed_lsn
+        words: list[tuple[Kind, dict[str, Any]]] = []
+        if until > since:
+            self._report.error("recording", gap_error(since, until))
+            words.append((Kind.EVENT, gap_json(since, until)))
+        words += [(Kind.ERROR, as_dict(entry)) for entry in self._last_words]
+        blocks = [BlockOut(kind, [json.dumps(content).encode()]) for kind, content in words]
+        self._journal.close_given_up({**self._foot("given up"), "noted": max(since, until)}, blocks)
+
+    def _keep_last_words(self, entry: ErrorEntry) -> None:
+        if entry.kind == "recording":
+            self._last_words.append(entry)
 
     # -- what is told --------------------------------------------------------------------------------------
 
     def tell_of(self, status: Callable[[], Status]) -> None:
-        """Record ``status()`` once a second."""
-        self._status = status
+        """Record ``status()`` once a second while it changes."""
+        self._status.source = status
 
     def picture(self) -> RecordingStatus:
         """Return how the recording stands; any thread may ask."""
         return self._before.picture(self._journal, stopped=self._gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
-        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(_as_dict(entry)).encode()]))
+        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
 
-    def _event(self, event: dict[str, Any]) -> None:
-        self._json(Kind.EVENT, event)
-
-    def _json(self, kind: Kind, content: dict[str, Any]) -> None:
-        self._journal.write(BlockOut(kind, [json.dumps(content).encode()]))
+    def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
+        return self._journal.write(BlockOut(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.
 
         Raises StateFailed when that fails, and it was not told before, and the policy is to stop.
         """
-        self._report.on_error = None
         if not self._told_failure:
-            self._event({"event": "end", "error": error.message if error else None})
+            self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
         try:
-            self._journal.close(self._foot("stopped"))
+            if self._gave_up:
+                self._close_given_up()
+            else:
+                self._journal.close(self._foot("stopped"))
         except StateFailed as failure:
             if not self._told_failure:
                 self._give_up(failure)
         finally:
+            self._report.on_error = None
             self._before.release()
-
-
-def _as_dict(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}

@@ -1,6 +1,7 @@
 """A disk that takes no more: shown, never silent, nothing lost; and folders that can't be recorded into."""
 
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,21 +21,25 @@ from tests.faults.recordings import (
     recover_and_check,
 )
 from tests.faults.records import assert_equal
-from tests.faults.relays import Relay, execute
+from tests.faults.relays import RecordingOnly, Relay, execute
 from tests.faults.writer import ACCOUNTS, TABLES, create_tables
 from tests.recorded_stream import SOURCE, Stream, table
 
 ROWS = 50
 ROOM = 30_000
+#: Rows that there is no room for.
+MANY = 3_000
 
 NewRelay = Callable[..., Relay]
 
 
-def fill_disk(relay: Relay, folder: Path) -> None:
-    """Leave the relay little room in the file that it writes."""
+def fill_disk(relay: Relay, folder: Path) -> tuple[int, int]:
+    """Leave the relay little room in the file that it writes; return the limit that was."""
     (segment,) = folder.glob("*.partial")
     limit = segment.stat().st_size + ROOM
-    resource.prlimit(relay.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    before = resource.prlimit(relay.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(relay.pid, resource.RLIMIT_FSIZE, (limit, before[1]))
+    return before
 
 
 def write_much(database: str, first: int) -> None:
@@ -111,6 +116,121 @@ def test_stop_recording_goes_on_and_tells(
         assert not last.is_repeat
         assert gap.to_lsn <= last.lsn
         assert any("lacks what was relayed" in error.message for error in recording.errors(recording.length))
+
+
+def test_a_recording_that_was_given_up_says_so_when_there_is_room_again(
+    services: Services, database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    folder = tmp_path / "recording"
+    create_tables(database, ROWS)
+    relay = new_relay("--record", str(folder), "--on-record-error", "stop-recording")
+    witness = Witness(database, relay.name)
+    relay.start()
+    relay.wait_streaming()
+    limit = fill_disk(relay, folder)
+    # One transaction of many batches: the recording ends within it.
+    execute(database, f"insert into accounts select n, n, 'x' from generate_series(1000, {1000 + MANY}) n")
+    relay.wait_caught_up()
+    resource.prlimit(relay.pid, resource.RLIMIT_FSIZE, limit)
+    relay.stop()
+    _, checked = recover_and_check(folder)
+    assert checked.changes
+    told = info(folder)
+    (gap,) = told.gaps
+    assert told.state == "finished"
+    assert gap.to_lsn == relay.slot_lsn()
+    with opened(folder) as recording:
+        recorded = {(change.lsn, change.ordinal) for change in recording.changes()}
+        lacking = witness.committed(first_stream_lsn(recording)).keys() - recorded
+        assert lacking
+        assert all(gap.from_lsn < lsn <= gap.to_lsn for lsn, _ in lacking)
+        messages = [error.message for error in recording.errors(recording.length)]
+    assert any("can't be written: File too large" in message for message in messages)
+    assert any("lacks what was relayed" in message for message in messages)
+    execute(database, "insert into accounts values (900000, 1, 'behind the gap')")
+    relay.run()
+    recover_and_check(folder)
+    assert info(folder).gaps == [gap], "it is told once"
+    assert_equal(services, database, TABLES, relay.name)
+
+
+def test_a_recording_that_is_all_there_is_is_never_gone_on_without(
+    database: str, new_relay: NewRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "recording"
+    create_tables(database, ROWS)
+    relay = new_relay("-o", str(folder), kind=RecordingOnly)
+    relay.start("--on-record-error", "stop-recording")
+    assert relay.join() == 2
+    assert "record has nowhere else to write to, so it stops when the disk refuses" in relay.last_words()
+    monkeypatch.setenv("BWTUI_ON_RECORD_ERROR", "stop-recording")
+    relay.start()
+    assert relay.join() == 2
+    assert "record has nowhere else to write to" in relay.last_words()
+    assert not folder.exists()
+    assert relay.slot_lsn() is None
+
+
+def test_the_policy_of_a_relay_with_kafka_does_not_hold_without(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording", {"record_only": True, "on_record_error": "stop-recording"})
+    stream.begin_pass()
+    stream.change("insert", table(1, "a"), 1, b"body")
+    stream.commit()
+    stream.recorder._journal.failure = OSError(28, "No space left on device")
+    with pytest.raises(StateFailed, match="No space left on device") as raised:
+        stream.flush()
+    assert stream.recorder.durable_lsn < stream.lsn
+    assert raised.value.hint == "free disk space, and start again"
+    stream.recorder.close()
+
+
+def test_a_record_stops_on_a_full_disk_and_loses_nothing(
+    database: str, new_relay: NewRelay, tmp_path: Path
+) -> None:
+    folder = tmp_path / "recording"
+    create_tables(database, ROWS)
+    relay = new_relay("-o", str(folder), kind=RecordingOnly)
+    witness = Witness(database, relay.name)
+    relay.start()
+    relay.wait_streaming()
+    fill_disk(relay, folder)
+    write_much(database, 1_000)
+    assert relay.join() == 2
+    assert "hint: free disk space, and start again" in relay.last_words()
+    recover_and_check(folder)
+    relay.run()
+    with opened(folder) as recording:
+        assert assert_everything_committed(recording, witness) == 1_000
+    assert info(folder).gaps == []
+
+
+@pytest.mark.parametrize("how", ["moved", "removed"])
+def test_a_folder_that_is_gone_is_not_recorded_into(
+    database: str, new_relay: NewRelay, tmp_path: Path, how: str
+) -> None:
+    folder, elsewhere = tmp_path / "recording", tmp_path / "elsewhere"
+    create_tables(database, ROWS)
+    relay = new_relay("-o", str(folder), kind=RecordingOnly)
+    witness = Witness(database, relay.name)
+    relay.start()
+    relay.wait_streaming()
+    relay.wait_caught_up()
+    folder.rename(elsewhere)
+    if how == "removed":
+        shutil.rmtree(elsewhere)
+    behind = execute(database, "insert into accounts values (900000, 1, 'nowhere')")
+    assert relay.join() == 2
+    words = relay.last_words()
+    assert f"error: the recording in {folder} can't be written: the folder is gone" in words
+    assert "hint: it was moved or removed meanwhile" in words
+    confirmed = relay.slot_lsn()
+    assert confirmed is not None
+    assert confirmed < behind
+    if how == "moved":
+        elsewhere.rename(folder)
+        relay.run()
+        with opened(folder) as recording:
+            assert assert_everything_committed(recording, witness) == 1
 
 
 def test_a_disk_that_is_full_in_the_snapshot_leaves_no_slot(

@@ -1,0 +1,74 @@
+"""What the JSON blocks of a recording say: routes, gaps, and the relay's status where that has changed."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bwtui.errors import RefusedError
+from bwtui.lsn import format_lsn
+from bwtui.relay.routing import Route
+from bwtui.relay.status import Status
+
+_SECONDS = 1.0
+_IDLE_SECONDS = 60.0
+#: Told elsewhere in the recording, or too long.
+_LEFT_OUT = frozenset({"tables", "errors"})
+#: What changes though nothing happens; the recording itself grows by every status that is written.
+_RESTLESS = frozenset({"time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording"})
+
+
+class StatusTeller:
+    """Says when a status is due: once a second while something happens, else once a minute."""
+
+    def __init__(self) -> None:
+        self.source: Callable[[], Status] | None = None
+        self._looked_at = self._told_at = float("-inf")
+        self._last: dict[str, Any] = {}
+
+    def due(self) -> dict[str, Any] | None:
+        """Return the status that is to be written now, or None."""
+        now = time.monotonic()
+        if self.source is None or now - self._looked_at < _SECONDS:
+            return None
+        self._looked_at = now
+        status = {name: value for name, value in self.source().to_json().items() if name not in _LEFT_OUT}
+        lasting = {name: value for name, value in status.items() if name not in _RESTLESS}
+        if lasting == self._last and now - self._told_at < _IDLE_SECONDS:
+            return None
+        self._told_at, self._last = now, lasting
+        return status
+
+    def forget(self) -> None:
+        """Write the next status whatever it is: a new segment begins with what holds."""
+        self._told_at = float("-inf")
+
+
+def route_json(number: int, route: Route) -> dict[str, Any]:
+    """Return what a ROUTE block says."""
+    return {
+        "route": number,
+        "relation": route.relation.oid,
+        "table": route.relation.qualified_name,
+        "topic": route.topic,
+        "key_columns": route.key_columns,
+        "key_schema_id": route.key_schema_id,
+        "value_schema_id": route.value_schema_id,
+    }
+
+
+def gap_json(since: int, until: int) -> dict[str, Any]:
+    """Return the EVENT of a gap."""
+    return {"event": "gap", "from_lsn": since, "to_lsn": until}
+
+
+def gap_error(since: int, until: int) -> RefusedError:
+    """Return what is told of a gap."""
+    return RefusedError(
+        f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(until)}",
+        "the relay ran without --record, or its recording could not be written",
+    )
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass with slots."""
+    return {name: getattr(value, name) for name in value.__slots__}
