@@ -239,7 +239,7 @@ class _Parser:
 
     # Values.
 
-    def _value(self) -> Token:
+    def _value(self, *, is_column: bool = False) -> Token:
         token = self._token
         if token.is_word("null"):
             raise self._error("nothing equals null", token, "write: is null, or: is not null")
@@ -249,6 +249,9 @@ class _Parser:
             )
         if token.kind not in ("word", "string"):
             raise self._error(f"expected a value, and there is {token.shown}", token)
+        if token.is_name and not is_column:
+            hint = "a value is written in 'single quotes', a column after.\"name\""
+            raise self._error("double quotes are for names of columns", token, hint)
         return self._take()
 
     def _regex(self) -> Regex:
@@ -260,8 +263,8 @@ class _Parser:
             raise QueryError(str(error), self._text, token.column + inside) from error
 
     def _operand(self, ref: Ref) -> Operand:
-        token = self._value()
         kind = ref.kind
+        token = self._value(is_column=kind == "columns")
         if kind == "column":
             return self._column_operand(token)
         text = _plain(token)

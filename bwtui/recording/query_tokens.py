@@ -45,6 +45,8 @@ class Token:
     column: int
     #: What stands in double quotes behind a word's last dot: ``after."odd name"``.
     quoted: str | None = None
+    #: Whether a string stands in double quotes, as names do.
+    is_name: bool = False
 
     def is_word(self, *words: str) -> bool:
         """Whether it is one of these words of the language, in whatever case."""
@@ -80,7 +82,7 @@ def tokens(text: str) -> list[Token]:
 def _token(text: str, at: int) -> tuple[Token, int]:
     if text[at] in _STRING:
         value, end = _string(text, at)
-        return Token("string", value, at), end
+        return Token("string", value, at, is_name=text[at] == '"'), end
     if match := _OPERATOR.match(text, at):
         return Token("operator", _SYNONYMS.get(match[0], match[0]), at), match.end()
     if text[at] == "!":

@@ -1,5 +1,7 @@
 """The query language: what its fields and operators mean, and where its errors point."""
 
+import time
+
 import pytest
 
 from bwtui.lsn import parse_lsn
@@ -156,6 +158,9 @@ def test_bytes_that_are_no_text_are_written_in_hexadecimal() -> None:
 @pytest.mark.parametrize(
     ("query", "column", "problem", "hint"),
     [
+        ('after.status = "paid"', 15, "double quotes are for names of columns", "'single quotes'"),
+        ('after.status in (a, "b")', 20, "double quotes are for names", "single quotes"),
+        ('table ~ "x"', 8, "double quotes are for names", "single quotes"),
         ("", 0, "nothing is asked for", "table = orders"),
         ("tabel = orders", 0, "no field 'tabel'", "did you mean 'table'?"),
         ("xid = 1 and status = paid", 12, "no field 'status'", "after.status"),
@@ -236,3 +241,12 @@ def test_every_field_can_be_asked_for() -> None:
 
 def test_sql_prunes_by_table() -> None:
     assert to_sql(parse("table = orders")) == """("table" = 'orders')"""
+
+
+@pytest.mark.parametrize("expression", ["(a+)+$", "(a|a)*c", "a*a*a*a*a*c", "(.*)*x"])
+def test_no_expression_takes_for_ever(expression: str) -> None:
+    query = parse(f"after.note ~ '{expression}'")
+    found = change(relation("t", ("id", "note")), "insert", ("1", "a" * 20_000 + "b"))
+    begin = time.monotonic()
+    assert not query.matches(found)
+    assert time.monotonic() - begin < 5
