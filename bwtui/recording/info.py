@@ -10,6 +10,7 @@ from bwtui.recording.folder import is_being_written
 from bwtui.recording.format import Kind
 from bwtui.recording.reader import Recording, open_recording
 from bwtui.recording.view import Source, TableCounts
+from bwtui.recording.whole import whole_until
 
 SEALED = "sealed"
 
@@ -38,6 +39,19 @@ class Gap:
 
 
 @dataclass(slots=True)
+class Told:
+    """An error or a notice that the relay showed, ``count`` times in all its runs; times as in `Info`."""
+
+    kind: str
+    table: str | None
+    message: str
+    hint: str | None
+    count: int
+    first_time: int
+    last_time: int
+
+
+@dataclass(slots=True)
 class Info:
     """See `info`; times in Unix microseconds."""
 
@@ -51,7 +65,9 @@ class Info:
     changes: int
     transactions: int
     first_lsn: int
+    #: Where the newest transaction commits that is recorded to its end, and a newer one that is not, or 0.
     last_lsn: int
+    open_lsn: int
     first_time: int
     last_time: int
     tables: dict[str, TableCounts]
@@ -61,6 +77,8 @@ class Info:
     passes: list[PassInfo] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     errors: int = 0
+    #: The errors and notices, each distinct one once, oldest first.
+    told: list[Told] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; LSNs as PostgreSQL writes them."""
@@ -88,6 +106,7 @@ def _info(recording: Recording, folder: Path) -> Info:
         state = "being written"
     elif not segments[-1].is_finished:
         state = "unfinished"
+    last_lsn = whole_until(segments, recording.last_lsn)
     found = Info(
         recording.name,
         recording.source,
@@ -98,7 +117,8 @@ def _info(recording: Recording, folder: Path) -> Info:
         recording.length,
         sum(segment.foot["transactions"] for segment in segments),
         recording.first_lsn,
-        recording.last_lsn,
+        last_lsn,
+        recording.last_lsn if recording.last_lsn > last_lsn else 0,
         recording.first_time,
         recording.last_time,
         recording.counts(recording.length),
@@ -117,6 +137,7 @@ def _take_events(recording: Recording, found: Info) -> None:
         for at, entry in enumerate(segment.index):
             if entry.kind == Kind.ERROR:
                 found.errors += 1
+                _tell(found, segment.json_at(entry), entry.received)
             elif entry.kind == Kind.EVENT:
                 event = segment.json_at(entry)
                 if event["event"] == "pass":
@@ -124,6 +145,17 @@ def _take_events(recording: Recording, found: Info) -> None:
                 elif event["event"] == "gap":
                     found.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
         position += segment.changes
+
+
+def _tell(found: Info, error: dict[str, Any], received: int) -> None:
+    which = (error.get("kind", ""), error.get("table"), error.get("message", ""))
+    count = int(error.get("count", 1))
+    for one in found.told:
+        if (one.kind, one.table, one.message) == which:
+            one.count += count
+            one.last_time = received
+            return
+    found.told.append(Told(*which, error.get("hint"), count, received, received))
 
 
 def _pass(event: dict[str, Any], received: int, position: int) -> PassInfo:

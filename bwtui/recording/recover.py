@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bwtui.errors import StateFailed
+from bwtui.errors import DamagedRecording, StateFailed
 from bwtui.recording.folder import FolderLock, SegmentPath, existing_segments
 from bwtui.recording.format import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.segment import SegmentWriter
 from bwtui.recording.walk import Walk, is_synced_behind
+from bwtui.recording.whole import WholeTransactions
 
 _NOT_TORN = "nothing was torn"
 
@@ -18,10 +19,15 @@ _NOT_TORN = "nothing was torn"
 class Recovered:
     """What became of an unfinished segment; sizes in bytes. ``segment``: its new name, or empty."""
 
+    #: The name that it had.
+    file: str
     segment: str
     changes: int
     transactions: int
+    #: Where the newest transaction commits that is there to its end; 0: there is none.
     last_lsn: int
+    #: Where a newer one commits that is there in part, or 0.
+    open_lsn: int
     kept: int
     cut: int
     reason: str
@@ -31,7 +37,8 @@ def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
     """Finish every unfinished segment of ``folder``; nothing to do is no error.
 
     Raises UsageError, RefusedError when somebody is writing it, StateFailed, or DamagedRecording: when a
-    whole block says what no relay writes, and, unless ``force``, when what is damaged was on the disk once.
+    whole block says what no relay writes, when the file does not follow the segment before it, and, unless
+    ``force``, when what is damaged was on the disk once.
     """
     existing_segments(folder)
     lock = FolderLock(folder)
@@ -44,37 +51,75 @@ def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
 def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
     """Do what `recover` does, for a caller that holds the lock."""
     found = []
+    before: SegmentPath | None = None
     for segment in existing_segments(folder):
         if not segment.is_finished:
+            _check_number(segment, before.number if before else 0)
             try:
-                found.append(_recover_segment(segment, force=force))
+                found.append(_recover_segment(segment, before, force=force))
             except OSError as error:
                 raise StateFailed(f"{segment.path} can't be recovered: {error.strerror or error}") from error
+        before = segment
     return found
 
 
-def _recover_segment(segment: SegmentPath, *, force: bool) -> Recovered:
+def _check_number(segment: SegmentPath, before: int) -> None:
+    """Raise DamagedRecording unless the file's number follows: it may be another recording's."""
+    if segment.number == before + 1:
+        return
+    name, missing = segment.path.name, segment.number - before - 1
+    reason = f"segments {before + 1} to {segment.number - 1} are missing before it"
+    if missing < 0:
+        reason = "there is another segment of this number"
+    elif missing == 1:
+        reason = f"segment {before + 1} is missing before it"
+    hint = "restore what is missing from a copy" if missing > 0 else "find out where it comes from"
+    raise damaged(Place(name, 0), reason, f"{hint}, or move {name} elsewhere")
+
+
+def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: dict[str, Any]) -> None:
+    """Raise DamagedRecording when ``head`` names another segment before it than the one that stands there."""
+    if before is None or not before.is_finished:
+        return
+    try:
+        digest = foot_of(before)["sha256"]
+    except DamagedRecording:
+        # That is told of the segment before.
+        return
+    if head["previous"] != digest:
+        name = segment.path.name
+        hint = f"move {name} elsewhere if it is another recording's"
+        raise damaged(Place(name, 0), "it does not follow the segment before it", hint)
+
+
+def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force: bool) -> Recovered:
+    name, whole = segment.path.name, WholeTransactions()
     writer = SegmentWriter.reopen(segment.path, segment.number)
     try:
         with segment.path.open("rb") as file:
             source = SegmentFile(file, segment.path.name)
             walk = Walk(source.name)
-            reason = _adopt(writer, source, walk, force=force)
+            reason = _adopt(writer, source, walk, whole, force=force)
             cut = source.size - writer.size
         if not walk.known.head:
             # Not even its first block is whole: there is nothing of it to keep.
             writer.discard()
-            return Recovered("", 0, 0, 0, 0, cut, reason)
+            return Recovered(name, "", 0, 0, 0, 0, 0, cut, reason)
+        _check_follows(segment, before, walk.known.head)
         kept = writer.size
         writer.cut_back()
         path, _ = writer.finish(_foot(walk))
     finally:
         writer.abandon()
     totals = writer.totals
-    return Recovered(path.name, totals.changes, totals.transactions, totals.last_lsn, kept, cut, reason)
+    numbers = (totals.changes, totals.transactions)
+    open_lsn = totals.last_lsn if totals.last_lsn > whole.lsn else 0
+    return Recovered(name, path.name, *numbers, whole.lsn, open_lsn, kept, cut, reason)
 
 
-def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: bool) -> str:
+def _adopt(
+    writer: SegmentWriter, source: SegmentFile, walk: Walk, whole: WholeTransactions, *, force: bool
+) -> str:
     """Take over every whole block up to the first that is not; return why that is the last."""
     blocks = source.blocks()
     while True:
@@ -88,6 +133,7 @@ def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: boo
             # An index that is not followed by a name is made again.
             return _NOT_TORN
         step = walk.take(block)
+        whole.take(step)
         writer.adopt(source.raw(block), step.entry, step.transactions)
         for table, counter, number in step.counts:
             writer.totals.count(table, counter, number)

@@ -11,7 +11,7 @@ from bwtui.cli.table import columns, plural, size
 from bwtui.lsn import format_lsn
 
 if TYPE_CHECKING:
-    from bwtui.recording.info import Gap, Info, PassInfo
+    from bwtui.recording.info import Gap, Info, PassInfo, Told
 
 _EPILOG = """\b
 Examples:
@@ -36,8 +36,11 @@ def info(recording: Path, as_json: bool) -> None:
         click.echo(f"{name:13} {text}")
     click.echo()
     click.echo(_tables(found))
-    for title, rows in (("PASSES", [_pass(one) for one in found.passes]), ("GAPS", map(_gap, found.gaps))):
-        lines = list(rows)
+    for title, lines in (
+        ("PASSES", [_pass(one) for one in found.passes]),
+        ("GAPS", [_gap(one) for one in found.gaps]),
+        ("ERRORS AND NOTICES", [_told(one) for one in found.told]),
+    ):
         if lines:
             click.echo("\n" + "\n".join([title, *lines]))
 
@@ -52,7 +55,7 @@ def _facts(found: "Info") -> list[tuple[str, str]]:
         ("sent to", ", ".join(filter(None, servers)) or "nowhere"),
         ("format", source.output_format),
         ("time", f"{_time(found.first_time)} to {_time(found.last_time)}"),
-        ("LSN", f"{format_lsn(found.first_lsn)} to {format_lsn(found.last_lsn)}"),
+        ("LSN", f"{format_lsn(found.first_lsn)} to {format_lsn(found.last_lsn)}{_part(found)}"),
         ("changes", f"{found.changes:,} in {_transactions(found)}"),
         ("schemas", f"{schemas} of {plural(len(found.schemas), 'subject')}"),
         ("sessions", str(len(found.sessions))),
@@ -64,6 +67,18 @@ def _facts(found: "Info") -> list[tuple[str, str]]:
 def _transactions(found: "Info") -> str:
     passes = f"{len(found.passes)} pass{'' if len(found.passes) == 1 else 'es'}"
     return f"{plural(found.transactions, 'transaction')} and {passes}"
+
+
+def _part(found: "Info") -> str:
+    if not found.open_lsn or found.state == "being written":
+        return ""
+    return f"; of the transaction at {format_lsn(found.open_lsn)} only the beginning is recorded"
+
+
+def _told(one: "Told") -> str:
+    where = f"{one.table}: " if one.table else ""
+    hint = f"; {one.hint}" if one.hint else ""
+    return f"{one.count:>4}  {_time(one.last_time)}  {one.kind:9}  {where}{one.message}{hint}"
 
 
 def _tables(found: "Info") -> str:

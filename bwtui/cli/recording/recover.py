@@ -50,16 +50,18 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
 def _line(one: "Recovered") -> str:
     cut = f", cut {one.cut:,} bytes ({one.reason})" if one.cut else ", cut nothing"
     if not one.segment:
-        return f"kept nothing{cut}"
+        return f"{one.file}: kept nothing{cut}"
     last = f" up to {format_lsn(one.last_lsn)}" if one.last_lsn else ""
+    part = f", the last, at {format_lsn(one.open_lsn)}, in part" if one.open_lsn else ""
     return (
         f"{one.segment}: kept {one.kept:,} bytes, {one.changes:,} changes in {one.transactions:,} "
-        f"transactions{last}{cut}"
+        f"transactions{last}{part}{cut}"
     )
 
 
 def _to_json(one: "Recovered") -> dict[str, Any]:
     return {
+        "file": one.file,
         "segment": one.segment,
         "kept": one.kept,
         "cut": one.cut,
@@ -67,4 +69,5 @@ def _to_json(one: "Recovered") -> dict[str, Any]:
         "changes": one.changes,
         "transactions": one.transactions,
         "last_lsn": format_lsn(one.last_lsn),
+        "open_lsn": format_lsn(one.open_lsn),
     }

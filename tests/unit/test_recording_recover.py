@@ -1,0 +1,180 @@
+"""Recovery touches what a crash has left and nothing else, and claims no more than is there; so does info."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bwtui.cli.recording.info import info as info_command
+from bwtui.cli.recording.recover import recover as recover_command
+from bwtui.errors import DamagedRecording, RefusedError
+from bwtui.lsn import format_lsn
+from bwtui.recording.check import check
+from bwtui.recording.continuing import continue_in
+from bwtui.recording.folder import segments
+from bwtui.recording.info import info
+from bwtui.recording.recover import recover
+from tests.recorded_stream import SOURCE, Stream, table
+
+ACCOUNTS = table(1, "accounts")
+
+
+def transaction(stream: Stream, key: int, *, commit: bool = True) -> int:
+    """Record a transaction, or its beginning alone; return where it commits."""
+    stream.change("insert", ACCOUNTS, key, b"body")
+    at = stream._current[0]
+    if commit:
+        stream.commit()
+    stream.flush()
+    return at
+
+
+def left_behind(stream: Stream, folder: Path) -> Path:
+    """Copy the recording as it stands: what a kill at this moment leaves."""
+    shutil.copytree(stream.folder, folder)
+    stream.recorder.close()
+    return folder
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "lock"}
+
+
+def finished(folder: Path, sessions: int = 1) -> Path:
+    """A recording of so many finished segments."""
+    stream = Stream(folder)
+    for number in range(sessions):
+        if number:
+            stream.start()
+        stream.begin_pass()
+        transaction(stream, number)
+        stream.stop()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("number", "missing"),
+    [(9, "segments 3 to 8 are missing before it"), (4, "segment 3 is missing before it")],
+)
+def test_a_late_file_is_refused_and_left_alone(tmp_path: Path, number: int, missing: str) -> None:
+    folder = finished(tmp_path / "recording", sessions=2)
+    (folder / f"{number:08}.partial").write_bytes(b"torn")
+    before = contents(folder)
+    for force in (False, True):
+        with pytest.raises(DamagedRecording, match=f"0000000{number}.partial at byte 0: {missing}"):
+            recover(folder, force=force)
+    with pytest.raises(DamagedRecording, match=missing):
+        continue_in(folder, SOURCE)
+    assert contents(folder) == before
+
+
+def test_a_second_file_of_a_number_is_refused(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "recording", sessions=2)
+    (folder / "00000002.partial").write_bytes(b"torn")
+    with pytest.raises(
+        DamagedRecording, match=r"00000002.partial .* there is another segment of this number"
+    ):
+        recover(folder)
+    assert (folder / "00000002.partial").exists()
+
+
+def test_another_recordings_file_is_refused_and_left_alone(tmp_path: Path) -> None:
+    other = Stream(finished(tmp_path / "other"))
+    other.begin_pass()
+    transaction(other, 7)
+    folder = finished(tmp_path / "recording")
+    shutil.copy(other.folder / "00000002.partial", folder)
+    other.recorder.close()
+    before = contents(folder)
+    with pytest.raises(DamagedRecording, match="it does not follow the segment before it"):
+        recover(folder)
+    assert contents(folder) == before
+
+
+def test_a_file_of_which_nothing_is_kept_is_named(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "recording")
+    (folder / "00000002.partial").write_bytes(b"torn")
+    ran = CliRunner().invoke(recover_command, [str(folder)])
+    assert ran.output.startswith("00000002.partial: kept nothing, cut 4 bytes (")
+    assert check(folder).verdict == "clean"
+
+
+def test_a_transaction_that_is_there_in_part_is_not_claimed(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.begin_pass()
+    whole = transaction(stream, 1)
+    part = transaction(stream, 2, commit=False)
+    folder = left_behind(stream, tmp_path / "left")
+    for _ in range(2):
+        found = info(folder)
+        assert (found.last_lsn, found.open_lsn, found.transactions) == (whole, part, 2)
+        if segments(folder)[-1].is_finished:
+            break
+        (one,) = recover(folder)
+        assert (one.last_lsn, one.open_lsn) == (whole, part)
+    text = CliRunner().invoke(info_command, [str(folder)]).output
+    assert f"to {format_lsn(whole)}; of the transaction at {format_lsn(part)} only the beginning is" in text
+
+
+def test_nothing_is_claimed_where_no_transaction_is_whole(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.begin_pass()
+    part = transaction(stream, 1, commit=False)
+    folder = left_behind(stream, tmp_path / "left")
+    (one,) = recover(folder)
+    assert (one.last_lsn, one.open_lsn) == (0, part)
+    assert (info(folder).last_lsn, info(folder).open_lsn) == (0, part)
+
+
+def test_a_batch_that_begins_within_a_transaction_ends_it(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.begin_pass()
+    first = transaction(stream, 1, commit=False)
+    stream.commit()
+    stream.change("insert", ACCOUNTS, 2, b"body")
+    second = stream._current[0]
+    stream.flush()
+    folder = left_behind(stream, tmp_path / "left")
+    (one,) = recover(folder)
+    assert (one.last_lsn, one.open_lsn) == (first, second)
+    assert (info(folder).last_lsn, info(folder).open_lsn) == (first, second)
+
+
+def test_a_pass_that_broke_off_is_made_whole_by_the_next(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.begin_pass()
+    transaction(stream, 1)
+    last = transaction(stream, 2)
+    # Both are read again, and the connection breaks in the first.
+    stream.begin_pass()
+    at, xid, done = stream.history[0]
+    stream.begin(at, xid)
+    stream.change(*done[0])
+    stream.flush()
+    stream.recorder.close()
+    assert (info(stream.folder).last_lsn, info(stream.folder).open_lsn) == (last, 0)
+
+
+def test_errors_and_notices_are_listed_once_with_their_number(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    for run in range(2):
+        if run:
+            stream.start()
+        stream.begin_pass()
+        stream.report.error("notice", RefusedError("table public.late is not in the publication", "add it"))
+        transaction(stream, run)
+        stream.stop()
+    found = info(stream.folder)
+    assert [(one.kind, one.message, one.hint, one.count) for one in found.told][:1] == [
+        ("notice", "table public.late is not in the publication", "add it", 2)
+    ]
+    # The stream of the double does not say what it reached, so the second run tells of a gap.
+    assert [one.count for one in found.told] == [2, 1]
+    assert found.errors == 3
+    ran = CliRunner().invoke(info_command, [str(stream.folder), "--json"])
+    assert json.loads(ran.output)["told"][0]["count"] == 2
+    text = CliRunner().invoke(info_command, [str(stream.folder)]).output
+    assert "ERRORS AND NOTICES" in text
+    assert "notice     table public.late is not in the publication; add it" in text
