@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from bwtui.sandbox.progress import Progress
 
 _SECONDS = 20.0
+_WIDTH = 160
 
 _EPILOG = """\b
 Examples:
@@ -216,7 +217,9 @@ def report(comparison: "Comparison", details: dict[str, Any], audited: Audited, 
     if as_json:
         click.echo(json.dumps({**comparison.to_json(), **details, **audited.to_json()}))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        # Wide enough for the table where nobody says how wide it is.
+        width = None if sys.stdout.isatty() else _WIDTH
+        console = Console(highlight=False, soft_wrap=True, width=width)
         console.print(comparison.grid())
         console.print(comparison.sentence)
         for line in audited.lines():
