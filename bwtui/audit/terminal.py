@@ -16,19 +16,19 @@ _SHOWN = 5
 def show(report: Report, console: Console | None = None) -> None:
     """Print the report."""
     console = console or Console()
-    console.print(Text(headline(report), style=_STYLES[report.verdict]))
+    console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
     console.print(_balance(report))
     for name in (*ANOMALIES, UNDECIDED):
         mine = [finding for finding in report.findings if finding.name == name]
         if mine:
             console.print(Text(f"{name}: {report.found.get(name, len(mine)):,}", style="bold"))
             for finding in mine[:_SHOWN]:
-                console.print(Text(f"  {line(finding)}"))
+                console.print(Text(f"  {line(finding)}"), soft_wrap=True)
             more = report.found.get(name, len(mine)) - min(len(mine), _SHOWN)
             if more > 0:
                 console.print(Text(f"  … and {more:,} more: --json has them", style="dim"))
     for note in report.notes:
-        console.print(Text(f"note: {note}", style="dim"))
+        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
 
 
 def headline(report: Report) -> str:
