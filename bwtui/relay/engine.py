@@ -25,7 +25,8 @@ from bwtui.relay.beginning import Beginning
 from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.control import state_folder
 from bwtui.relay.copying import Copying
-from bwtui.relay.memory import SlotMemory
+from bwtui.relay.memory import SlotMemory, newest_memory
+from bwtui.relay.new_tables import NewTables
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recorder import Recorder
@@ -41,14 +42,13 @@ from bwtui.sink.base import Sink
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.nothing import NoSink
-from bwtui.source import publication, slot
+from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, connect_raw, describe, query, statement_failed
 from bwtui.source.lag import LagSampler
-from bwtui.source.preflight import Findings, inspect, left_out, wait_for_release
+from bwtui.source.preflight import Findings, inspect, wait_for_release
 from bwtui.source.stream import ReplicationStream
 
 _log = logging.getLogger(__name__)
-_LOOK_FOR_TABLES_SECONDS = 10.0
 _RECONNECT_SECONDS = 1.0
 #: Past this age the last look at the slot says nothing of the present.
 _LAG_IS_OLD_SECONDS = 10.0
@@ -77,7 +77,7 @@ class Engine:
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
         self._findings: Findings | None = None
         self._phase: Copying | Streaming | None = None
-        self._looked_for_tables = 0.0
+        self._new_tables = NewTables(settings, self._report)
         self._has_streamed = False
         self._database = describe(settings.postgres)
 
@@ -185,7 +185,8 @@ class Engine:
         return error
 
     def _run(self) -> None:
-        self._report.detail = "checking PostgreSQL, Kafka and the schema registry"
+        kafka = "" if self._settings.record_only else ", Kafka and the schema registry"
+        self._report.detail = f"checking PostgreSQL{kafka}"
         connection = connect(self._settings.postgres)
         try:
             target = self._target(connection)
@@ -247,9 +248,12 @@ class Engine:
         policy = RowPolicy(settings, report, DeadLetters(folder), sink)
         seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
         router = Router(settings, sink, self._registry, report, self._pulse, seen)
-        memory = SlotMemory(folder, findings.system_identifier, findings.database, settings.slot)
+        identity = (findings.system_identifier, findings.database, settings.slot)
+        memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if findings.slot is None:
             memory.check(None)
+        elif note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot):
+            report.error("notice", RefusedError(note))
         for topic in filter(None, (settings.dead_letter_topic, settings.truncate_topic)):
             sink.ensure_topic(topic, keyed=False)
         toast = ToastFill(
@@ -381,14 +385,7 @@ class Engine:
     def _on_tick(self, connection: Connection) -> None:
         """Once a second, in the sampler's thread: tell of tables that the publication leaves out."""
         self._lag.forget_before(self._report.confirmed_lsn)
-        now = time.monotonic()
-        if self._report.state != "streaming" or now - self._looked_for_tables < _LOOK_FOR_TABLES_SECONDS:
-            return
-        self._looked_for_tables = now
-        for table in left_out(connection, self._settings):
-            name = table.qualified_name
-            hint = publication.add_statement(self._settings.publication_name, table)
-            self._report.error("notice", RefusedError(f"table {name} is not in the publication", hint), name)
+        self._new_tables.look(connection)
 
 
 def describe_session(connection: Connection) -> str:

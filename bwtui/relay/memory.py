@@ -5,13 +5,15 @@ server: PostgreSQL's confirmed LSN can then never be past the remembered one, un
 the slot or the slot was dropped and made again. Both leave a gap that no later run can fill.
 """
 
+import contextlib
 import json
 import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from bwtui.errors import SlotLost, StateFailed
+from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
 from bwtui.lsn import format_lsn
+from bwtui.relay.control import known_relays, state_folder
 from bwtui.sink.base import Marks
 from bwtui.source.slot import SlotState
 
@@ -30,23 +32,33 @@ class Remembered:
     marks: dict[str, Marks] = field(default_factory=dict)
     #: The unfinished runs' ids (hexadecimal), as their messages' header bwtui.session has them.
     sessions: list[str] = field(default_factory=list)
+    #: What was confirmed up to there is in a recording, and not all of it was sent to Kafka.
+    without_kafka: bool = False
 
 
 class SlotMemory:
     """The memory file of one relay."""
 
-    def __init__(self, folder: Path, system_identifier: str, database: str, slot: str) -> None:
+    def __init__(
+        self, folder: Path, system_identifier: str, database: str, slot: str, *, without_kafka: bool = False
+    ) -> None:
         """Open the memory of ``slot``; a file about another server, database or slot counts as none.
 
+        ``without_kafka``: what is confirmed now goes to a recording alone.
         Raises BwtuiError when the file can't be read.
         """
+        self._without_kafka = without_kafka
         self.path = folder / f"slot-{slot}.json"
         self._identity = (system_identifier, database, slot)
         self.last = self._load()
 
     def remember(self, confirmed_lsn: int) -> None:
         """Write down, durably, that ``confirmed_lsn`` is about to be confirmed."""
-        self._write(Remembered(*self._identity, confirmed_lsn))
+        lacks = self._without_kafka
+        if lacks and self.last is not None and confirmed_lsn <= self.last.confirmed_lsn:
+            # Nothing is confirmed that was not before.
+            lacks = self.last.without_kafka
+        self._write(Remembered(*self._identity, confirmed_lsn, without_kafka=lacks))
 
     def remember_snapshot(self, consistent_point: int, marks: dict[str, Marks], session: bytes) -> None:
         """Write down that run ``session`` begins a snapshot at ``consistent_point``.
@@ -54,7 +66,8 @@ class SlotMemory:
         ``marks`` is where its topics ended before the first unfinished snapshot.
         """
         sessions = list(dict.fromkeys([*(s.hex() for s in self.unfinished_sessions()), session.hex()]))
-        self._write(Remembered(*self._identity, consistent_point, True, marks, sessions))
+        lacks = self._without_kafka
+        self._write(Remembered(*self._identity, consistent_point, True, marks, sessions, lacks))
 
     def unfinished_marks(self) -> dict[str, Marks]:
         """Return the marks of the snapshot that did not finish; empty when there is none."""
@@ -109,6 +122,27 @@ class SlotMemory:
             raise SlotLost(f"the server's WAL ends at {server}, before the confirmed {known}", hint)
         return None
 
+    def check_kafka(self, newest: Remembered | None, *, accept: bool) -> str | None:
+        """Refuse to go on to Kafka behind what only a recording has, unless ``accept``; return a note then.
+
+        ``newest`` is what any relay remembers of the slot, for the recording's may have another name.
+        """
+        if newest is None or not newest.without_kafka or self._without_kafka:
+            return None
+        if self.last is not None and self.last.confirmed_lsn >= newest.confirmed_lsn:
+            newest = self.last
+        if not newest.without_kafka:
+            return None
+        name, known = newest.slot, format_lsn(newest.confirmed_lsn)
+        if accept:
+            return f"Kafka lacks what went to a recording alone, up to {known} of slot {name}"
+        raise RefusedError(
+            f"slot {name} was confirmed up to {known} by 'bwtui record': "
+            "what it had until then is in a recording, and was not sent to Kafka",
+            f"use another slot, or run 'bwtui slots drop {name}' so that a new snapshot is taken, "
+            "or go on without it with --skip-snapshot",
+        )
+
     def _load(self) -> Remembered | None:
         try:
             data = json.loads(self.path.read_text())
@@ -122,6 +156,16 @@ class SlotMemory:
                 f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
             ) from error
         return found if (found.system_identifier, found.database, found.slot) == self._identity else None
+
+
+def newest_memory(system_identifier: str, database: str, slot: str) -> Remembered | None:
+    """Return what is remembered by the relay that confirmed the slot last; what can't be read is none."""
+    found: list[Remembered] = []
+    for name in known_relays():
+        with contextlib.suppress(BwtuiError):
+            last = SlotMemory(state_folder(name), system_identifier, database, slot).last
+            found += [last] if last is not None else []
+    return max(found, key=lambda last: last.confirmed_lsn, default=None)
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -27,7 +27,7 @@ from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, tags
 from bwtui.recording.relation import pack_relation
 from bwtui.relay.ack import Receipt
-from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, route_json
+from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning, route_json
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
 from bwtui.relay.status import ErrorEntry, RecordingStatus, Status
@@ -129,10 +129,13 @@ class Recorder:
     def _note_gap(self, start_lsn: int) -> None:
         """Note, and tell, that changes before ``start_lsn`` were relayed without being recorded."""
         since = self._before.reached
-        if since is None or start_lsn <= since or self._began_anew:
+        if self._began_anew:
             return
-        self._json(Kind.EVENT, gap_json(since, start_lsn))
-        self._report.error("recording", gap_error(since, start_lsn))
+        if since is None:
+            self._report.error("notice", late_beginning(start_lsn))
+        elif start_lsn > since:
+            self._json(Kind.EVENT, gap_json(since, start_lsn))
+            self._report.error("recording", gap_error(since, start_lsn))
 
     def _tell_of_recovery(self) -> None:
         for recovered in self._before.recovered:
@@ -332,10 +335,7 @@ class Recorder:
         return failure is not None
 
     def _give_up(self, error: StateFailed) -> None:
-        """Tell that the recording ended. Raises ``error`` when the policy is to stop.
-
-        Without Kafka there is nowhere else to go on to, whatever the policy says.
-        """
+        """Tell that the recording ended. Raises ``error`` unless the policy, and Kafka, let the relay go on."""
         self._told_failure = True
         if self._settings.record_only:
             raise error

@@ -69,6 +69,14 @@ def gap_error(since: int, until: int) -> RefusedError:
     )
 
 
+def late_beginning(start_lsn: int) -> RefusedError:
+    """Return what is told when the first thing that is recorded is not a snapshot."""
+    return RefusedError(
+        f"the recording begins at {format_lsn(start_lsn)}, without a snapshot: what was before is not in it",
+        "use a new slot to record what the tables hold as well",
+    )
+
+
 def as_dict(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass with slots."""
     return {name: getattr(value, name) for name in value.__slots__}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.errors import BwtuiError, SlotLost
+from bwtui.errors import BwtuiError, RefusedError, SlotLost
 from bwtui.relay.memory import SlotMemory
 from bwtui.source.slot import SlotState
 
@@ -154,3 +154,30 @@ def test_it_is_durable_before_it_counts(memory: SlotMemory, monkeypatch: pytest.
 def test_the_same_lsn_is_not_written_again(memory: SlotMemory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda descriptor: pytest.fail("it was written again"))
     memory.remember(CONFIRMED)
+
+
+def test_what_went_to_a_recording_alone_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
+    recording = SlotMemory(tmp_path, *IDENTITY, without_kafka=True)
+    recording.remember_snapshot(CONFIRMED, {}, b"session")
+    relay = SlotMemory(tmp_path, *IDENTITY)
+    with pytest.raises(RefusedError, match=r"slot bottledwater was confirmed up to 0/1000 by 'bwtui record'"):
+        relay.check_kafka(relay.last, accept=False)
+    assert recording.check_kafka(recording.last, accept=False) is None
+    note = relay.check_kafka(relay.last, accept=True)
+    assert note is not None
+    assert "up to 0/1000" in note
+    relay.remember(CONFIRMED)
+    again = SlotMemory(tmp_path, *IDENTITY)
+    assert again.check_kafka(again.last, accept=False) is None
+
+
+def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path: Path) -> None:
+    SlotMemory(tmp_path, *IDENTITY).remember(CONFIRMED)
+    recording = SlotMemory(tmp_path, *IDENTITY, without_kafka=True)
+    recording.remember(CONFIRMED)
+    assert recording.last is not None
+    assert not recording.last.without_kafka
+    recording.remember(CONFIRMED + 1)
+    assert recording.last.without_kafka
+    recording.remember(CONFIRMED + 1)
+    assert recording.last.without_kafka
