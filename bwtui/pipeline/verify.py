@@ -9,8 +9,9 @@
 import contextlib
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -72,17 +73,14 @@ def verify_recording(
     begin = time.monotonic()
     facts = read_facts(folder)
     told("starting Spark")
-    with spark_session(options.spark_master, "bwtui verify", memory=_MEMORY) as spark:
+    with contextlib.ExitStack() as session:
+        spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
         started = time.monotonic()
         sealed, notes = _sealed(folder, spark, facts, told)
-        files = sealed.paths("changes")
-        source = sealed.manifest.source
-        rows = sealed.manifest.rows
+        source, rows, texts = sealed.manifest.source, sealed.manifest.rows, _schemas(sealed)
         with _work(options) as work, _database(work, rows) as connection:
             told("reading the recording")
-            texts = _schemas(sealed)
-            is_json = source.get("output_format") == "json"
-            comparison = Comparison(texts, is_json, 1 if options.deep else one_of(rows))
+            comparison = Comparison(texts, _is_json(source), 1 if options.deep else one_of(rows))
             kept = [file for file in sealed.manifest.files if file.kind == "changes"]
             wrong, compared = write_expected(spark, sealed.root, kept, work / "expected", comparison, counted)
             _view(connection, "expected_in", work / "expected", BESIDE)
@@ -92,17 +90,10 @@ def verify_recording(
             told(f"reading Kafka: {pinned.messages:,} offsets")
             write_actual(spark, config, pinned, work / "actual", counted)
             _view(connection, "actual_in", work / "actual")
-            messages = core.one(connection, "select count(*) from expected_in where topic is not null")
-            reader = RowReader(str(source.get("output_format", "avro")), Schemas(texts, ask))
-            topics = sorted(pinned.topics)
-            look = KafkaLook(
-                config, topics, files, reader, _known_ids(connection), _sessions(connection, facts), wrong
-            )
             told("matching messages and records")
-            window = _inputs(connection, pinned, facts)
-            core.run(connection, window, look)
-            report = collect(connection, window, options.samples)
-            add_fields(report.findings, look, reader, topics, show_values=options.show_values)
+            with _ended_beside(session.pop_all()):
+                report = _judge(connection, sealed, pinned, config, facts, wrong, texts, ask, options)
+            messages = core.one(connection, "select count(*) from expected_in where topic is not null")
         report.notes = notes + _notes(compared, messages, facts)
         ended = time.monotonic()
     report.details = _details(folder, sealed, pinned, compared)
@@ -111,6 +102,44 @@ def verify_recording(
         "audit": round(ended - started, 2),
     }
     return report
+
+
+def _judge(
+    connection: duckdb.DuckDBPyConnection,
+    sealed: Sealed,
+    pinned: Pinned,
+    config: Config,
+    facts: Facts,
+    wrong: Sequence[int],
+    texts: Mapping[int, str],
+    ask: AskRegistry,
+    options: Options,
+) -> Report:
+    """Match both sides, and look at the bytes of what differs."""
+    reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
+    topics, files = sorted(pinned.topics), sealed.paths("changes")
+    known, sessions = _known_ids(connection), _sessions(connection, facts)
+    look = KafkaLook(config, topics, files, reader, known, sessions, wrong)
+    window = _inputs(connection, pinned, facts)
+    core.run(connection, window, look)
+    report = collect(connection, window, options.samples)
+    add_fields(report.findings, look, reader, topics, show_values=options.show_values)
+    return report
+
+
+def _is_json(source: Mapping[str, Any]) -> bool:
+    return source.get("output_format") == "json"
+
+
+@contextlib.contextmanager
+def _ended_beside(session: contextlib.ExitStack) -> Iterator[None]:
+    """End Spark's session, which takes a second, while the block runs."""
+    thread = threading.Thread(target=session.close)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
 
 
 # -- the recording -------------------------------------------------------------------------------------------
