@@ -137,7 +137,7 @@ class Stream:
 
         And all that were not recorded: a slot starts behind none of those.
         """
-        count = max(count, sum(lsn > self._seen[0] for lsn, _, _ in self.history))
+        count = max(count, sum((lsn, len(done)) > self._seen for lsn, _, done in self.history))
         self.begin_pass()
         for at, xid, done in self.history[len(self.history) - count :]:
             self.begin(at, xid)
