@@ -335,7 +335,7 @@ class Recorder:
         return failure is not None
 
     def _give_up(self, error: StateFailed) -> None:
-        """Tell that the recording ended. Raises ``error`` unless the policy, and Kafka, let the relay go on."""
+        """Tell that the recording ended. Raises ``error`` unless it may go on without."""
         self._told_failure = True
         if self._settings.record_only:
             raise error
