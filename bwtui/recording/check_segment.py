@@ -43,6 +43,11 @@ class Chain:
     #: Whether all batches of this pass were read, so that a delivery of another one is wrong.
     is_certain: bool = True
 
+    def skip(self) -> None:
+        """Note that a segment is missing: what the next one says of it can't be judged."""
+        self.previous = self.position = None
+        self.lose()
+
     def lose(self) -> None:
         """Note that something was not read."""
         self.next_batch = None
@@ -249,8 +254,7 @@ class SegmentCheck:
         """Note what the next segment must begin with."""
         chain.number = self.number
         if foot is None:
-            chain.previous = chain.position = None
-            chain.lose()
+            chain.skip()
             return
         chain.previous = str(foot.get("sha256"))
         chain.position = int(foot["first_position"]) + int(foot["changes"])

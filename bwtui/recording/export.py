@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import BinaryIO, Literal, Protocol, get_args
 
 from bwtui.recording.change import Change
+from bwtui.recording.export_facts import NOTHING, Facts
 from bwtui.recording.selection import Selection
 from bwtui.recording.view import OnProgress, RecordingView
 
@@ -23,6 +24,10 @@ class Writer(Protocol):
 
     def abandon(self) -> None:
         """Let go of the file, which is about to be thrown away."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What the file can't say as it was, a line each."""
 
 
 def export(view: RecordingView, selection: Selection, writer: Writer, told: OnProgress | None = None) -> int:
@@ -55,9 +60,15 @@ def _read(view: RecordingView, selection: Selection, told: OnProgress | None) ->
 
 
 def make_writer(
-    form: Format, view: RecordingView, file: BinaryIO, selection: Selection, *, create: bool = False
+    form: Format,
+    view: RecordingView,
+    file: BinaryIO,
+    selection: Selection,
+    *,
+    create: bool = False,
+    lacks: Facts = NOTHING,
 ) -> Writer:
-    """Return the writer of ``form``; ``create`` adds CREATE TABLE to SQL."""
+    """Return the writer of ``form``; ``create`` adds CREATE TABLE to SQL, comments say what ``lacks``."""
     if form == "jsonl":
         from bwtui.recording.export_jsonl import JsonWriter
 
@@ -65,7 +76,7 @@ def make_writer(
     if form == "sql":
         from bwtui.recording.export_sql import SqlWriter
 
-        return SqlWriter(file, view.name, selection.takes_table, create=create)
+        return SqlWriter(file, view.name, selection.takes_table, create=create, facts=lacks)
     from bwtui.recording.export_parquet import ParquetWriter
 
     return ParquetWriter(file)

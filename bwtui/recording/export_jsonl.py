@@ -29,6 +29,11 @@ class JsonWriter:
     def abandon(self) -> None:
         """Hold nothing."""
 
+    @property
+    def notes(self) -> list[str]:
+        """Return nothing: every value is exact."""
+        return []
+
 
 def change_object(change: Change) -> dict[str, Any]:
     """Return the object of one change."""

@@ -7,10 +7,12 @@ said in SQL becomes a comment that says why.
 from collections.abc import Callable
 from typing import BinaryIO
 
+from bwtui.lsn import format_lsn
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.change import Change
+from bwtui.recording.export_facts import NOTHING, Facts, Gap, counted, listed
 from bwtui.recording.export_jsonl import time_text
-from bwtui.recording.export_sql_tables import TableWriter
+from bwtui.recording.export_sql_tables import Doubt, TableWriter
 from bwtui.recording.query_rows import NotThere, known
 from bwtui.source.connection import quote_identifier, quote_literal, quote_qualified
 
@@ -36,28 +38,46 @@ END $$;
 """
 #: Rows of a snapshot in one transaction.
 _SNAPSHOT_ROWS = 10_000
+_DOUBTS: tuple[tuple[Doubt, str], ...] = (
+    ("added", "columns were added, and what a DEFAULT gave to older rows was not recorded"),
+    ("again", "columns were dropped and added again, or exchanged names, and older values are not known"),
+    ("retyped", "columns have another type, and what a USING made of older values was not recorded"),
+)
 
 
 class SqlWriter:
     """Writes a transaction for each that was recorded, and one for every few rows of a snapshot."""
 
     def __init__(
-        self, file: BinaryIO, name: str, takes_table: Callable[[str], bool], *, create: bool = False
+        self,
+        file: BinaryIO,
+        name: str,
+        takes_table: Callable[[str], bool],
+        *,
+        create: bool = False,
+        facts: Facts = NOTHING,
     ) -> None:
         self._file = file
+        self._gaps = list(facts.gaps)
+        self._cut = 0
         self._takes_table = takes_table
         self._tables = TableWriter(self._say, create=create)
-        self._transaction: tuple[object, ...] | None = None
+        self._transaction: tuple[int, bool, int, int] | None = None
+        self._lost = 0
         self._rows = 0
         self._snapshot_pass: int | None = None
         self._filled: dict[str, tuple[str, str]] = {}
         self._say(_HEAD.format(name=comment(name)))
+        for line in facts.lines:
+            self._say(f"-- {comment(line)}\n")
 
     def write(self, change: Change) -> None:
         """Write the statements of one change."""
         # It cleared up a topic; the table knew nothing of it.
         if change.operation == "cleanup":
             return
+        while self._gaps and change.position >= self._gaps[0].position:
+            self._pass_gap(self._gaps.pop(0))
         self._enter(change)
         if change.operation == "snapshot" and change.pass_number != self._snapshot_pass:
             self._begin_snapshot(change.pass_number)
@@ -76,6 +96,29 @@ class SqlWriter:
     def finish(self) -> None:
         """Commit."""
         self._leave()
+        for gap in self._gaps:
+            self._pass_gap(gap)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not as it was in the tables that the file makes, a line each."""
+        found = [f"{what}: {listed(names)}" for kind, what in _DOUBTS if (names := self._tables.doubts[kind])]
+        if self._lost:
+            found.append(f"{counted(self._lost, 'change')} left out, for which row is not known")
+        if self._cut:
+            found.append(f"{counted(self._cut, 'transaction')} may be cut off by a gap")
+        return [f"{note}; comments in the file say where" for note in found]
+
+    def _pass_gap(self, gap: Gap) -> None:
+        """Say what is missing between the last change and the next."""
+        lsn = self._transaction[2] if self._transaction is not None else 0
+        self._leave()
+        if gap.from_lsn < lsn <= gap.to_lsn:
+            self._cut += 1
+            self._say(
+                f"-- the transaction above, {format_lsn(lsn)}, may be cut off by the gap that follows\n"
+            )
+        self._say(f"-- gap: {gap.line}\n")
 
     def abandon(self) -> None:
         """Hold nothing."""
@@ -107,6 +150,7 @@ class SqlWriter:
         self._snapshot_pass = number
         for namespace, name in self._filled.values():
             self._say(f"DELETE FROM {quote_qualified(namespace, name)}; -- a new snapshot follows\n")
+        self._tables.empty(tuple(self._filled))
         self._filled.clear()
 
     # Statements.
@@ -127,17 +171,17 @@ class SqlWriter:
         self._say(f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE VALUES ({values});\n")
 
     def _update(self, change: Change) -> None:
-        changed = _assignments(change)
+        changed = _assignments(change, self._tables.doubtful(change.relation))
         if not changed:
             return
-        where = _where(change)
+        where = _where(change, self._tables.doubtful(change.relation))
         if where is None:
             self._impossible(change)
             return
         self._say(f"UPDATE {_table(change)} SET {', '.join(changed)} WHERE {where};\n")
 
     def _delete(self, change: Change) -> None:
-        where = _where(change)
+        where = _where(change, self._tables.doubtful(change.relation))
         if where is None:
             self._impossible(change)
             return
@@ -149,8 +193,10 @@ class SqlWriter:
         quoted = [_table(change) if name == change.table else _split(name) for name in tables]
         if quoted:
             self._say(f"TRUNCATE {', '.join(quoted)};\n")
+            self._tables.empty(tuple(tables))
 
     def _impossible(self, change: Change) -> None:
+        self._lost += 1
         self._say(
             f"-- {change.operation} of {comment(change.table)} at {change.lsn_text}, change {change.ordinal}:"
             " which row is not known, for the table has no key and the old row was not sent"
@@ -187,12 +233,12 @@ def _split(qualified: str) -> str:
     return quote_qualified(namespace, name)
 
 
-def _assignments(change: Change) -> list[str]:
+def _assignments(change: Change, doubtful: set[str]) -> list[str]:
     """Return what an UPDATE sets: the columns that PostgreSQL sent, without those that did not change.
 
     Of what was not sent nothing is known but that it did not change, also where the relay put a value in. A
     key that no old row comes with did not change either, and a column GENERATED ALWAYS AS IDENTITY is one
-    that must not be set.
+    that must not be set. A value that the table may not have yet is set also if it did not change.
     """
     assert change.after is not None
     found = []
@@ -200,13 +246,14 @@ def _assignments(change: Change) -> list[str]:
         if value is UNCHANGED or column.name in change.filled:
             continue
         old: Field | NotThere = known(change, index, old=True)
-        if old == value or (change.before is None and column.name in change.key_columns):
+        is_known = old == value and column.name not in doubtful
+        if is_known or (column.name in change.key_columns and (old == value or change.before is None)):
             continue
         found.append(f"{quote_identifier(column.name)} = {literal(value)}")
     return found
 
 
-def _where(change: Change) -> str | None:
+def _where(change: Change, doubtful: set[str]) -> str | None:
     """Return the condition that finds the old row, or None where nothing does."""
     old = change.before is not None
     row = change.before if old else change.after
@@ -217,16 +264,19 @@ def _where(change: Change) -> str | None:
             return " AND ".join(f"{quote_identifier(name)} = {literal(value)}" for name, value in keys)
     if change.before is None or change.before_is_key:
         return None
-    same = [
-        _is_same(quote_identifier(column.name), value)
+    same = {
+        column.name: _is_same(quote_identifier(column.name), value)
         for column, value in zip(change.relation.columns, change.before, strict=True)
-    ]
-    found = f"SELECT ctid FROM {_table(change)} WHERE {' AND '.join(same) or 'true'} LIMIT 1"
-    return f"ctid = ({found})"
+    }
+    sure = " AND ".join(text for name, text in same.items() if name not in doubtful) or "true"
+    # Where older rows may have other values than they had, the one that fits best is taken.
+    unsure = ", ".join(f"{text} DESC" for name, text in same.items() if name in doubtful)
+    best = f" ORDER BY {unsure}" if unsure else ""
+    return f"ctid = (SELECT ctid FROM {_table(change)} WHERE {sure}{best} LIMIT 1)"
 
 
 def _is_same(column: str, value: Field) -> str:
     # Not every type has an equality, and some call texts equal that differ; concat writes what was recorded.
     if value is None:
-        return f"{column} IS NULL"
+        return f"({column} IS NULL)"
     return f"({column} IS NOT NULL AND pg_catalog.concat({column}) = {literal(value)})"

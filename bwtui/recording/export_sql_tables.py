@@ -1,11 +1,19 @@
-"""CREATE TABLE and ALTER TABLE from the relations of a recording: names, types and keys, nothing more."""
+"""CREATE TABLE and ALTER TABLE from the relations of a recording: names, types and keys, nothing more.
 
-from collections.abc import Callable
+Where a table changed, some values of its older rows are not in the recording. A comment says which, at the
+place, and `TableWriter` remembers in which columns they are.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.recording.change import Change
-from bwtui.source.connection import quote_identifier, quote_qualified
+from bwtui.recording.export_sql_columns import Became, became
+from bwtui.source.connection import quote_identifier, quote_literal, quote_qualified
 from bwtui.types.registry import codec_for
+
+Doubt = Literal["added", "again", "retyped"]
 
 
 class TableWriter:
@@ -15,29 +23,80 @@ class TableWriter:
         self._say = say
         self._create = create
         self._seen: dict[int, Relation] = {}
+        #: The tables that may hold rows.
+        self._filled: set[int] = set()
+        #: The columns of each table of which older rows may have other values than they had.
+        self._doubtful: dict[int, set[str]] = {}
+        #: What is in doubt, as ``schema.table.column``.
+        self.doubts: dict[Doubt, list[str]] = {"added": [], "again": [], "retyped": []}
 
     def exists(self, qualified: str) -> bool:
         """Whether there is such a table, as far as it is this export that makes them."""
         return not self._create or any(one.qualified_name == qualified for one in self._seen.values())
 
+    def doubtful(self, relation: Relation) -> set[str]:
+        """Return the columns whose values in older rows are not known."""
+        return self._doubtful.get(relation.oid, set())
+
+    def empty(self, tables: tuple[str, ...]) -> None:
+        """Note that tables hold no rows any more."""
+        for oid, relation in self._seen.items():
+            if relation.qualified_name in tables:
+                self._filled.discard(oid)
+                self._doubtful.pop(oid, None)
+
     def prepare(self, change: Change) -> None:
         """Write what the table of ``change`` needs before it."""
         relation = change.relation
         before = self._seen.get(relation.oid)
-        if before is relation:
-            return
-        self._seen[relation.oid] = relation
-        if before is None:
-            self._replace(relation)
-            if self._create:
-                self._say(_create(relation, change.key_columns))
-        elif _shape(before) != _shape(relation):
-            if self._create:
-                self._say("".join(f"{statement}\n" for statement in _alter(before, relation)))
-            else:
-                self._say(
-                    f"-- here the table {_one_line(relation.qualified_name)} changed its columns or name\n"
-                )
+        if before is not relation:
+            self._seen[relation.oid] = relation
+            if before is None:
+                self._replace(relation)
+                if self._create:
+                    self._say(_create(relation, change.key_columns))
+            elif _shape(before) != _shape(relation):
+                self._alter(before, relation, change.key_columns)
+        # A row of which nothing else was recorded may be older than the recording.
+        self._filled.add(relation.oid)
+
+    def _alter(self, before: Relation, now: Relation, key: tuple[str, ...]) -> None:
+        changes = became(before.columns, now.columns)
+        if not self._create:
+            self._say(f"-- here the table {_one_line(now.qualified_name)} changed its columns or name\n")
+        elif (before.namespace, before.name) != (now.namespace, now.name):
+            self._say("".join(f"{statement}\n" for statement in _move(before, now)))
+        if now.oid in self._filled:
+            self._doubt(changes, now, key)
+        if self._create:
+            self._say("".join(f"{statement}\n" for statement in _alter(changes, now)))
+
+    def _doubt(self, changes: Became, now: Relation, key: tuple[str, ...]) -> None:
+        """Say which values of older rows are not known."""
+        before = self.doubtful(now)
+        doubtful = self._doubtful[now.oid] = set()
+        for old, new in changes.kept:
+            if old.name in before or old.type_oid != new.type_oid:
+                doubtful.add(new.name)
+            if old.name != new.name:
+                self._note(now, new.name, f"was {_quoted(old.name)}, as its place and type say")
+            elif old.type_oid != new.type_oid:
+                self._note(now, new.name, _RETYPED, "retyped")
+        for column in changes.added:
+            doubtful.add(column.name)
+            kind: Doubt = "again" if column.name in changes.again else "added"
+            self._note(now, column.name, _AGAIN if kind == "again" else _ADDED, kind)
+            if column.name in key:
+                self._note(now, column.name, "is in the key, by which rows from before can't be found")
+            if kind == "again":
+                # If names were exchanged, the values of the others of its type are in the wrong places too.
+                doubtful |= {new.name for _, new in changes.kept if new.type_oid == column.type_oid}
+
+    def _note(self, table: Relation, column: str, what: str, kind: Doubt | None = None) -> None:
+        name = _one_line(table.qualified_name)
+        self._say(f"-- {name}: column {_quoted(column)} {what}\n")
+        if kind is not None:
+            self.doubts[kind].append(f"{name}.{_one_line(column)}")
 
     def _replace(self, relation: Relation) -> None:
         """Let go of the rows of a table that was dropped, whose name ``relation`` has now."""
@@ -49,6 +108,14 @@ class TableWriter:
                 self._say(
                     f"DROP TABLE {table};\n" if self._create else f"DELETE FROM {table}; -- made anew\n"
                 )
+
+
+_ADDED = "was added: rows from before have NULL, what a DEFAULT gave them was not recorded"
+_AGAIN = "was dropped and added again, or names were exchanged: what rows from before have is not known"
+_RETYPED = (
+    "has another type: rows from before have their old text, or all NULL where it does not fit;"
+    " what a USING made of them was not recorded"
+)
 
 
 def _shape(relation: Relation) -> object:
@@ -79,27 +146,46 @@ def _type(column: Column) -> tuple[str, str]:
     return codec.pg_type, ""
 
 
-def _alter(before: Relation, now: Relation) -> list[str]:
-    statements = []
-    if (before.namespace, before.name) != (now.namespace, now.name):
-        statements += _move(before, now)
+def _alter(changes: Became, now: Relation) -> Iterator[str]:
     table = f"ALTER TABLE {quote_qualified(now.namespace, now.name)}"
-    old = {column.name: column for column in before.columns}
-    renamed = _renamed(before, now)
-    if renamed is not None:
-        was, name = renamed
-        statements.append(f"{table} RENAME COLUMN {quote_identifier(was)} TO {quote_identifier(name)};")
-        old[name] = old.pop(was)
-    new = {column.name: column for column in now.columns}
-    statements += [f"{table} DROP COLUMN {quote_identifier(name)};" for name in old if name not in new]
-    for name, column in new.items():
-        quoted, (kind, note) = quote_identifier(name), _type(column)
-        if name not in old:
-            statements.append(f"{table} ADD COLUMN {quoted} {kind};{note}")
-        elif _type(old[name]) != (kind, note):
-            using = f"USING {quoted}::pg_catalog.text::{kind}"
-            statements.append(f"{table} ALTER COLUMN {quoted} TYPE {kind} {using};{note}")
-    return statements
+    for column in changes.dropped:
+        yield f"{table} DROP COLUMN {quote_identifier(column.name)};"
+    yield from _rename(table, [(old.name, new.name) for old, new in changes.renamed])
+    for old, new in changes.kept:
+        if _type(old) != _type(new):
+            yield _retype(table, new)
+    for column in changes.added:
+        kind, note = _type(column)
+        yield f"{table} ADD COLUMN {quote_identifier(column.name)} {kind};{note}"
+
+
+def _rename(table: str, names: list[tuple[str, str]]) -> Iterator[str]:
+    steps = names
+    if {old for old, _ in names} & {new for _, new in names}:
+        # One's new name is another's old one.
+        between = [f"bwtui {at}" for at in range(len(names))]
+        steps = [(old, name) for (old, _), name in zip(names, between, strict=True)]
+        steps += [(name, new) for name, (_, new) in zip(between, names, strict=True)]
+    for old, new in steps:
+        yield f"{table} RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)};"
+
+
+def _retype(table: str, column: Column) -> str:
+    """Return what gives a column its new type: with its values if they fit, otherwise without them."""
+    name, (kind, note) = quote_identifier(column.name), _type(column)
+    warning = quote_literal(f"{table} {name}: old values do not fit the type {kind}, and are NULL").lstrip()
+    body = (
+        f"BEGIN\n"
+        f"  {table} ALTER COLUMN {name} TYPE {kind} USING {name}::pg_catalog.text::{kind};\n"
+        f"EXCEPTION WHEN OTHERS THEN\n"
+        f"  RAISE WARNING '%', {warning};\n"
+        f"  {table} DROP COLUMN {name}, ADD COLUMN {name} {kind};\n"
+        f"END"
+    )
+    tag = "bwtui"
+    while f"${tag}$" in body:
+        tag += "_"
+    return f"DO ${tag}$ {body} ${tag}$;{note}"
 
 
 def _move(before: Relation, now: Relation) -> list[str]:
@@ -114,15 +200,8 @@ def _move(before: Relation, now: Relation) -> list[str]:
     return statements
 
 
-def _renamed(before: Relation, now: Relation) -> tuple[str, str] | None:
-    """Return the old and new name of the one column that looks renamed: same place, same type."""
-    if len(before.columns) != len(now.columns):
-        return None
-    pairs = zip(before.columns, now.columns, strict=True)
-    differing = [(old, new) for old, new in pairs if old.name != new.name]
-    if len(differing) != 1 or differing[0][0].type_oid != differing[0][1].type_oid:
-        return None
-    return differing[0][0].name, differing[0][1].name
+def _quoted(name: str) -> str:
+    return _one_line(quote_identifier(name))
 
 
 def _one_line(text: str) -> str:

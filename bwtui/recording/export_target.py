@@ -42,7 +42,8 @@ def opened(path: Path | None, *, force: bool) -> Iterator[BinaryIO]:
 def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with temporary.open("xb") as file:
+        # Rows are nobody else's business, as in the recording itself.
+        with open(temporary, "xb", opener=_open_private) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -53,6 +54,10 @@ def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _publish(temporary: Path, path: Path) -> None:

@@ -79,6 +79,9 @@ class Info:
     errors: int = 0
     #: The errors and notices, each distinct one once, oldest first.
     told: list[Told] = field(default_factory=list)
+    #: How many segments are gone at the beginning, and the changes in them.
+    missing_segments: int = 0
+    missing_changes: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; LSNs as PostgreSQL writes them."""
@@ -92,7 +95,7 @@ class Info:
 
 def info(folder: Path) -> Info:
     """Return what is to be told of a recording. Raises UsageError, StateFailed or DamagedRecording."""
-    recording = open_recording(folder)
+    recording = open_recording(folder, may_lack_first=True)
     try:
         return _info(recording, folder)
     finally:
@@ -114,7 +117,7 @@ def _info(recording: Recording, folder: Path) -> Info:
         (folder / SEALED).is_dir(),
         sum(segment.file.size for segment in segments),
         len(segments),
-        recording.length,
+        recording.length - recording.first_position,
         sum(segment.foot["transactions"] for segment in segments),
         recording.first_lsn,
         last_lsn,
@@ -126,11 +129,12 @@ def _info(recording: Recording, folder: Path) -> Info:
     for entry in recording.schemas(recording.length):
         found.schemas[entry.subject] = found.schemas.get(entry.subject, 0) + 1
     _take_events(recording, found)
+    found.missing_segments = segments[0].number - 1
+    found.missing_changes = recording.first_position
     return found
 
 
 def _take_events(recording: Recording, found: Info) -> None:
-    position = 0
     for segment in recording.segments:
         if segment.index and segment.head["session"] not in found.sessions:
             found.sessions.append(segment.head["session"])
@@ -141,10 +145,11 @@ def _take_events(recording: Recording, found: Info) -> None:
             elif entry.kind == Kind.EVENT:
                 event = segment.json_at(entry)
                 if event["event"] == "pass":
-                    found.passes.append(_pass(event, entry.received, position + segment.starts[at]))
+                    found.passes.append(
+                        _pass(event, entry.received, segment.first_position + segment.starts[at])
+                    )
                 elif event["event"] == "gap":
                     found.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
-        position += segment.changes
 
 
 def _tell(found: Info, error: dict[str, Any], received: int) -> None:

@@ -28,9 +28,13 @@ _SOURCE_FIELDS = frozenset(Source.__dataclass_fields__) - {"more", "recording"}
 class Recording:
     """See `bwtui.recording.view.RecordingView`."""
 
-    def __init__(self, folder: Path) -> None:
-        """Open every segment's foot. Raises UsageError, DamagedRecording or StateFailed."""
+    def __init__(self, folder: Path, *, may_lack_first: bool = False) -> None:
+        """Open every segment's foot. Raises UsageError, DamagedRecording or StateFailed.
+
+        With ``may_lack_first`` the first segments may be gone: positions begin at ``first_position`` then.
+        """
         self.folder = folder
+        self._may_lack_first = may_lack_first
         self.name = folder.resolve().name
         self.segments: list[SegmentReader] = []
         try:
@@ -40,6 +44,7 @@ class Recording:
             self.close()
             raise
         self.source = _source(self._head)
+        self.first_position = self.segments[0].first_position
         last = self.segments[-1]
         self.length = last.stop_position
         feet = [segment.foot for segment in self.segments]
@@ -75,11 +80,15 @@ class Recording:
 
     def _check_order(self) -> None:
         """See that the segments follow each other: one that is missing or another's is found."""
-        position, previous = 0, ""
-        for at, segment in enumerate(self.segments):
-            is_last = at == len(self.segments) - 1
-            if segment.number != at + 1 or (segment.changes and segment.first_position != position):
-                raise damaged(Place(segment.name, 0), f"segment {at + 1} should stand here")
+        position, previous, first = 0, "", 1
+        if self._may_lack_first and self.segments[0].number > 1 and self.segments[0].index:
+            # Every segment stands alone, so whoever needs no room for old ones may take them away.
+            position, previous = self.segments[0].first_position, self.segments[0].head["previous"]
+            first = self.segments[0].number
+        for number, segment in enumerate(self.segments, first):
+            is_last = segment is self.segments[-1]
+            if segment.number != number or (segment.changes and segment.first_position != position):
+                raise damaged(Place(segment.name, 0), f"segment {number} should stand here")
             if not segment.is_finished and not is_last:
                 raise damaged(Place(segment.name, 0), "it was never finished, and others follow it")
             if segment.index and segment.head["previous"] != previous:
@@ -98,7 +107,7 @@ class Recording:
     def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
         """See `RecordingView.changes`."""
         stop = self.length if stop is None else min(stop, self.length)
-        start = max(start, 0)
+        start = max(start, self.first_position)
         if start >= stop:
             return
         for change in self._from_batch_of(start):
@@ -111,7 +120,7 @@ class Recording:
     def changes_before(self, stop: int) -> Iterator[Change]:
         """See `RecordingView.changes_before`."""
         stop = min(stop, self.length)
-        while stop > 0:
+        while stop > self.first_position:
             at = self._segment_at(stop - 1)
             segment = self.segments[at]
             start = segment.first_position + segment.starts[segment.batch_at(stop - 1)]
@@ -367,9 +376,9 @@ _COUNTERS = {
 }
 
 
-def open_recording(path: str | Path) -> Recording:
-    """Open a recording for reading; it may still be written. Raises UsageError or DamagedRecording."""
-    return Recording(Path(path))
+def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recording:
+    """Open a recording, which may still be written; see `Recording`."""
+    return Recording(Path(path), may_lack_first=may_lack_first)
 
 
 def _source(head: dict[str, Any]) -> Source:

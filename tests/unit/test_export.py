@@ -179,12 +179,45 @@ def test_sql_follows_a_table_that_changes() -> None:
     alters = [line for line in text.splitlines() if line.startswith("ALTER")]
     assert alters == [
         'ALTER TABLE "public"."orders" RENAME COLUMN "note" TO "remark";',
-        'ALTER TABLE "public"."orders" ALTER COLUMN "big" TYPE bytea USING "big"::pg_catalog.text::bytea;',
         'ALTER TABLE "public"."orders" ADD COLUMN "extra" text;',
         'ALTER TABLE "public"."orders" RENAME TO "orders 2";',
         *(f'ALTER TABLE "public"."orders 2" DROP COLUMN "{name}";' for name in ("remark", "big", "extra")),
     ]
     assert exported("sql", changes).decode().count("-- here the table") == 3
+
+
+def test_sql_gives_a_column_another_type_if_its_values_fit() -> None:
+    changes = [
+        change(relation("o", ("id", "$bwtui$")), "insert", ("1", "x")),
+        change(relation("o", ("id", ("$bwtui$", 23))), "update", ("1", "2")),
+    ]
+    text = exported("sql", changes, create=True).decode()
+    cast = '"$bwtui$"::pg_catalog.text::integer;'
+    assert f"TYPE integer USING {cast}\nEXCEPTION WHEN OTHERS THEN\n" in text
+    assert 'DROP COLUMN "$bwtui$", ADD COLUMN "$bwtui$" integer;\nEND $bwtui_$;' in text
+    assert '-- public.o: column "$bwtui$" has another type: rows from before have their old text' in text
+
+
+def test_sql_sets_what_the_table_may_not_have_yet() -> None:
+    before = relation("o", ("id", "a"), identity="f")
+    after = relation("o", ("id", "a", "b"), identity="f")
+    bare = relation("p", ("id",), (), identity="f", oid=9)
+    wider = relation("p", ("id", "b"), (), identity="f", oid=9)
+    changes = [
+        change(before, "insert", ("1", "x")),
+        change(after, "update", ("1", "y", "5"), ("1", "x", "5")),
+        change(bare, "insert", ("1",), None, ()),
+        change(wider, "delete", None, ("1", "5"), ()),
+        change(wider, "truncate", key=(), messages=()),
+        change(wider, "insert", ("1", "5"), None, ()),
+        change(wider, "delete", None, ("1", "5"), ()),
+    ]
+    text = exported("sql", changes).decode()
+    assert """SET "a" = 'y', "b" = '5' WHERE "id" = '1';""" in text
+    same = """("{0}" IS NOT NULL AND pg_catalog.concat("{0}") = '{1}')"""
+    one, five = same.format("id", 1), same.format("b", 5)
+    assert f"WHERE {one} ORDER BY {five} DESC LIMIT 1);" in text
+    assert f"WHERE {one} AND {five} LIMIT 1);" in text
 
 
 def test_sql_replaces_a_table_that_was_made_anew() -> None:
@@ -271,7 +304,7 @@ def test_a_full_disk_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
 @pytest.fixture
 def double(monkeypatch: pytest.MonkeyPatch) -> RecordingDouble:
     view = RecordingDouble(CHANGES)
-    monkeypatch.setattr(reader, "open_recording", lambda path: view)
+    monkeypatch.setattr(reader, "open_recording", lambda path, **_: view)
     return view
 
 
@@ -330,7 +363,7 @@ import sys
 from bwtui.recording import reader
 from tests.recording_double import RecordingDouble
 from tests.unit.test_export import CHANGES
-reader.open_recording = lambda path: RecordingDouble(CHANGES * 20000)
+reader.open_recording = lambda path, **_: RecordingDouble(CHANGES * 20000)
 from bwtui.cli.main import main
 main()
 """

@@ -12,6 +12,7 @@ from bwtui.errors import UsageError
 
 if TYPE_CHECKING:
     from bwtui.recording.export import Format
+    from bwtui.recording.selection import Selection
     from bwtui.recording.view import RecordingView
 
 _EPILOG = """\b
@@ -53,7 +54,7 @@ def export(
     from bwtui.recording.reader import open_recording
 
     check_options(form, output, with_repeats=with_repeats, create=create)
-    with contextlib.closing(open_recording(recording)) as view:
+    with contextlib.closing(open_recording(recording, may_lack_first=True)) as view:
         run_export(view, form, output, given, force=force, with_repeats=with_repeats, create=create)
 
 
@@ -84,10 +85,28 @@ def run_export(
     from bwtui.cli.recording.selection import selection
     from bwtui.recording.export import export as write
     from bwtui.recording.export import make_writer
+    from bwtui.recording.export_facts import facts
     from bwtui.recording.export_target import opened, target_path
 
     chosen = selection(view.last_time, given, with_repeats=with_repeats)
+    lacks = facts(view)
     path = None if output in (None, "-") else target_path(str(output), view.name, form)
     on_terminal = path is None and sys.stdout.isatty()
     with opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as told:
-        return write(view, chosen, make_writer(form, view, file, chosen, create=create), told)
+        writer = make_writer(form, view, file, chosen, create=create, lacks=lacks)
+        count = write(view, chosen, writer, told)
+    for note in [*lacks.notes, *writer.notes, *([] if count else [nothing(view, chosen, given)])]:
+        click.echo(f"note: {note}", err=True)
+    return count
+
+
+def nothing(view: "RecordingView", chosen: "Selection", given: dict[str, Any]) -> str:
+    """Return what is said of an export without a change."""
+    options = [f"--{name.replace('_', '-')}" for name, value in given.items() if value is not None]
+    if not view.length:
+        return "the recording holds no change"
+    if not options:
+        return "no change was written: all of them are repeats"
+    if given["table"] is not None and not any(map(chosen.takes_table, view.counts(view.length))):
+        return f"no table matches --table {given['table']}; tables are named schema.table"
+    return f"no change matches {' and '.join(options)}"

@@ -49,6 +49,8 @@ def _facts(found: "Info") -> list[tuple[str, str]]:
     source = found.source
     servers = [f"cluster {source.cluster}" if source.cluster else source.broker, source.registry]
     schemas = sum(found.schemas.values())
+    gone = plural(found.missing_segments, "segment")
+    missing = [("missing", f"the first {gone}, with {plural(found.missing_changes, 'change')}")]
     return [
         ("recording", f"{found.name}, {found.state}{', sealed' if found.sealed else ''}"),
         ("database", f"{source.database}, system {source.system_identifier}, slot {source.slot}"),
@@ -60,6 +62,7 @@ def _facts(found: "Info") -> list[tuple[str, str]]:
         ("schemas", f"{schemas} of {plural(len(found.schemas), 'subject')}"),
         ("sessions", str(len(found.sessions))),
         ("errors", str(found.errors)),
+        *(missing if found.missing_segments else ()),
         ("size", f"{size(found.bytes)} in {plural(found.segments, 'segment')}"),
     ]
 

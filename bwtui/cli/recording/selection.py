@@ -40,7 +40,7 @@ def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) ->
     from bwtui.recording.query_values import as_time
     from bwtui.recording.selection import Selection
 
-    return Selection(
+    chosen = Selection(
         None if given["where"] is None else parse_where(given["where"], end),
         _read("--table", re.compile, given["table"]),
         _read("--from-lsn", parse_lsn, given["from_lsn"]),
@@ -49,6 +49,13 @@ def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) ->
         _read("--to-time", lambda text: as_time(text, end), given["to_time"]),
         with_repeats,
     )
+    for what, first, last in (
+        ("lsn", chosen.from_lsn, chosen.to_lsn),
+        ("time", chosen.from_time, chosen.to_time),
+    ):
+        if first is not None and last is not None and first > last:
+            raise UsageError(f"--from-{what} is behind --to-{what}", "exchange the two")
+    return chosen
 
 
 def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | None:

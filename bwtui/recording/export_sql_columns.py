@@ -1,0 +1,85 @@
+"""How a table's columns became others: what stayed, what has a new name, what is gone, and what was added.
+
+PostgreSQL sends names and types in the columns' order, and no numbers by which a column could be known again.
+But a column keeps its place among the others whatever its name and type become, and a new one is the last. So
+the cheapest way from the old columns to the new ones is looked for, as between two texts.
+"""
+
+from dataclasses import dataclass, field
+
+from bwtui.pgoutput.messages import Column
+
+# A name that is kept counts for more than a place: of two columns of one type that exchange names, one
+# is taken for dropped and added again. A column in the middle was not in the publication's list before.
+_DROPPED, _ADDED, _INSERTED, _RENAMED, _RETYPED, _RESIZED, _NEVER = 1.0, 1.0, 1.5, 1.1, 1.0, 0.5, 1e9
+
+
+@dataclass(slots=True)
+class Became:
+    """What became of a table's columns."""
+
+    #: Old and new column of each that is still there.
+    kept: list[tuple[Column, Column]] = field(default_factory=list)
+    dropped: list[Column] = field(default_factory=list)
+    added: list[Column] = field(default_factory=list)
+
+    @property
+    def renamed(self) -> list[tuple[Column, Column]]:
+        """Those with a new name."""
+        return [(old, new) for old, new in self.kept if old.name != new.name]
+
+    @property
+    def again(self) -> set[str]:
+        """Names that were dropped and are there again."""
+        return {column.name for column in self.dropped} & {column.name for column in self.added}
+
+
+def became(old: tuple[Column, ...], new: tuple[Column, ...]) -> Became:
+    """Return what most likely happened to the columns ``old``, which are ``new`` now."""
+    same = 0
+    while same < min(len(old), len(new)) and not _cost(old[same], new[same]):
+        same += 1
+    found = Became([(old[at], new[at]) for at in range(same)])
+    _align(old[same:], new[same:], found)
+    return found
+
+
+def _align(old: tuple[Column, ...], new: tuple[Column, ...], found: Became) -> None:
+    costs = _costs(old, new)
+    # What was added at the end is cheaper than what was added elsewhere.
+    last = min(range(len(new) + 1), key=lambda at: (costs[-1][at] + (len(new) - at) * _ADDED, -at))
+    kept: list[tuple[Column, Column]] = []
+    dropped, inserted = [], []
+    i, j = len(old), last
+    while i or j:
+        here = costs[i][j]
+        if i and j and here == costs[i - 1][j - 1] + _cost(old[i - 1], new[j - 1]):
+            i, j = i - 1, j - 1
+            kept.append((old[i], new[j]))
+        elif i and here == costs[i - 1][j] + _DROPPED:
+            i -= 1
+            dropped.append(old[i])
+        else:
+            j -= 1
+            inserted.append(new[j])
+    found.kept += reversed(kept)
+    found.dropped += reversed(dropped)
+    found.added += [*reversed(inserted), *new[last:]]
+
+
+def _costs(old: tuple[Column, ...], new: tuple[Column, ...]) -> list[list[float]]:
+    """Return the cost from each beginning of ``old`` to each beginning of ``new``."""
+    rows = [[at * _INSERTED for at in range(len(new) + 1)]]
+    for i, one in enumerate(old, 1):
+        above, row = rows[-1], [i * _DROPPED]
+        for j, other in enumerate(new, 1):
+            row.append(min(above[j - 1] + _cost(one, other), above[j] + _DROPPED, row[-1] + _INSERTED))
+        rows.append(row)
+    return rows
+
+
+def _cost(old: Column, new: Column) -> float:
+    if old.type_oid != new.type_oid:
+        return _RETYPED if old.name == new.name else _NEVER
+    cost = 0.0 if old.typmod == new.typmod else _RESIZED
+    return cost if old.name == new.name else cost + _RENAMED
