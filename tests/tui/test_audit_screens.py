@@ -83,7 +83,7 @@ async def test_a_real_finding_says_which_fields_differ() -> None:
         await pilot.pause()
         assert isinstance(app.screen, SidesScreen)
         shown = text(app)
-        assert "change 1,164 of the recording, which is not open here" in shown
+        assert "position 1,163 of the recording, which is not open here" in shown
         assert "it is not known where Kafka is" in shown
         assert app.screen.query_one(FieldPairs).rows[0].cells[3].text.endswith("(sold out)")
         await pilot.press("escape", "escape")

@@ -184,7 +184,7 @@ async def _transaction(stage: RecordedStage, press: Press) -> None:
     assert [row.key for row in stage.grid.rows] == [str(p) for p in range(start, stop)]
     shown = text(stage.app)
     assert "transaction 745" in shown
-    assert f"positions {start + 1} to {stop}" in shown
+    assert f"positions {start} to {stop - 1}" in shown, "as queries count"
     await stage.press("escape")
     assert stage.app.current_mode == "overview"
 

@@ -27,6 +27,7 @@ class AsOfScreen(RelayScreen):
     """Follows the recording's position; Esc goes back."""
 
     mode: ClassVar[str] = "overview"
+    without = frozenset(("filter", "errors_only", "sort", "reverse"))
 
     def __init__(self, table: str) -> None:
         super().__init__()
@@ -186,7 +187,7 @@ def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[Column,
 def row_content(relation: Relation, row: TableRow) -> Content:
     """Return a row in full, and which change made it."""
     width = max((len(c.name) for c in relation.columns), default=0)
-    lines = [Content.assemble(("as left by change ", "$quiet"), f"{row.position + 1:,}\n")]
+    lines = [Content.assemble(("as left by the change at position ", "$quiet"), f"{row.position:,}\n")]
     for column, value in zip(relation.columns, row.fields, strict=False):
         known, text = value is not UNCHANGED, as_text(value)
         tone = "$foreground" if known and text is not None else "$secondary"

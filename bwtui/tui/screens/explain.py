@@ -4,6 +4,7 @@ import threading
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import work
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
@@ -40,6 +41,7 @@ class ExplainScreen(RelayScreen):
 
     mode: ClassVar[str] = "changes"
     own_list = True
+    without = frozenset(("filter", "errors_only", "sort", "reverse"))
 
     def __init__(self, key: Key) -> None:
         super().__init__()
@@ -108,7 +110,7 @@ class ExplainScreen(RelayScreen):
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
         """Read the selected step again, to show it in full."""
         if (step := self._step()) is not None:
-            self.run_worker(self._read(step), group="step", exclusive=True, exit_on_error=True)
+            self._read(step)
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Go into the fields."""
@@ -131,17 +133,19 @@ class ExplainScreen(RelayScreen):
         if self.is_attached:
             self._fill()
 
+    @work(group="step", exclusive=True)
     async def _read(self, step: Step) -> None:
         def read(view: RecordingView) -> tuple[Change, tuple[FieldChange, ...]]:
             change = next(view.changes(step.position, step.position + 1))
             return change, differences(change, row_before(view, step, change))
 
         try:
-            self._change, fields = await self._source.search(read)
+            change, fields = await self._source.search(read)
         except BwtuiError as error:
             self.notify(error.message, severity="error", markup=False)
             return
-        self.query_one(RecordedDetail).show_change(self._change, fields)
+        self._change = change
+        self.query_one(RecordedDetail).show_change(change, fields)
 
     def _fill(self) -> None:
         story, grid = self.story, self.main_grid()

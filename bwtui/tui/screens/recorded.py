@@ -41,6 +41,7 @@ class RecordedPair(RelayScreen):
     def paint(self, picture: Picture) -> None:
         """Show a picture."""
         self.main_grid().show(picture)
+        self._show_selected()
 
     def main_grid(self) -> RecordedChanges:
         """Return the list of changes."""
@@ -80,11 +81,19 @@ class RecordedPair(RelayScreen):
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
         """Show the selected change."""
-        self.query_one(RecordedDetail).show_change(self.main_grid().selected())
+        self._show_selected()
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Go into the selected change's fields."""
         self.query_one(RecordedDetail).focus()
+
+    def _show_selected(self) -> None:
+        """Show the selected change, or why there is none, which may change while nothing is selected."""
+        change, detail = self.main_grid().selected(), self.query_one(RecordedDetail)
+        if change is None:
+            detail.show_nothing(self.main_grid().why_none)
+        else:
+            detail.show_change(change)
 
 
 class RecordedChangesScreen(RecordedPair):
@@ -199,7 +208,12 @@ class TransactionScreen(RecordedPair):
         shown = list(tables.items())[:8]
         width = max(len(name) for name in ("committed", *(table for table, _ in shown)))
         when = f"{moment(change.commit_time)}  lsn {change.lsn_text}  pass {change.pass_number}"
-        where = f"{number:,}{more}, positions {bounds.start + 1:,} to {bounds.stop:,}"
+        place = (
+            f"position {bounds.start:,}"
+            if number == 1
+            else f"positions {bounds.start:,} to {bounds.stop - 1:,}"
+        )
+        where = f"{number:,}{more}, {place}"
         lines = [
             _fact("committed", when, width),
             _fact("changes", where, width),

@@ -99,7 +99,7 @@ def sent_lines(
     if change is None:
         what = "no message of the recording has these bytes"
         if finding.position is not None:
-            what = f"change {finding.position + 1:,} of the recording, which is not open here"
+            what = f"position {finding.position:,} of the recording, which is not open here"
         return [Text(what, colours["warning"]), Text("the report knows: " + _known(finding), quiet)]
     sign, _ = OPERATIONS.get(change.operation, (" ", ""))
     head = Text.assemble(

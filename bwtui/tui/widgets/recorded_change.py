@@ -28,15 +28,16 @@ class RecordedDetail(Detail):
     def __init__(self) -> None:
         super().__init__(id="change", title="Change")
 
-    def show_change(self, change: Change | None, fields: tuple[FieldChange, ...] | None = None) -> None:
+    def show_nothing(self, reason: str) -> None:
+        """Say why there is no change to show."""
+        self.border_title = "Change"
+        self.show(reason, Text(reason))
+
+    def show_change(self, change: Change, fields: tuple[FieldChange, ...] | None = None) -> None:
         """Show a change; ``fields`` when more is known of the row before than the change says."""
-        if change is None:
-            self.border_title = "Change"
-            self.show(None, Text("nothing has happened yet; → goes to the first change"))
-            return
         colours = self.app.theme_variables
         shown = differences(change) if fields is None else fields
-        self.border_title = f"Change {change.position + 1:,}"
+        self.border_title = f"Change at position {change.position:,}"
         self.show((change.position, shown), change_content(change, shown, colours))
 
 

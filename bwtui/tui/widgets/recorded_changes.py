@@ -118,6 +118,15 @@ class RecordedChanges(Grid):
         fields = [f"{f.name}: {_plain(f.before)} → {_plain(f.after)}" for f in differences(change)]
         return "\n".join([head, *fields])
 
+    @property
+    def why_none(self) -> str:
+        """Why no change is selected, for the detail."""
+        if self.window is None or not self.rows:
+            return self._reason_for_nothing()
+        if self._matches() is not None:
+            return "none of them has happened yet; ↓ goes to the first one"
+        return "nothing has happened yet; → goes to the first change"
+
     # Moving: the list asks the recording, and follows it.
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
@@ -181,6 +190,10 @@ class RecordedChanges(Grid):
     def _range(self) -> Bounds:
         return self._bounds or Bounds(0, self._head.length if self._head else 0)
 
+    @property
+    def _is_searching(self) -> bool:
+        return self._search is not None and not self._search.is_set()
+
     def _matches(self) -> Matches | None:
         tests: list[Matches] = []
         if self.table is not None:
@@ -199,10 +212,11 @@ class RecordedChanges(Grid):
             self._search.set()
         self.window, self._given_up = None, False
         self._load()
+        self._explain()
 
     def _load(self) -> None:
         head, shown = self._head, self.window
-        if head is None or self._given_up or (self._search is not None and not self._search.is_set()):
+        if head is None or self._given_up or self._is_searching:
             return
         position = self._clamped(head.position)
         if shown is not None and (position == self._read_for or shown.covers(position, 2 * self._page)):
@@ -216,7 +230,8 @@ class RecordedChanges(Grid):
         bounds, matches = self._range, self._matches()
 
         def progress(done: int, total: int) -> None:
-            self._read = (done, total)
+            if search is self._search:
+                self._read = (done, total)
 
         try:
             found = await self._app.source.search(
@@ -252,11 +267,16 @@ class RecordedChanges(Grid):
             cells = [Cell("") for _ in self.columns]
             cells[1], cells[2] = Cell("", "muted"), Cell("beginning", "muted")
             rows.insert(0, Row(BEGINNING, tuple(cells)))
-        self.empty_text = self._reason_for_nothing()
         line = self._cursor - self.scroll_offset.y
         self.set_rows(rows)
         self.virtual_size = self.virtual_size.with_height(len(rows) + 1)
         self._place(line)
+
+    def _say_why_empty(self) -> None:
+        text = self._reason_for_nothing()
+        if text != self.empty_text:
+            self.empty_text = text
+            self.refresh()
 
     def _place(self, line: int | None = None) -> None:
         """Put the cursor on the last change that has happened, with some of what surrounds it."""
@@ -284,6 +304,8 @@ class RecordedChanges(Grid):
             return self._failure.message
         if self._given_up:
             return "the search was stopped; / or e searches again"
+        if self.window is None or self._is_searching:
+            return "searching…" if self._matches() is not None else "reading…"
         if self._query is not None:
             return "no change matches the query; Esc shows all"
         if self.errors_only:
@@ -296,11 +318,15 @@ class RecordedChanges(Grid):
             "errors only" if self.errors_only else "",
         ]
         done, total = self._read
-        if self._search is not None and done and self._matches() is not None:
+        if self._is_searching and done and self._matches() is not None:
+            if self.window is None:
+                # It takes longer than a moment: rows of what was asked for before would be misleading.
+                self.set_rows([])
             parts.append(f"searching, {figures.percent(done / max(total, 1))} read · Esc stops")
         elif self._given_up and self._failure is None:
             parts.append("search stopped")
         self.set_remark(" · ".join(p for p in parts if p))
+        self._say_why_empty()
 
 
 def _plain(value: str | None) -> str:

@@ -179,7 +179,11 @@ def place_text(head: Playhead, width: int) -> Content:
             (f"{speed_text(head.speed):<4}", "bold"),
             (moment(head.time), "bold"),
         ),
-        Content.assemble((f"{head.position:,}".rjust(len(total)), "bold"), (f" of {total}", "$quiet")),
+        Content.assemble(
+            ("change ", "$quiet"),
+            (f"{head.position:,}".rjust(len(total)), "bold"),
+            (f" of {total}", "$quiet"),
+        ),
     ]
     if head.skipping:
         shown = figures.duration(head.skipping / MICROS)
