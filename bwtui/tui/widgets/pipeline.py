@@ -104,7 +104,10 @@ class Pipeline(Vertical):
         position = _background(status, width) if boxed else _position(status, width)
         self.query_one("#ends", Line).put(_ends(picture, status, width))
         self.query_one("#source", EndBox).put(_source(picture, status))
-        self.query_one("#sink", EndBox).put(_sink(status))
+        only_recorded = _only_recorded(picture, status)
+        sink = self.query_one("#sink", EndBox)
+        sink.border_title = "Recording" if only_recorded else "Kafka"
+        sink.put(_sink(status, only_recorded))
         self.query_one("#position", Line).put(_snapshot(status, width) or position)
         self.query_one("#recording", RecordingLine).show(status.recording)
         self._show_vitals(picture, status)
@@ -173,8 +176,11 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
         _named("kept", figures.size(status.retained_wal_bytes)),
         _named("safe", _safe_bytes(status)),
         Content(_time_left(picture)),
-        Content.assemble(("▶ Kafka ", "bold"), status.broker),
     ]
+    if _only_recorded(picture, status):
+        parts.insert(1, Content.styled("▶ recorded only", "bold"))
+    else:
+        parts.append(Content.assemble(("▶ Kafka ", "bold"), status.broker))
     return _joined(parts, width)
 
 
@@ -238,12 +244,18 @@ def _source(picture: Picture, status: Status) -> Content:
     return Content("\n").join(lines)
 
 
-def _sink(status: Status) -> Content:
+def _only_recorded(picture: Picture, status: Status) -> bool:
+    """Tell whether nothing is sent anywhere."""
+    is_recording = picture.playhead is not None or status.recording is not None
+    return is_recording and not status.broker
+
+
+def _sink(status: Status, only_recorded: bool) -> Content:
     lag, width = judgement.of_lag(status), 28
     tone = _TONES[lag.tone]
     lines = [
-        Content.styled(status.broker[:width], "bold"),
-        Content.styled(status.registry[:width], "$quiet"),
+        Content.styled("recorded only" if only_recorded else status.broker[:width], "bold"),
+        Content.styled("nothing is sent to Kafka" if only_recorded else status.registry[:width], "$quiet"),
         _pair("confirmed LSN", format_lsn(status.confirmed_lsn), width),
         _pair("lag", figures.size(status.wal_lag_bytes), width, tone),
         _pair("lag in time", figures.duration(status.wal_lag_seconds), width, tone),
