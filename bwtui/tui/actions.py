@@ -325,12 +325,6 @@ _KEY_NAMES = {
 }
 
 
-#: Actions that a recording's footer has room for only in wide terminals.
-SPARE = frozenset(("errors_only", "maximise", "sort", "copy", "verify", "replay"))
-#: On the audit's own screens these instead.
-AUDIT_SPARE = (SPARE - {"verify"}) | {"play", "seek", "transaction", "explain", "as_of"}
-
-
 def show_key(key: str) -> str:
     """Return a key as people write it."""
     if key.startswith("ctrl+"):

@@ -1,7 +1,6 @@
 """What every screen has: header, filter line, footer, and the actions on the selected row."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from textual.app import ComposeResult
@@ -9,9 +8,10 @@ from textual.binding import ActiveBinding, BindingType
 from textual.containers import Container
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Footer
+from textual.widgets import Footer, Input
 
-from bwtui.tui.actions import AUDIT_SPARE, SPARE, bindings, is_elsewhere
+from bwtui.tui import footer
+from bwtui.tui.actions import bindings, is_elsewhere
 from bwtui.tui.filtering import Filter
 from bwtui.tui.screens.transport import TransportActions
 from bwtui.tui.state import Picture
@@ -39,6 +39,8 @@ class RelayScreen(TransportActions, Screen[None]):
     wants_changes: ClassVar[bool] = False
     #: It shows what an audit found.
     audits: ClassVar[bool] = False
+    #: Actions of lists that mean nothing here.
+    without: ClassVar[frozenset[str]] = frozenset()
     #: The widgets are there, so that a picture can be painted.
     ready: bool = False
 
@@ -187,15 +189,17 @@ class RelayScreen(TransportActions, Screen[None]):
     def active_bindings(self) -> dict[str, ActiveBinding]:
         """The bindings that hold here; a recording's footer leaves some to help where room is short."""
         found = super().active_bindings
-        spare, room = (AUDIT_SPARE, 156) if self.audits else (SPARE, 140)
-        if self.relay.model.recorded and self.app.size.width < room:
-            for key, active in found.items():
-                if active.binding.action in spare:
-                    found[key] = active._replace(binding=replace(active.binding, show=False))
-        return found
+        if isinstance(self.focused, Input):
+            bar = next(a for a in self.focused.ancestors if isinstance(a, FilterBar | SeekBar))
+            return footer.typing(found, *bar.words)
+        if not self.relay.model.recorded:
+            return found
+        return footer.fitted(found, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave out what makes sense only live, or only in a recording."""
+        if action in self.without:
+            return False
         return not is_elsewhere(action, parameters, self.relay.model.kind, audits=self.audits)
 
     # Actions: lists.

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import work
 from textual.containers import Container
 from textual.widget import Widget
 
@@ -32,6 +33,8 @@ class ReportScreen(RelayScreen):
     mode: ClassVar[str] = "audit"
     audits: ClassVar[bool] = True
     own_list = True
+    #: Every finding is an error, or is said to be none by its class.
+    without = frozenset(("errors_only",))
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,8 +144,9 @@ class ReportScreen(RelayScreen):
         identity = (id(self._shown), finding.number, change is not None, self.app.theme)
         detail.show(identity, finding_content(finding, change, self.app.theme_variables))
         if change is None and finding.position is not None and self._source is not None:
-            self.run_worker(self._read(finding), group="finding", exclusive=True, exit_on_error=True)
+            self._read(finding)
 
+    @work(group="finding", exclusive=True)
     async def _read(self, finding: Finding) -> None:
         source, position = self._source, finding.position
         if source is None or position is None:

@@ -118,6 +118,10 @@ class TransportActions:
         change = self.selected_change()
         if change is None:
             self._say("No change is selected")
+        elif change.operation == "truncate":
+            self._say(
+                "TRUNCATE empties whole tables: it is about no single row, so there is no key to explain"
+            )
         elif (key := key_of(change)) is None:
             self._say(f"{change.table} has no key, so its rows can't be told apart")
         else:

@@ -1,6 +1,7 @@
 """The line where a filter is typed."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
@@ -12,6 +13,9 @@ from bwtui.tui.filtering import Filter
 
 class FilterBar(Horizontal):
     """Hidden until ``/``; filters while typing, says when the text is no regex, Enter keeps it."""
+
+    #: What Enter and Esc do, for the footer.
+    words: ClassVar[tuple[str, str]] = ("Keep", "Clear")
 
     @dataclass
     class Changed(Message):

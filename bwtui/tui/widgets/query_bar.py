@@ -1,6 +1,7 @@
 """The line where a query over a recording's changes is typed."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rich.cells import cell_len
 from textual import events
@@ -17,6 +18,8 @@ EXAMPLE = "table = orders and op = update and after.status = 'paid'"
 
 class QueryBar(FilterBar):
     """Points at what it does not understand while one types; Enter searches, for that may take a while."""
+
+    words: ClassVar[tuple[str, str]] = ("Search", "Clear")
 
     @dataclass
     class Asked(Message):

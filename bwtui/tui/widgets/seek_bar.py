@@ -1,9 +1,10 @@
 """The line where a place in the recording is typed."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, Vertical
 from textual.message import Message
 from textual.widgets import Input, Label
 
@@ -11,8 +12,14 @@ from bwtui.errors import BwtuiError
 from bwtui.recording.target import FORMS
 
 
-class SeekBar(Horizontal):
-    """Hidden until ``:``; stays open, and says why, when the text is no place in the recording."""
+class SeekBar(Vertical):
+    """Hidden until ``:``; stays open, and says why, when the text is no place in the recording.
+
+    Below the line stands what may be typed, or the complaint, in as many lines as that needs.
+    """
+
+    #: What Enter and Esc do, for the footer.
+    words: ClassVar[tuple[str, str]] = ("Go", "Close")
 
     @dataclass
     class Submitted(Message):
@@ -25,9 +32,10 @@ class SeekBar(Horizontal):
 
     def compose(self) -> ComposeResult:
         """Make the input and the room for a complaint."""
-        yield Label(":", id="colon")
-        yield Input(placeholder=FORMS, compact=True, select_on_focus=True)
-        yield Label("", id="complaint", markup=False)
+        with Horizontal():
+            yield Label(":", id="colon")
+            yield Input(placeholder="where to?", compact=True, select_on_focus=True)
+        yield Label(FORMS, id="forms", markup=False)
 
     def on_mount(self) -> None:
         """Start hidden."""
@@ -65,4 +73,6 @@ class SeekBar(Horizontal):
             self.close()
 
     def _complain(self, text: str) -> None:
-        self.query_one("#complaint", Label).update(text)
+        below = self.query_one("#forms", Label)
+        below.set_class(bool(text), "-complaint")
+        below.update(text or FORMS)

@@ -1,0 +1,59 @@
+"""What a recording's footer says: the keys for which there is room, and while one types those of the line."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.cells import cell_len
+from textual.binding import ActiveBinding
+
+#: Actions that are left to help where room is short, the first one first.
+SPARE = ("copy", "sort", "maximise", "errors_only", "replay", "verify")
+#: On the audit's own screens these instead.
+AUDIT_SPARE = ("copy", "sort", "maximise", "as_of", "explain", "transaction", "seek", "play", "replay")
+
+Found = dict[str, ActiveBinding]
+
+
+def fitted(found: Found, spare: Sequence[str], width: int) -> Found:
+    """Return the bindings; the footer does not show those of ``spare`` for which there is no room."""
+    hidden: set[str] = set()
+    needed = _width(found)
+    for action in spare:
+        if needed <= width:
+            break
+        hidden.add(action)
+        needed -= sum(_room(one) for one in found.values() if _is_of(one, (action,)))
+    return {
+        key: one._replace(binding=replace(one.binding, show=False)) if _is_of(one, hidden) else one
+        for key, one in found.items()
+    }
+
+
+def typing(found: Found, enter: str, escape: str) -> Found:
+    """Return the bindings; the footer shows only what Enter and Esc do to the line that is being typed."""
+    words = {"enter": ("Enter", enter), "escape": ("Esc", escape)}
+    said: Found = {}
+    for key, one in found.items():
+        shown, label = words.get(key, ("", ""))
+        binding = replace(
+            one.binding,
+            show=bool(label),
+            key_display=shown or one.binding.key_display,
+            description=label or one.binding.description,
+        )
+        said[key] = one._replace(binding=binding)
+    # Enter first, as everywhere.
+    return {key: said[key] for key in sorted(said, key=lambda key: key != "enter")}
+
+
+def _is_of(one: ActiveBinding, actions: Sequence[str] | set[str]) -> bool:
+    return one.binding.show and one.binding.action in actions
+
+
+def _room(one: ActiveBinding) -> int:
+    """How many cells a key takes: itself, its word, and a gap behind each."""
+    return cell_len(one.binding.key_display or one.binding.key) + cell_len(one.binding.description) + 2
+
+
+def _width(found: Found) -> int:
+    return sum(_room(one) for one in found.values() if one.binding.show)
