@@ -99,15 +99,16 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:
     """Relay in this process; raises the error on which the relay ends."""
+    from bwtui.cli.told import line_listener
     from bwtui.relay.lock import RelayLock
     from bwtui.relay.log import log_to_file
     from bwtui.relay.process import run
 
     name = settings.relay_name
     lock = RelayLock.acquire(name)
-    # stderr is for one plain line of ours; what libraries have to say goes to the log.
+    # stderr is for plain lines of ours; what libraries have to say goes to the log.
     log_to_file(name)
-    ended = run(settings, lock, _json_listener() if as_json else _line_listener())
+    ended = run(settings, lock, _json_listener() if as_json else line_listener())
     error = ended.error()
     if error is not None:
         raise error
@@ -121,26 +122,6 @@ def _json_listener() -> "Listener":
         sys.stdout.flush()
 
     return Listener(emit, 1.0, emit)
-
-
-def _line_listener() -> "Listener":
-    from bwtui.relay.process import Listener
-
-    last: list[str] = []
-    told = 0
-
-    def emit(status: "Status") -> None:
-        nonlocal told
-        dropped = sum(table.dead_letters for table in status.tables.values())
-        if dropped > told:
-            told = dropped
-            click.echo(f"bwtui: {status.name}: {dropped} rows dropped, see 'bwtui status'", err=True)
-        if [status.state] != last:
-            last[:] = [status.state]
-            detail = f" ({status.detail})" if status.detail else ""
-            click.echo(f"bwtui: {status.name}: {status.state}{detail}", err=True)
-
-    return Listener(emit, 0.2, emit)
 
 
 def _run_detached(settings: RelaySettings, as_json: bool) -> None:

@@ -7,7 +7,7 @@ import click
 
 from bwtui.cli import relay_options
 from bwtui.cli.connect import run_headless
-from bwtui.errors import UsageError
+from bwtui.errors import Interrupted, UsageError
 
 _EPILOG = """\b
 Examples:
@@ -41,7 +41,11 @@ def record(output: str | None, as_json: bool, **given: Any) -> None:
             "record has nowhere else to write to, so it stops when the disk refuses",
             "give --on-record-error stop, or unset it where it is set",
         )
-    run_headless(dataclasses.replace(settings, record_only=True), as_json)
+    try:
+        run_headless(dataclasses.replace(settings, record_only=True), as_json)
+    except Interrupted as ended:
+        # Ctrl-C is how a recording is meant to end, so that it stopped is all there is to say.
+        raise click.exceptions.Exit(ended.exit_code) from ended
 
 
 relay_options.without(

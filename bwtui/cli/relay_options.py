@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from bwtui import config
+from bwtui.errors import UsageError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
@@ -146,9 +147,17 @@ def without(command: click.Command, *names: str) -> None:
 
 def load(given: dict[str, Any]) -> config.Config:
     """Return the merged settings, with what click parsed on top. Raises UsageError."""
+    if given.get("record") == "":
+        raise UsageError("--record names no folder", "name the folder of the recording: --record DIR")
     if given.get("record"):
         # The relay may be a process of its own, in another folder.
         given = {**given, "record": str(Path(given["record"]).absolute())}
     values = {key.replace("_", "-"): value for key, value in given.items()}
     profile = values.pop("profile", None)
-    return config.load(values, profile)
+    try:
+        return config.load(values, profile)
+    except UsageError as error:
+        context = click.get_current_context(silent=True)
+        if context is not None and error.message.startswith("--"):
+            error.hint = f"'{context.command_path} --help' says what each setting takes"
+        raise

@@ -1,0 +1,66 @@
+"""What a headless relay without --json tells on stderr."""
+
+import pytest
+
+from bwtui.cli.told import Lines
+from bwtui.relay.status import ErrorEntry, RecordingStatus, Status, TableStatus
+
+LATE = ErrorEntry(1.0, "notice", "public.late", "table public.late is not in the publication", "add it")
+
+
+def status(*errors: ErrorEntry, state: str = "streaming", dropped: int = 0, recording: str = "") -> Status:
+    tables = {"public.t": TableStatus(dead_letters=dropped)}
+    found = RecordingStatus("/r", recording) if recording else None
+    return Status(state, "shop", "shop", tables=tables, errors=errors, recording=found)  # type: ignore[arg-type]
+
+
+def row(value: int) -> ErrorEntry:
+    return ErrorEntry(1.0, "row", "public.t", f"value {value} is too large", "mend it")
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    out, err = capsys.readouterr()
+    assert out == ""
+    return [line.removeprefix("bwtui: shop: ") for line in err.splitlines()]
+
+
+def test_each_error_and_notice_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    full = ErrorEntry(2.0, "recording", None, "the recording in /r can't be written:\nno space", "free it")
+    lines.emit(status(LATE))
+    lines.emit(status(LATE, full))
+    lines.emit(status(LATE, full))
+    assert told(capsys) == [
+        "streaming",
+        "notice: table public.late is not in the publication (add it)",
+        "error: the recording in /r can't be written: no space (free it)",
+    ]
+
+
+def test_rows_are_told_of_once_and_counted_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    lines.emit(status(row(1), dropped=1))
+    lines.emit(status(row(1), row(2), dropped=2))
+    assert told(capsys) == [
+        "streaming",
+        "error: table public.t: value 1 is too large (mend it); more such rows are only counted",
+    ]
+    lines.emit_last(status(row(1), row(2), row(3), state="stopped", dropped=1_234))
+    assert told(capsys) == [
+        "stopped",
+        "1,234 rows were dropped, see 'bwtui status shop' and dead-letters.jsonl",
+    ]
+
+
+def test_a_recording_that_was_given_up_is_told_of_again_at_the_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = Lines()
+    lines.emit(status(recording="stopped"))
+    lines.emit_last(status(state="stopped"))
+    assert told(capsys)[-1] == "the recording in /r was given up, and lacks what came after"
+
+
+def test_the_error_that_ends_the_relay_is_left_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    Lines().emit_last(status(ErrorEntry(1.0, "fatal", None, "slot is lost"), state="failed"))
+    assert told(capsys) == ["failed"]
