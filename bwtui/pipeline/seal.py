@@ -22,7 +22,7 @@ import pyarrow as pa
 from bwtui.errors import DamagedRecording, RefusedError, StateFailed
 from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.seal_files import SCHEMAS, sync, sync_folders, write_table
-from bwtui.pipeline.seal_plan import TASK_BYTES, Plan, make_plan
+from bwtui.pipeline.seal_plan import TASK_BYTES, Plan, finished_segments, make_plan
 from bwtui.pipeline.seal_task import Part, Task, read_part, run
 from bwtui.recording.folder import existing_segments, sync_folder
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
@@ -69,7 +69,8 @@ def seal(
     Raises UsageError, RefusedError, DamagedRecording, StateFailed, and what `spark_session` raises.
     """
     folder = Path(folder).resolve()
-    existing_segments(folder)
+    # Refused before anything is made for the work.
+    finished_segments(folder, existing_segments(folder), Plan())
     begin = time.monotonic()
     with _lock(folder), _plain_os_errors(folder):
         work = folder / SEALING

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bwtui.errors import BwtuiError, RefusedError
+from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.pipeline.seal_task import Part, Task, read_part
 from bwtui.recording.deliveries import DeliveryBook
 from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written
@@ -41,13 +41,13 @@ class Plan:
 def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES) -> Plan:
     """Look what there is to do, and remove what a killed run has left half done.
 
-    Raises UsageError, RefusedError when the last segment was never finished, DamagedRecording or StateFailed.
+    Raises UsageError, StateFailed, or DamagedRecording, also when the last segment was never finished.
     """
     found = existing_segments(folder)
     plan = Plan()
     readers: list[SegmentReader] = []
     try:
-        readers += map(SegmentReader, _finished(folder, found, plan))
+        readers += map(SegmentReader, finished_segments(folder, found, plan))
         if is_being_written(folder):
             settled = _settled(readers)
             plan.left += len(readers) - settled
@@ -69,13 +69,13 @@ def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES
     return plan
 
 
-def _finished(folder: Path, found: list[SegmentPath], plan: Plan) -> list[SegmentPath]:
+def finished_segments(folder: Path, found: list[SegmentPath], plan: Plan) -> list[SegmentPath]:
     if found[-1].is_finished:
         return found
     if not is_being_written(folder):
-        raise RefusedError(
+        raise DamagedRecording(
             f"the recording {folder} was not finished: {found[-1].path.name} has no end",
-            "run 'bwtui recording recover' first",
+            f"run 'bwtui recording recover {folder}' first",
         )
     plan.left = 1
     return [one for one in found if one.is_finished]

@@ -122,9 +122,14 @@ def test_one_at_a_time_and_only_what_is_finished(tmp_path: Path) -> None:
         local(folder)
     last = existing_segments(folder)[-1]
     last.path.rename(folder / f"{last.number:08d}.partial")
-    with pytest.raises(RefusedError) as refused:
+    before = sorted(path.name for path in folder.iterdir() if path.name != "seal.lock")
+    (folder / "seal.lock").unlink()
+    with pytest.raises(DamagedRecording, match="has no end") as refused:
         local(folder)
-    assert refused.value.hint == "run 'bwtui recording recover' first"
+    assert refused.value.hint == f"run 'bwtui recording recover {folder.resolve()}' first"
+    assert sorted(path.name for path in folder.iterdir()) == before, (
+        "nothing is left of a run that was refused"
+    )
 
 
 def test_a_recording_that_is_being_written(tmp_path: Path) -> None:
