@@ -56,7 +56,7 @@ storm: .venv/installed-dev ## Alter tables 200 times among 20,000 row changes, w
 
 sample: .venv/installed ## Record recordings/shop anew: a small shop, half a minute of it.
 	rm -rf recordings/shop
-	$(BIN)/bwtui demo --headless --seconds 30 --rate 15 --scale 0.08 --record recordings/shop $(ARGS)
+	$(BIN)/bwtui demo --headless --seconds 30 --rate 15 --scale 0.08 --no-audit --record recordings/shop $(ARGS)
 
 audit-proof: .venv/installed-dev ## Plant 1,000 cases and write the confusion matrix into docs/audit.md.
 	@$(BIN)/python -m tests.audit.proof --cases $${BWTUI_AUDIT_CASES:-1000} --write $(ARGS)

@@ -26,15 +26,22 @@ from bwtui.tui.state import Session  # noqa: E402
 
 WIDE, MEDIUM, SMALL = (160, 40), (130, 38), (80, 24)
 QUERY = "table = orders and op = update"
+#: A transaction that touches many tables, and a key that was changed often.
+ORDER, PRODUCT = "table = orders and op = insert", "table = products and op = update"
 #: File name → terminal, where to stand, keys to press (a text in braces is typed), theme.
 SCENES: dict[str, tuple[tuple[int, int], str, tuple[str, ...], str]] = {
     "open-overview": (WIDE, "70%", ("greater_than_sign", "space"), "bwtui-dark"),
     "open-changes": (MEDIUM, "80%", ("2", "slash", f"{{{QUERY}}}", "enter"), "bwtui-dark"),
-    "open-transaction": (MEDIUM, "60%", ("2", "T"), "bwtui-dark"),
+    "open-transaction": (
+        MEDIUM,
+        "60%",
+        ("2", "slash", f"{{{ORDER}}}", "enter", "T", "up", "up"),
+        "bwtui-dark",
+    ),
     "open-key": (
         MEDIUM,
         "90%",
-        ("2", "slash", f"{{{QUERY}}}", "enter", "up", "x", "down", "down"),
+        ("2", "slash", f"{{{PRODUCT}}}", "enter", "x", "down", "down"),
         "bwtui-dark",
     ),
     "open-rows": (MEDIUM, "50%", ("down", "down", "down", "a", "down"), "bwtui-dark"),
