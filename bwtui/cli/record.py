@@ -53,3 +53,5 @@ relay_options.without(
     *("broker", "schema_registry", "kafka_config", "topic_config", "record"),
     *("dead_letter_topic", "truncate_topic"),
 )
+# Only so that what the option would do is refused with a sentence.
+relay_options.hide(record, "on_record_error")

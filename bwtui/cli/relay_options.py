@@ -140,6 +140,13 @@ postgres_options: Decorator[Any] = _all((_POSTGRES, _PROFILE))
 profile_option: Decorator[Any] = _PROFILE
 
 
+def hide(command: click.Command, name: str) -> None:
+    """Leave an option out of the help of ``command``, which refuses what it could say."""
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and parameter.name == name:
+            parameter.hidden = True
+
+
 def without(command: click.Command, *names: str) -> None:
     """Take options away from a command that has all of a relay's."""
     command.params = [parameter for parameter in command.params if parameter.name not in names]

@@ -335,6 +335,7 @@ def test_the_command_writes_lines(double: RecordingDouble) -> None:
         ),
         (("--format", "sql", "--with-repeats"), "SQL with repeats would change rows twice"),
         (("--format", "jsonl", "--create"), "--create is for SQL"),
+        (("--format", "jsonl", "-o", ""), "-o names no file"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_a_hint(

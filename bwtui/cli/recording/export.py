@@ -60,6 +60,8 @@ def export(
 
 def check_options(form: "Format", output: str | None, *, with_repeats: bool, create: bool) -> None:
     """Raise UsageError where options don't go together."""
+    if output == "":
+        raise UsageError("-o names no file", "name it, or leave -o out to write to stdout")
     if form == "parquet" and output is None:
         raise UsageError("Parquet is written to a file", "name it: -o changes.parquet")
     if form == "sql" and with_repeats:

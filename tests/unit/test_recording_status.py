@@ -1,0 +1,29 @@
+"""An idle recording does not grow by what is always the same."""
+
+import dataclasses
+
+import pytest
+
+from bwtui.relay import recording_json
+from bwtui.relay.recording_json import StatusTeller
+from bwtui.relay.status import Status
+
+
+def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(recording_json.time, "monotonic", lambda: now)
+    status = Status("streaming", "shop", "shop")
+    teller = StatusTeller()
+    assert teller.due() is None
+    teller.source = lambda: dataclasses.replace(status, time=now, cpu_seconds=now)
+    written = []
+    for second in range(121):
+        now = 1000.0 + second
+        if second == 30:
+            status = dataclasses.replace(status, confirmed_lsn=5)
+        if teller.due() is not None:
+            written.append(second)
+    assert written == [0, 30, 90]
+    teller.forget()
+    now += 1
+    assert teller.due() is not None
