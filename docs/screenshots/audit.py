@@ -58,13 +58,20 @@ async def pictures(folder: Path, broker: str, registry: str) -> dict[str, str]:
         await _watch(pilot, lambda: not isinstance(app.screen, JobScreen))
         await pilot.resize_terminal(*SIZES["audit-report"])
         await _watch(pilot, lambda: False, 1.0)
-        place = next(n for n, one in enumerate(desk.report.findings) if one.fields) if desk.report else 0
+        place = _telling(desk)
         await pilot.press("enter", *["down"] * place)
         await shoot("audit-report")
         await pilot.press("enter")
         await _watch(pilot, lambda: False, 3.0)
         await shoot("audit-sides")
     return found
+
+
+def _telling(desk: RecordingDesk) -> int:
+    """Return which finding has most to show: one with a value on both sides, or any with fields."""
+    found = list(enumerate(desk.report.findings)) if desk.report is not None else []
+    both = [n for n, one in found if any(field.get("sent") and field.get("kafka") for field in one.fields)]
+    return next(iter(both + [n for n, one in found if one.fields]), 0)
 
 
 def _share(desk: RecordingDesk) -> float:
