@@ -1,4 +1,4 @@
-"""Fixtures: one sandbox for the whole test run (one for each of its processes), and a fresh database for each test that asks for one.
+"""Fixtures: a sandbox for each process of the test run, and a fresh database for each test that asks for one.
 
 ``BWTUI_TEST_POSTGRES=14`` runs the tests on that major version of PostgreSQL. Tests of what it lacks are
 marked ``since(major, reason)``: they are deselected, and the report names each of them with its reason.
