@@ -184,8 +184,9 @@ def _append(
     model = draw.choice(living)
     key = model.key or b""
     faults.append(Fault("phantom", topic, partition, len(records)))
-    # An id that no row ever had: five bytes of a schema id, then Avro's variable-length number.
-    records.append(Record(key[:5] + b"\xfe\xff\xff\xff\x7f", model.value, now, model.headers))
+    # An id that no row ever had: five bytes for the schema's id, one that says that it is not null, and
+    # Avro's number of variable length. Without headers, as the stream has it.
+    records.append(Record(key[:6] + b"\xfe\xff\xff\xff\x7f", model.value, now))
     faults.append(Fault("foreign", topic, partition, len(records)))
     records.append(Record(b"not ours", b"hello", now))
 
