@@ -23,13 +23,12 @@ from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import RefusedError, UsageError
-from bwtui.pipeline.counting import OnCount
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, pin
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import LOCAL, spark_session
 from bwtui.pipeline.verify_deep import Comparison, one_of
-from bwtui.pipeline.verify_digests import BESIDE, write_actual, write_expected
+from bwtui.pipeline.verify_digests import BESIDE, OnCount, write_actual, write_expected
 from bwtui.pipeline.verify_facts import Facts, read_facts
 from bwtui.pipeline.verify_fields import add_fields
 from bwtui.pipeline.verify_look import KafkaLook, RowReader

@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 
 from bwtui.audit.partitioner import murmur2_of
 from bwtui.errors import RefusedError
-from bwtui.pipeline.counting import OnCount
 from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
@@ -26,6 +25,9 @@ from bwtui.pipeline.kafka_source import Request, read_split
 from bwtui.pipeline.kafka_splits import LARGEST, SMALLEST, Split, split
 from bwtui.pipeline.verify_deep import COLUMNS, Comparison
 from bwtui.recording.manifest import SealedFile
+
+#: Told how many rows were read, and how many there are.
+OnCount = Callable[[int, int], None]
 
 #: A position and a part in one number that sorts as they do.
 PARTS = 4096
