@@ -103,7 +103,7 @@ def demo(
             if as_json:
                 click.echo(json.dumps({"verdict": "indeterminate", "sentence": undecided.message}))
             raise
-    return report(*result, as_json)
+    return report(*result, as_json=as_json)
 
 
 def _check_modes(headless: bool, seconds: float | None, audit: bool | None, sabotage: bool) -> None:
@@ -210,10 +210,13 @@ class Audited:
         return min(errors, key=lambda error: error.exit_code, default=None)
 
 
-def report(comparison: "Comparison", details: dict[str, Any], audited: Audited, as_json: bool) -> int:
+def report(
+    comparison: "Comparison", details: dict[str, Any], audited: "Audited | None" = None, *, as_json: bool
+) -> int:
     """Print the verdict on stdout, and return the exit code that goes with it."""
     from rich.console import Console
 
+    audited = audited or Audited()
     if as_json:
         click.echo(json.dumps({**comparison.to_json(), **details, **audited.to_json()}))
     else:

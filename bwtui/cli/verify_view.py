@@ -1,5 +1,6 @@
 """What ``bwtui verify`` shows while it runs: a bar on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 from typing import Any, Protocol, Self, TextIO
@@ -90,4 +91,6 @@ def view_of(*, as_json: bool, progress_json: bool) -> View:
         return JsonLines()
     if as_json:
         return Silent()
-    return Bar(sys.stderr) if sys.stderr.isatty() else Lines(sys.stderr)
+    # A bar is drawn again and again, which a terminal that can only print can't do.
+    draws = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+    return Bar(sys.stderr) if draws else Lines(sys.stderr)

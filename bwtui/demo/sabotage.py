@@ -121,7 +121,9 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
         raise RefusedError(f"{topic} has {len(held)} partitions, and sabotage needs three")
     planted = {partition: list(records) for partition, records in held.items()}
     faults: list[Fault] = []
-    first, second, third = sorted(held)[:3]
+    # Where most keys have several versions there is something to put out of order.
+    *others, third = sorted(held, key=lambda partition: len(_by_key(held[partition], least=3)))
+    first, second = sorted(others)[:2]
     try:
         _lose(planted[first], topic, first, faults)
         strayed = _change(planted[second], topic, second, faults, draw)

@@ -72,7 +72,9 @@ def test_the_shop_into_another_registry_and_under_another_prefix(
     outcome = replays.run(shop, watch, prefix=prefix)
     count = sum(map(len, wanted.values()))
     assert outcome.sent == count and watch.told[-1] == (count, count)
-    assert watch.phases[-2:] == ["looking where it goes", "sending"]
+    # Spark starts meanwhile.
+    assert "looking where it goes" in watch.phases[-3:]
+    assert watch.phases[-1] == "sending"
     uses = outcome.plan.schemas.uses
     with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
         for use in uses:

@@ -23,6 +23,7 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = Terminal()
     monkeypatch.setattr("sys.stderr", stream)
     monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm-256color")
     view = view_of(as_json=False, progress_json=False)
     assert isinstance(view, Bar)
     with view:
@@ -32,6 +33,12 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "reading Kafka: 1,000 offsets" in shown
     assert "500 of 1,000 rows" in shown
     assert "/s" in shown and "s left" in shown
+
+
+def test_a_terminal_that_can_only_print_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(view_of(as_json=False, progress_json=False), Lines)
 
 
 def test_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
