@@ -13,12 +13,14 @@ from pyspark.sql import SparkSession
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.pipeline.failure import plain_errors
 from bwtui.pipeline.kafka_offsets import pin
+from bwtui.pipeline.replay_changed import refuse_cut
 from bwtui.pipeline.replay_desk import Desk, LaneDone
 from bwtui.pipeline.replay_job import Job, Outcome, Plan, Rows, Watch
 from bwtui.pipeline.replay_place import Placing, Survey, share_out
-from bwtui.pipeline.replay_progress import LaneProgress, Progress, ProgressFile
+from bwtui.pipeline.replay_progress import LaneProgress, Progress, ProgressFile, RouteProgress
 from bwtui.pipeline.replay_rows import Route
 from bwtui.pipeline.replay_send import Sent, Work
+from bwtui.pipeline.replay_target import topic_ids
 
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
@@ -84,8 +86,18 @@ class Delivery:
         progress.total = plan.messages
         progress.is_finished = False
         pinned = pin(self._job.target.client, [route.topic for route in routes])
+        refuse_cut(progress, pinned)
+        ids = topic_ids(self._job.target.client, [route.topic for route in routes])
         for route in routes:
-            progress.routes[route.recorded] = [route.topic, route.partitions, route.keeps_partitions]
+            progress.routes[route.recorded] = RouteProgress(
+                route.topic,
+                ids[route.topic],
+                route.partitions,
+                route.keeps_partitions,
+                route.hash,
+                {**route.keys},
+                {**route.values},
+            )
             for partition in range(route.partitions):
                 lane = len(self._places)
                 self._places.append((route.topic, partition))

@@ -17,7 +17,7 @@ from typing import Any
 
 from bwtui.errors import RefusedError, StateFailed
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(slots=True)
@@ -38,13 +38,28 @@ class LaneProgress:
 
 
 @dataclass(slots=True)
+class RouteProgress:
+    """Where the messages of a recorded topic go, and on what it depends that they go there."""
+
+    topic: str
+    #: Empty where the broker has none.
+    topic_id: str
+    partitions: int
+    keeps_partitions: bool
+    hash: str
+    #: Recorded schema id → the one that is written.
+    keys: dict[int, int]
+    values: dict[int, int]
+
+
+@dataclass(slots=True)
 class Progress:
     """One replay: what it is, and what was done of it."""
 
     #: What makes it this replay: recording, selection, cluster, names.
     what: dict[str, Any]
-    #: By recorded topic: [target topic, partitions, keeps_partitions].
-    routes: dict[str, list[Any]] = field(default_factory=dict)
+    #: By recorded topic.
+    routes: dict[str, RouteProgress] = field(default_factory=dict)
     #: By "topic/partition" of the target.
     lanes: dict[str, LaneProgress] = field(default_factory=dict)
     total: int = 0
@@ -91,8 +106,9 @@ class ProgressFile:
             if content["format"] != _FORMAT:
                 raise ValueError("another format")
             lanes = {place: LaneProgress(**lane) for place, lane in content["lanes"].items()}
+            routes = {recorded: _route(one) for recorded, one in content["routes"].items()}
             return Progress(
-                content["what"], content["routes"], lanes,
+                content["what"], routes, lanes,
                 content["total"], content["runs"], content["is_finished"],
             )  # fmt: skip
         except FileNotFoundError:
@@ -119,3 +135,9 @@ class ProgressFile:
             f"the replay's progress can't be kept in {self.path.parent}: {error.strerror or error}",
             "set BWTUI_STATE_HOME to a folder that you may write to",
         )
+
+
+def _route(content: dict[str, Any]) -> RouteProgress:
+    # JSON has no numbers for names.
+    ids = {part: {int(one): id for one, id in content[part].items()} for part in ("keys", "values")}
+    return RouteProgress(**{**content, **ids})

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError, UsageError
 from bwtui.pipeline.kafka_offsets import partitions, pin
+from bwtui.pipeline.replay_changed import refuse_changed
 from bwtui.pipeline.replay_delivery import Delivery
 from bwtui.pipeline.replay_files import FileRows
 from bwtui.pipeline.replay_frames import FrameRows, selected
@@ -18,7 +19,7 @@ from bwtui.pipeline.replay_plan import Count
 from bwtui.pipeline.replay_progress import Progress, ProgressFile
 from bwtui.pipeline.replay_rows import Route, number_lanes
 from bwtui.pipeline.replay_schemas import SchemaMap, find_ids, register, used_schemas
-from bwtui.pipeline.replay_target import held, target_topic
+from bwtui.pipeline.replay_target import held, target_topic, topic_ids
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 
@@ -92,6 +93,8 @@ class Steps:
             earlier = None
         self._phase("looking what there is to send")
         plan, rows = self._plan(earlier)
+        if earlier is not None:
+            self._refuse_changed(plan, earlier)
         if self._job.options.dry_run:
             self._look_ahead(plan, rows)
             return Outcome(plan, "planned")
@@ -188,6 +191,11 @@ class Steps:
             routes = self._make_routes(plan, ready, self._topics)
             self._choose_places(plan, ready, rows.of_topics([one.recorded for one in ready]), routes)
 
+    def _refuse_changed(self, plan: Plan, earlier: Progress) -> None:
+        target = self._job.target
+        ids = topic_ids(target.client, [topic.topic for topic in plan.topics if topic.exists])
+        refuse_changed(earlier, plan, self._topics, ids, target.hash)
+
     # -- where it goes -------------------------------------------------------------------------------------
 
     def _prepare(self, plan: Plan) -> dict[str, int]:
@@ -209,15 +217,8 @@ class Steps:
     def _routes(self, plan: Plan, earlier: Progress | None, found: dict[str, int]) -> list[Route]:
         routes = self._make_routes(plan, plan.topics, found)
         for route in routes if earlier is not None else ():
-            assert earlier is not None
-            known = earlier.routes.get(route.recorded)
-            if known is not None and known[:2] != [route.topic, route.partitions]:
-                raise RefusedError(
-                    f"topic {route.topic} has {route.partitions} partitions now, and had {known[1]} when "
-                    "this replay began: keys would change their places",
-                    "give --restart to begin anew",
-                )
-            route.keeps_partitions = bool(known and known[2])
+            known = earlier.routes.get(route.recorded) if earlier is not None else None
+            route.keeps_partitions = known is not None and known.keeps_partitions
         return routes
 
     def _make_routes(self, plan: Plan, topics: list[TopicPlan], found: dict[str, int]) -> list[Route]:

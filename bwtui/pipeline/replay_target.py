@@ -1,10 +1,11 @@
 """The Kafka that a replay writes into: names of topics, and what they hold of the window already."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from bwtui.errors import UsageError
 from bwtui.pipeline.kafka_client import REQUEST_SECONDS, Config, bad_setting, log, plain_kafka_error
@@ -60,6 +61,32 @@ def target_topic(recorded: str, recorded_prefix: str, prefix: str | None) -> str
     if len(name) > _LONGEST or name.startswith("__"):
         raise UsageError(f"{name} can't be a topic", "choose another --topic-prefix")
     return name
+
+
+def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
+    """Return the id of each topic, which a topic that is made anew does not share; "" where there is none.
+
+    Raises ConnectionFailed, or RefusedError for a topic that does not exist.
+    """
+    names = sorted(set(topics))
+    found: dict[str, str] = {}
+    # Its answers come only as long as the client is there.
+    admin = _admin(config)
+    for name, answer in admin.describe_topics(TopicCollection(names)).items() if names else ():
+        try:
+            number = answer.result(REQUEST_SECONDS).topic_id
+        except KafkaException as error:
+            raise plain_kafka_error(error.args[0], config, name) from error
+        is_known = bool(number.get_most_significant_bits() or number.get_least_significant_bits())
+        found[name] = str(number) if is_known else ""
+    return found
+
+
+def _admin(config: Config) -> AdminClient:
+    try:
+        return AdminClient({**config}, logger=log)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise bad_setting(error) from error
 
 
 def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]]) -> dict[str, dict[int, int]]:

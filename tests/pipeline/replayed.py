@@ -197,10 +197,16 @@ class Replays:
     spark: SparkSession
     services: Services
     state: Path
+    #: Properties of librdkafka, as -C gives them.
+    kafka_config: tuple[tuple[str, str], ...] = ()
 
     def job(self, folder: Path, selection: Selection | None = None, **options: Any) -> Job:
         """Return a job into the run's Kafka."""
-        settings = RelaySettings(broker=self.services.broker, schema_registry=self.services.schema_registry)
+        settings = RelaySettings(
+            broker=self.services.broker,
+            schema_registry=self.services.schema_registry,
+            kafka_config=self.kafka_config,
+        )
         return Job(folder, target(settings), selection or Selection(), self.state, Options(**options))
 
     def run(

@@ -1,0 +1,119 @@
+"""A replay that was interrupted is not gone on with where what it would go on with has changed meanwhile."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from bwtui.encode.registry import SchemaRegistry
+from bwtui.errors import Interrupted, RefusedError
+from bwtui.pipeline.kafka_offsets import partitions
+from bwtui.pipeline.replay import Replay
+from bwtui.sandbox.supervisor import Services
+from tests.pipeline.conftest import MakeTopic
+from tests.pipeline.messages import produce
+from tests.pipeline.replayed import (
+    Looking,
+    Replays,
+    all_of,
+    by_key,
+    expected,
+    fresh,
+    recorded,
+    registered,
+    topic_content,
+)
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.services
+
+
+@dataclass
+class Begun:
+    """A replay that was interrupted after some of its messages."""
+
+    topic: str
+    folder: Path
+    ids: tuple[int, int]
+
+
+@pytest.fixture
+def begun(replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path) -> Begun:
+    topic = fresh("begun")
+    ids = registered(services, topic)
+    make_topic(3, topic)
+    folder = recorded(tmp_path / "r", topic, 3_000, ids)
+    with pytest.raises(Interrupted):
+        replays.run(folder, Looking(stop_at=600), rate=2_000)
+    return Begun(topic, folder, ids)
+
+
+def test_another_partitioner(replays: Replays, services: Services, begun: Begun) -> None:
+    replays.kafka_config = (("partitioner", "consistent"),)
+    # Keys would go to other partitions, of which the notes say something else.
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(RefusedError, match="began with keys placed by murmur2, and not by crc32"):
+            replays.run(begun.folder, **options)
+    replays.kafka_config = (("partitioner", "murmur2"),)
+    replays.run(begun.folder)
+    sent = expected(begun.folder)[begun.topic]
+    assert by_key(all_of(topic_content(services, begun.topic))) == by_key(sent)
+
+
+class _Renumbered(SchemaRegistry):
+    """The registry as another one may be: with the same schemas under other ids."""
+
+    def schema_text(self, number: int) -> str | None:
+        return super().schema_text(number - 700)
+
+    def schema_id(self, subject: str, schema: str) -> int | None:
+        found = super().schema_id(subject, schema)
+        return None if found is None else found + 700
+
+
+def test_another_registry(replays: Replays, services: Services, begun: Begun) -> None:
+    job = replays.job(begun.folder)
+    other = replace(job, target=replace(job.target, registry=_Renumbered(services.schema_registry)))
+    told = f"under id {begun.ids[0]} before, and would be under {begun.ids[0] + 700} now"
+    closing = contextlib.closing
+    with closing(job.target), closing(other.target), pytest.raises(RefusedError, match=told):
+        Replay(other).run(lambda: contextlib.nullcontext(replays.spark))
+
+
+@pytest.fixture
+def delete(admin: AdminClient, config: dict[str, str]) -> Iterator[Callable[[str], None]]:
+    def delete(topic: str) -> None:
+        admin.delete_topics([topic])[topic].result()
+        eventually("it is gone", lambda: topic not in partitions(config)[1])
+
+    yield delete
+
+
+def test_a_topic_that_is_gone_or_made_anew(
+    replays: Replays,
+    services: Services,
+    begun: Begun,
+    delete: Callable[[str], None],
+    make_topic: MakeTopic,
+    config: dict[str, str],
+) -> None:
+    delete(begun.topic)
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(RefusedError, match=f"topic {begun.topic} is gone, with what was sent") as refused:
+            replays.run(begun.folder, **options)
+        assert "--restart" in (refused.value.hint or "")
+    assert begun.topic not in partitions(config)[1]
+    make_topic(3, begun.topic)
+    # It may be as long as it was.
+    for partition in range(3):
+        produce(config, begun.topic, [(b"other", b"foreign", None)] * 2_000, partition=partition)
+    with pytest.raises(RefusedError, match=f"topic {begun.topic} was made anew"):
+        replays.run(begun.folder)
+    outcome = replays.run(begun.folder, restart=True)
+    sent = expected(begun.folder)[begun.topic]
+    assert outcome.sent == len(sent)
+    found = [one for one in all_of(topic_content(services, begun.topic)) if one.value != b"foreign"]
+    assert by_key(found) == by_key(sent)
