@@ -101,7 +101,7 @@ class Stream:
         """Begin a pass; what was not flushed is lost, what was not committed comes again."""
         self._pending.clear()
         for route in self._batch_routes:
-            route.messages, route.positions = [], []
+            route.messages, route.positions, route.bytes = [], [], 0
         self._batch_routes = []
         self._sent.clear()
         self._open = None
@@ -237,7 +237,7 @@ class Stream:
         routes, self._batch_routes = self._batch_routes, []
         receipts = self.recorder.write_batch(routes)
         for route in routes:
-            route.messages, route.positions = [], []
+            route.messages, route.positions, route.bytes = [], [], 0
         if receipts:
             self._sent.append(receipts)
         self._written()
@@ -307,6 +307,7 @@ class Stream:
             self._batch_routes.append(route)
         route.messages.append((key, value, 0, None))
         route.positions.append(len(self.recorder.frames))
+        route.bytes += len(key or b"") + len(value or b"")
 
     def _frame(self, payload: bytes) -> None:
         self.recorder.frames.append(b"w" + struct.pack(">QQq", self.lsn, self.lsn, 0) + payload)

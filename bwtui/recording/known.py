@@ -8,7 +8,16 @@ from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.batch import NO_FRAME, Batch, Transaction, Without, unpack_batch
 from bwtui.recording.format import Block, IndexEntry, Kind, Place, damaged
-from bwtui.recording.parsing import Counts, Scan, count_changes, count_messages, scan, tags, truncated
+from bwtui.recording.parsing import (
+    Counts,
+    Scan,
+    count_changes,
+    count_messages,
+    scan,
+    size_of,
+    tags,
+    truncated,
+)
 from bwtui.recording.relation import unpack_relation
 from bwtui.relay.status import SchemaEntry
 from bwtui.source.stream import PAYLOAD_OFFSET
@@ -127,7 +136,7 @@ def summarize(block: Block, batch: Batch, known: Known, position: int) -> BatchS
     Raises KeyError when it refers to what the segment has not described.
     """
     tables = [known.routes[section.route].table for section in batch.sections]
-    counts = count_messages(tables, batch.sections)
+    counts = count_messages(tables, batch.sections, [size_of(section) for section in batch.sections])
     for frame, reason in batch.without.items():
         if reason == Without.DROPPED:
             counts.append((_table_of(block.kind, batch, frame, known), "dropped", 1))

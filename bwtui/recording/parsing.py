@@ -64,8 +64,16 @@ def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_posit
     return Scan(is_change.count(1), b"".join(entries), len(entries), first_lsn, last)
 
 
-def count_changes(frames: Sequence[bytes], found: bytes, relations: Mapping[int, Relation]) -> Counts:
-    """Return what to add to the tables' counters."""
+def count_changes(
+    frames: Sequence[bytes], found: bytes, relations: Mapping[int, Relation], only: str | None = None
+) -> Counts:
+    """Return what to add to the tables' counters; ``found`` are the frames' tags.
+
+    ``only`` is the one table of which all these changes are, where that is known: then no frame is looked at.
+    """
+    if only is not None and _TRUNCATE not in found:
+        letters = ((counter, found.count(letter)) for letter, counter in _COUNTERS.items())
+        return [(only, counter, number) for counter, number in letters if number]
     counts = []
     for start, number in Counter(map(_tag_and_oid, frames)).items():
         counter = _COUNTERS.get(start[0])
@@ -87,16 +95,20 @@ def truncated(frame: bytes) -> tuple[int, ...]:
     return struct.unpack_from(f">{number}I", frame, PAYLOAD_OFFSET + 6)
 
 
-def count_messages(tables: Sequence[str], sections: Sequence[Section]) -> Counts:
-    """Return what sections add to the counters of their ``tables``."""
+def count_messages(tables: Sequence[str], sections: Sequence[Section], sizes: Sequence[int]) -> Counts:
+    """Return what sections add to the counters of their ``tables``; ``sizes`` are in bytes, see `size_of`."""
     counts = []
-    for table, section in zip(tables, sections, strict=True):
-        size = _size(section.keys) + _size(section.values)
+    for table, section, size in zip(tables, sections, sizes, strict=True):
         counts += [(table, "messages", len(section.keys)), (table, "bytes", size)]
         cleared = section.frames.count(NO_FRAME)
         if cleared:
             counts.append((table, "cleanups", cleared))
     return counts
+
+
+def size_of(section: Section) -> int:
+    """Return how many bytes the section's keys and values have."""
+    return _size(section.keys) + _size(section.values)
 
 
 def _size(cells: Sequence[bytes | None]) -> int:

@@ -24,7 +24,7 @@ from bwtui.recording.batch import (
 from bwtui.recording.continuing import Continuation
 from bwtui.recording.format import Kind
 from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
-from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, tags
+from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, size_of, tags
 from bwtui.recording.relation import pack_relation
 from bwtui.relay.ack import Receipt
 from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning, route_json
@@ -168,7 +168,7 @@ class Recorder:
         sections = [self._section(route, route.messages, route.positions) for route in routes]
         snapshot = self._snapshot
         tables = [route.relation.qualified_name for route in routes]
-        counts = count_messages(tables, sections)
+        counts = count_messages(tables, sections, [route.bytes for route in routes])
         counts += [
             (route.relation.qualified_name, "dropped", 1)
             for _, reason, route in self._without
@@ -184,7 +184,10 @@ class Recorder:
             self._filled,
         )
         if snapshot is None:
-            written = self._write_changes(parts, counts)
+            tables += [route.relation.qualified_name for _, _, route in self._without]
+            # Every change either makes a message, or stands among those without.
+            only = tables[0] if len(set(tables)) == 1 else None
+            written = self._write_changes(parts, counts, only)
         else:
             counts.append((snapshot.qualified_name, "snapshot_rows", len(frames)))
             written = self._write_rows(parts, len(frames), counts)
@@ -198,7 +201,7 @@ class Recorder:
         """Write tombstones that clear up behind an unfinished snapshot. Raises StateFailed, see `settle`."""
         section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
         parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
-        counts = count_messages([route.relation.qualified_name], [section])
+        counts = count_messages([route.relation.qualified_name], [section], [size_of(section)])
         written = self._write_rows(parts, len(messages), counts)
         self._see_failure()
         return self._receipts([section])[0] if written else Receipt(self._batch, 0, len(messages))
@@ -209,10 +212,10 @@ class Recorder:
         self._position += rows if written else 0
         return written
 
-    def _write_changes(self, parts: list[bytes], counts: Counts) -> bool:
+    def _write_changes(self, parts: list[bytes], counts: Counts, only: str | None) -> bool:
         found = tags(self.frames)
         seen = scan(self.frames, found, self._transaction, self._position - self._segment_position)
-        counts = count_changes(self.frames, found, self._relations) + counts
+        counts = count_changes(self.frames, found, self._relations, only) + counts
         lsns = (seen.first_lsn, seen.last.commit_lsn)
         block = BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
         if not self._journal.write(block):

@@ -96,6 +96,9 @@ class KafkaSink:
         produce = self._producer.produce
         partitions, offsets = receipt.partitions, receipt.offsets
         span.pending += len(messages)
+        # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
+        headers = [message[3] for message in messages]
+        kept = headers if any(headers) else None
 
         def report(index: int, error: KafkaError | None, message: Any) -> None:
             if error is None:
@@ -103,17 +106,21 @@ class KafkaSink:
                 offsets[index] = message.offset()
                 span.pending -= 1
             else:
-                self._failed(topic, error, Message(*messages[index]), span, receipt, index)
+                _, stamp = message.timestamp()
+                sent = Message(message.key(), message.value(), stamp, kept[index] if kept else None)
+                self._failed(topic, error, sent, span, receipt, index)
 
         # Made by `map`, a callback costs half of what it does one by one.
         callbacks = map(partial, repeat(report), range(len(messages)))
-        for callback, (key, value, timestamp, headers) in zip(callbacks, messages, strict=True):
+        for index, (callback, message) in enumerate(zip(callbacks, messages, strict=True)):
+            key, value, timestamp, extra = message
             try:
-                produce(topic, value, key, -1, callback, None, timestamp, headers)  # type: ignore[arg-type]
+                produce(topic, value, key, -1, callback, None, timestamp, extra)  # type: ignore[arg-type]
             except KafkaException as error:
-                callback(error.args[0], None)
+                self._failed(topic, error.args[0], Message(*message), span, receipt, index)
             except BufferError:
-                callback(KafkaError(KafkaError._QUEUE_FULL), None)
+                full = KafkaError(KafkaError._QUEUE_FULL)
+                self._failed(topic, full, Message(*message), span, receipt, index)
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""
