@@ -104,7 +104,9 @@ def run(connection: duckdb.DuckDBPyConnection, window: Window, look: Look) -> No
     _search(connection, "35_wanted_word", "word")
     _run(connection, "50_excuses")
     _search(connection, "55_wanted_moved", "moved")
-    _run(connection, "60_astray", "70_extra")
+    _run(connection, "60_astray")
+    _give(connection, "stray order by is_near desc, id, t, p, o", "misrouted")
+    _run(connection, "65_astray_by_relay", "70_extra")
     _judge_extras(connection, look)
     _run(connection, "75_extra_classes", "80_classes")
     _mark_miscoded(connection, look)
@@ -132,17 +134,18 @@ def _search(connection: duckdb.DuckDBPyConnection, wanted: str, how: str) -> Non
     if one(connection, "select count(*) from wanted"):
         connection.execute(f"set variable how = '{how}'")
         _run(connection, "40_search")
-        _choose(connection, how)
+        _give(connection, "choice where is_open order by id, o, p", how)
 
 
-def _choose(connection: duckdb.DuckDBPyConnection, how: str) -> None:
-    """Give the first copy to the first message that may have it, then the next."""
-    rows = connection.execute("select id, t, p, o from choice where is_open order by id, o, p").fetchall()
-    found, taken, chosen = [], set(), None
-    for number, *place in rows:
-        if number != chosen and tuple(place) not in taken:
-            chosen = number
-            taken.add(tuple(place))
+def _give(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) -> None:
+    """Give each message the first record that it may have, in order, if no message before it has it."""
+    found, served, taken = [], set(), set()
+    rows = connection.execute(f"select id, t, p, o from {candidates}").fetchall()
+    for number, *at in rows:
+        place = tuple(at)
+        if number not in served and place not in taken:
+            served.add(number)
+            taken.add(place)
             found.append((number, *place, how))
     _insert(connection, "hit", found)
 
@@ -158,7 +161,8 @@ def _judge_extras(connection: duckdb.DuckDBPyConnection, look: Look) -> None:
         "create table judged (t smallint, p integer, o bigint, ours boolean, lsn bigint, ordinal bigint)"
     )
     unknown = (
-        "select t, p, o from extra anti join copied using (t, p, o) where not is_before order by t, p, o"
+        "select t, p, o from extra left join copied using (t, p, o)"
+        " where not is_before and (here is null or is_later) order by t, p, o"
     )
     for rows in _chunks(connection, unknown):
         found = list(look.judge([Record(*row) for row in rows]))
@@ -211,6 +215,10 @@ def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
             one(connection, "select count(*) from (select distinct t, p, o from hit)")
             + one(connection, "select count(*) from (select distinct t, p, o from extra)"),
             one(connection, "select count(*) from f"),
+        ),
+        "every offset is in a record or in a hole": (
+            records + one(connection, "select coalesce(sum(o_end - o), 0)::bigint from hole"),
+            one(connection, "select coalesce(sum(high - low), 0)::bigint from part"),
         ),
     }
     for name in ("matched", "redelivered", "corrupted"):

@@ -25,7 +25,8 @@ class Eyes:
         """See `bwtui.audit.core.Look`."""
         for t, p, o in records:
             record = self.world.topics[self.names[t]].logs[p][o]
-            yield core.Judged(t, p, o, record.is_ours, record.lsn, None)
+            if not record.is_gone:
+                yield core.Judged(t, p, o, record.is_ours, record.lsn, record.ordinal)
 
     def miscoded(self):
         """See `bwtui.audit.core.Look`."""
@@ -103,7 +104,8 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
             expected_offset = topic.low[p]
             for o in [*sorted(log), topic.high[p]]:
                 if o > expected_offset:
-                    actual.append((topic.name, p, expected_offset, o, "gap", None, None, None))
+                    kind = topic.hole_kinds.get((p, expected_offset), "gap")
+                    actual.append((topic.name, p, expected_offset, o, kind, None, None, None))
                 if o in log:
                     record = log[o]
                     actual.append((topic.name, p, o, o + 1, "record", record.ts, record.kd, record.vd))

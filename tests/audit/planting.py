@@ -7,9 +7,11 @@ different keys, so that what a case must give is known without knowing how the a
 import random
 from collections.abc import Callable
 
-from tests.audit import planting_logs, planting_partitions
+from tests.audit import planting_logs, planting_partitions, planting_unrecorded
+from tests.audit.planting_unrecorded import went_on
 from tests.audit.victims import (
     has_twin,
+    is_confirmed,
     is_last_of_key,
     is_provable_loss,
     opens_window,
@@ -96,12 +98,17 @@ def refused(world: World) -> bool:
 def duplicated(world: World) -> bool:
     """A byte-equal copy stands at the end of the key's partition."""
 
+    if world.gaps:
+        return False
+
     def wanted(topic: Topic, send: Send) -> bool:
-        return send.kd is not None or not topic.keyed
+        return (send.kd is not None or not topic.keyed) and is_confirmed(world, send)
 
     for send in victims(world, wanted)[:1]:
         topic = world.topics[send.topic]
-        record = Record(send.kd, send.vd, world.rng.choice([send.time_ms, NOW_MS]), "duplicated")
+        # If the relay went on, a later copy may be its own.
+        time = send.time_ms if went_on(world) else world.rng.choice([send.time_ms, NOW_MS])
+        record = Record(send.kd, send.vd, time, "duplicated")
         topic.append(send.partition, record)
         use(world, send)
         return True
@@ -258,7 +265,7 @@ def phantom(world: World) -> bool:
         return False
     last = max(s.time_ms for s in world.sends)
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends)])
-    ts = last if lsn is None else NOW_MS
+    ts = last - 1 if lsn is None else NOW_MS
     return _stranger(world, Record(world.fresh_value(), world.fresh_value(), ts, "phantom", lsn=lsn))
 
 
@@ -286,18 +293,6 @@ def replaced(world: World) -> bool:
         send.truth = "lost_acked"
         use(world, send)
         return True
-    return False
-
-
-def later_of_the_relay(world: World) -> bool:
-    """The relay went on when the recording had ended; its headers say so, or the time does."""
-    lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
-    for send in world.sends:
-        topic = world.topics[send.topic] if send.topic else None
-        if topic and send.offset is not None and topic.keyed:
-            record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window", lsn=lsn)
-            topic.append(send.partition, record)
-            return True
     return False
 
 
@@ -329,8 +324,10 @@ FAULTS: dict[str, Plant] = {
         lost_acked, lost_unacked, lost_unsent, pending, refused, duplicated, corrupted, miscoded, equivalent,
         reordered, exchanged, interleaved, moved, planting_partitions.misrouted_by_relay,
         planting_partitions.misrouted_later, planting_partitions.misrouted_copy, phantom, foreign,
-        own_key_by_another, replaced, later_of_the_relay, resurrected, planting_logs.start_moved,
+        own_key_by_another, replaced, resurrected, planting_logs.start_moved,
         planting_logs.end_lost, planting_logs.settings_hidden, planting_logs.gap_in_recording,
+        planting_unrecorded.later_of_the_relay, planting_unrecorded.sent_again,
+        planting_unrecorded.same_bytes_later,
     )
 }  # fmt: skip
 

@@ -77,7 +77,9 @@ def settings_hidden(world: World) -> bool:
 
 def gap_in_recording(world: World) -> bool:
     """The relay sent changes that were not recorded, between two that were."""
-    if any(r.truth == "phantom" for topic in world.topics.values() for _, _, r in topic.records()):
+    if any(
+        r.truth in ("phantom", "duplicated") for topic in world.topics.values() for _, _, r in topic.records()
+    ):
         return False
     stream = [s for s in world.sends if s.topic and s.offset is not None and s.op != "snapshot"]
     for send in world.rng.sample(stream, len(stream)):

@@ -30,6 +30,11 @@ def use(world: World, send: Send) -> None:
     world.used_keys.add((send.topic, send.kd))
 
 
+def is_confirmed(world: World, send: Send) -> bool:
+    """Whether the relay would not send it once more."""
+    return world.passes[send.pass_number] if send.op == "snapshot" else send.lsn <= world.confirmed
+
+
 def is_last_of_key(topic: Topic, send: Send) -> bool:
     log = topic.logs[send.partition]
     return not any(o > send.offset and r.kd == send.kd for o, r in log.items())

@@ -54,6 +54,9 @@ class Record:
     send: Send | None = None
     is_ours: bool = True
     lsn: int | None = None
+    ordinal: int | None = None
+    #: Compacted away between the scan and the look.
+    is_gone: bool = False
 
 
 @dataclass(eq=False)

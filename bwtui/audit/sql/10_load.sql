@@ -20,3 +20,8 @@ select topic.t, i.partition as p, i."offset" as o, i.offset_end as o_end, i.kind
 create table part as
 select topic.t, i.partition as p, i.low, i.high
   from partitions_in i join topic on topic.topic = i.topic;
+
+-- What was not confirmed comes again with the next run; a snapshot that was given up is made again.
+create macro is_unconfirmed(op, lsn, of_pass) as
+  case when op in ('snapshot', 'cleanup') then not coalesce(of_pass, false)
+       else lsn > getvariable('confirmed') end;

@@ -16,15 +16,9 @@ select s.id, s.t, case when homes.is_known then s.hash31 % topic.partitions end,
  where s.state = 'unknown' and s.op not in ('snapshot', 'cleanup') and s.lsn <= getvariable('confirmed');
 
 create table stray as
-select lost.id, free.t, free.p, free.o,
-       row_number() over (partition by lost.id order by free.t = lost.t desc, free.t, free.p, free.o) as nth,
-       row_number() over (partition by free.t, free.p, free.o order by free.t = lost.t desc, lost.id) as turn
+select lost.id, free.t, free.p, free.o, free.t = lost.t as is_near
   from lost
   join free on free.kd = lost.kd and free.vd is not distinct from lost.vd
    and (free.t <> lost.t or free.p <> lost.p)
   left join since on since.t = free.t and since.p = free.p
  where free.o >= coalesce(since.o, 0);
-
-insert into hit select id, t, p, o, 'misrouted' from stray where nth = 1 and turn = 1;
-
-update hit set how = 'astray' from astray where hit.id = astray.id and hit.how = 'place';

@@ -17,11 +17,14 @@ select s.id, s.t, s.kd,
          when excuse.id is not null then excuse.class
          when s.state = 'refused' then 'refused'
          when resent.first_id is not null then 'resent'
-         when s.op in ('snapshot', 'cleanup') and not coalesce(pass.is_confirmed, false) then 'pending'
-         when s.op not in ('snapshot', 'cleanup') and s.lsn > getvariable('confirmed') then 'pending'
+         when is_unconfirmed(s.op, s.lsn, pass.is_confirmed) then 'pending'
+         -- An open transaction hides what is behind it.
+         when log.is_hidden then 'indeterminate'
          when topic.settings_known and not topic.compacts
               and not (topic.deletes and coalesce(log.has_expired, false)) then 'lost_unacked'
-         when keyed.kd is null and not coalesce(log.has_expired, false) then 'lost_unacked'
+         -- Of a key of which nothing is left, only a tombstone could have taken the rest, and then itself.
+         when keyed.kd is null and not coalesce(log.has_expired, false)
+              and (s.kd is null or not coalesce(tombstone.last_id >= s.id, false)) then 'lost_unacked'
          else 'indeterminate' end as class
   from s
   join topic using (t)
@@ -29,7 +32,12 @@ select s.id, s.t, s.kd,
   left join excuse using (id)
   left join (select distinct first_id from repeat_of) as resent on resent.first_id = s.id
   left join passes_in as pass on pass.pass = s.pass
-  left join (select t, bool_or(low > 0) as has_expired from part group by t) as log on log.t = s.t
+  left join (select part.t, bool_or(part.low > 0) as has_expired, bool_or(open.t is not null) as is_hidden
+               from part left join (select distinct t, p from hole where kind = 'open') as open using (t, p)
+              group by part.t) as log on log.t = s.t
+  left join (select e.t, e.kd, max(e.id) as last_id from e
+               semi join (select t, kd from s where state <> 'acknowledged') as u using (t, kd)
+              where e.vd is null group by e.t, e.kd) as tombstone on tombstone.t = s.t and tombstone.kd = s.kd
   left join (select distinct f.t, f.kd from f
                semi join (select t, kd from s where state <> 'acknowledged') as u using (t, kd)) as keyed
     on keyed.t = s.t and keyed.kd = s.kd;
@@ -46,8 +54,6 @@ update settled set class = 'redelivered' from arrived_again a where a.id = settl
 
 create table without_message as
 select id, lsn, ordinal, xid,
-       case when op in ('snapshot', 'cleanup') and not coalesce(pass.is_confirmed, false) then 'pending'
-            when op not in ('snapshot', 'cleanup') and lsn > getvariable('confirmed') then 'pending'
-            else 'lost_unsent' end as class
+       case when is_unconfirmed(op, lsn, pass.is_confirmed) then 'pending' else 'lost_unsent' end as class
   from e left join passes_in as pass using (pass)
  where e.t is null and e.without is null;

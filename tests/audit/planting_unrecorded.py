@@ -1,0 +1,59 @@
+"""What a relay sent that was not recorded, none of which is a fault."""
+
+from tests.audit.victims import is_confirmed, use, victims
+from tests.audit.world import NOW_MS, Record, World
+
+
+def later_of_the_relay(world: World) -> bool:
+    """The relay went on when the recording had ended; its headers say so, or the time does."""
+    if _has_late_duplicate(world):
+        return False
+    lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
+    for send in world.sends:
+        topic = world.topics[send.topic] if send.topic else None
+        if topic and send.offset is not None and topic.keyed:
+            record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window", lsn=lsn)
+            topic.append(send.partition, record)
+            return True
+    return False
+
+
+def sent_again(world: World) -> bool:
+    """A run that nobody recorded sent once more what had not been confirmed."""
+    for send in victims(world, lambda t, s: not t.compacts and not is_confirmed(world, s))[:1]:
+        record = Record(send.kd, send.vd, send.time_ms, "outside_window")
+        world.topics[send.topic].append(send.partition, record)
+        use(world, send)
+        return True
+    return False
+
+
+def same_bytes_later(world: World) -> bool:
+    """The relay went on, and a row became again what it was; headers say so, or that something else came."""
+    if _has_late_duplicate(world):
+        return False
+    lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
+    for send in victims(world, lambda t, s: not t.compacts and t.keyed)[:1]:
+        topic = world.topics[send.topic]
+        topic.append(send.partition, Record(send.kd, send.vd, NOW_MS, "outside_window", lsn=lsn))
+        if lsn is None:
+            other = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window")
+            topic.append(send.partition, other)
+        use(world, send)
+        return True
+    return False
+
+
+def went_on(world: World) -> bool:
+    """Whether there is a record that only a relay can have sent which went on."""
+    last = max(s.time_ms for s in world.sends)
+    return any(
+        r.truth == "outside_window" and r.ts > last for t in world.topics.values() for _, _, r in t.records()
+    )
+
+
+def _has_late_duplicate(world: World) -> bool:
+    last = max(s.time_ms for s in world.sends)
+    return any(
+        r.truth == "duplicated" and r.ts > last for t in world.topics.values() for _, _, r in t.records()
+    )

@@ -1,0 +1,182 @@
+"""Cases that are made by hand, of which each says one rule; `test_planted` mixes all of them."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from tests.audit import judging
+from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
+
+LAST_MS = NOW_MS - 5 * DAY_MS
+
+
+class Made:
+    """A recording of one pass over one topic."""
+
+    def __init__(self, partitions: int = 1, **settings) -> None:
+        self.topic = Topic("shop.t", partitions, **{"compacts": False, "deletes": True} | settings)
+        self.topic.logs = [{} for _ in range(partitions)]
+        self.topic.low, self.topic.high = [0] * partitions, [0] * partitions
+        self.world = World(random.Random(0), {"shop.t": self.topic}, passes={1: True})
+        self.number = 0
+
+    def send(self, key, value, *, state="acknowledged", arrives=True, p=0, **more) -> Send:
+        """Record a message of a transaction of its own, in the last millisecond of the recording."""
+        self.number += 1
+        facts = {"lsn": 100 * self.number, "ordinal": 1} | more
+        home = None if key is None else p
+        send = Send(self.number * 4096, 1, facts["lsn"], facts["ordinal"], 0, "update", LAST_MS, "shop.t",
+                    key, value, home, state=state)  # fmt: skip
+        self.world.sends.append(send)
+        self.world.confirmed = send.lsn
+        offset = self.topic.high[p]
+        if arrives:
+            self.topic.append(p, Record(key, value, LAST_MS, "", send))
+        elif state == "acknowledged":
+            self.topic.high[p] += 1
+        if state == "acknowledged":
+            send.partition, send.offset = p, offset
+        return send
+
+    def stand(self, key, value, ts=LAST_MS, p=0, **more) -> None:
+        """Put a record into Kafka that is no message of the recording."""
+        self.topic.append(p, Record(key, value, ts, "", **more))
+
+    def classes(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
+        """Return the classes of the messages, of the records, and what was found beside."""
+        found, connection = judging.audit(self.world)
+        connection.close()
+        kinds: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
+        for (kind, name, _), number in found.items():
+            kinds[{"message": 0, "record": 1}.get(kind, 2)][name] += number
+        return kinds
+
+
+# -- messages of which no word came --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("then", ["itself", "a tombstone behind it"])
+def test_an_unheard_message_may_have_gone_with_a_tombstone(then: str, known: bool) -> None:
+    """The tombstone took the key's rows with it, and went too when delete.retention.ms had passed."""
+    made = Made(compacts=True, deletes=False, settings_known=known)
+    made.send(1, 10)
+    if then == "itself":
+        made.send(2, None, state="unknown", arrives=False)
+    else:
+        made.send(2, 20, state="unknown", arrives=False)
+        made.send(2, None, arrives=False)
+    messages, _, beside = made.classes()
+    assert messages["lost_unacked"] == 0 and messages["indeterminate"] >= 1
+    assert not beside
+
+
+def test_an_unheard_row_that_nothing_replaced_is_lost() -> None:
+    made = Made(compacts=True, deletes=False)
+    made.send(1, 10)
+    made.send(2, 20, state="unknown", arrives=False)
+    assert made.classes()[0] == {"matched": 1, "lost_unacked": 1}
+
+
+def test_what_may_be_behind_an_open_transaction_is_undecided() -> None:
+    """Neither is an unheard message lost, nor a key wrong whose last record can't be seen."""
+    made = Made()
+    made.send(1, 10)
+    made.topic.hole_kinds[0, made.topic.high[0]] = "open"
+    made.send(1, 11, arrives=False)
+    made.send(2, 20, state="unknown", arrives=False)
+    messages, records, beside = made.classes()
+    assert messages == {"matched": 1, "indeterminate": 2}
+    assert records == {"matched": 1}
+    assert not beside
+
+
+# -- behind the recording ------------------------------------------------------------------------------------
+
+
+def test_the_rest_of_a_transaction_that_was_recorded_in_part() -> None:
+    """A segment ends in the middle of a transaction; what follows has the same time and the same LSN."""
+    made = Made()
+    made.send(1, 10)
+    made.stand(2, 20)
+    made.stand(3, 30, lsn=100, ordinal=2)
+    assert made.classes()[1] == {"matched": 1, "outside_window": 2}
+
+
+def test_a_change_of_the_last_transaction_that_was_never_made_is_a_phantom() -> None:
+    made = Made()
+    made.send(1, 10, ordinal=2)
+    made.stand(2, 20, lsn=100, ordinal=1)
+    assert made.classes()[1] == {"matched": 1, "phantom": 1}
+
+
+def test_a_tail_that_was_sent_again_when_nobody_recorded() -> None:
+    made = Made()
+    made.send(1, 10)
+    made.send(2, 20)
+    made.world.confirmed = 100
+    made.stand(2, 20)
+    messages, records, beside = made.classes()
+    assert messages == {"matched": 2}
+    assert records == {"matched": 2, "outside_window": 1}
+    assert not beside
+
+
+def test_a_copy_of_what_was_confirmed_is_a_duplicate() -> None:
+    made = Made()
+    made.send(1, 10)
+    made.stand(1, 10)
+    made.stand(1, 10, NOW_MS)
+    assert made.classes()[1] == {"matched": 1, "duplicated": 2}
+
+
+@pytest.mark.parametrize("with_headers", [True, False])
+def test_a_row_that_became_again_what_it_was_when_nobody_recorded(with_headers: bool) -> None:
+    """The relay went on, and a later change has the bytes of a recorded one: a delete, or a flag."""
+    made = Made()
+    made.send(1, 10)
+    made.send(1, None)
+    lsn = 5_000 if with_headers else None
+    made.stand(1, 10, NOW_MS, lsn=lsn)
+    made.stand(1, None, NOW_MS, lsn=lsn)
+    if not with_headers:
+        # Nothing but this says that the relay went on.
+        made.stand(2, 99, NOW_MS)
+    messages, records, beside = made.classes()
+    assert messages == {"matched": 2}
+    assert records == {"matched": 2, "outside_window": 2 if with_headers else 3}
+    assert not beside
+
+
+def test_a_copy_in_a_gap_of_the_recording_is_of_the_run_that_was_not_recorded() -> None:
+    made = Made()
+    made.send(1, 10)
+    made.stand(1, 10)
+    later = made.send(2, 20)
+    made.world.gaps.append((0, later.id))
+    assert made.classes()[1] == {"matched": 2, "outside_window": 1}
+
+
+def test_a_record_that_has_gone_when_it_is_looked_at() -> None:
+    """The relay goes on, and the topic is compacted between the scan and the look."""
+    made = Made(compacts=True, deletes=False)
+    made.send(1, 10)
+    made.stand(2, 20, NOW_MS, is_gone=True)
+    assert made.classes()[1] == {"matched": 1, "outside_window": 1}
+
+
+# -- astray --------------------------------------------------------------------------------------------------
+
+
+def test_two_messages_with_the_same_bytes_are_both_found_in_another_partition() -> None:
+    made = Made(partitions=2)
+    made.send(1, 10)
+    made.send(2, 20, p=1)
+    for _ in range(2):
+        made.send(3, 30, arrives=False)
+    for _ in range(2):
+        made.stand(3, 30, p=1)
+    messages, records, _ = made.classes()
+    assert messages == {"matched": 2, "misrouted": 2}
+    assert records == {"matched": 2, "misrouted": 2}
