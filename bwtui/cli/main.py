@@ -4,7 +4,6 @@ Nothing heavy is imported here, so ``bwtui --help`` stays fast; each command imp
 """
 
 import contextlib
-import importlib
 import os
 import select
 import sys
@@ -15,13 +14,13 @@ import click
 
 from bwtui import __version__
 from bwtui.cli import streams
+from bwtui.cli.lazy import LazyGroup, Table
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, Interrupted, UsageError
 from bwtui.masking import mask_connection
 from bwtui.options import nearest
 
-#: Command → (module, what it says of itself in the list of commands); the attribute has the command's name.
-COMMANDS: dict[str, tuple[str, str]] = {
+COMMANDS: Table = {
     "demo": ("bwtui.cli.demo", "Show it all: a sandbox, a sample shop, the relay, its screens."),
     "sandbox": ("bwtui.cli.sandbox", "Run PostgreSQL, Kafka and a schema registry on this machine."),
     "connect": ("bwtui.cli.connect", "Relay a database's changes to Kafka, and watch them."),
@@ -42,31 +41,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called, and whose errors are two plain lines."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in the order of their table."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the command called ``cmd_name``."""
-        if cmd_name not in COMMANDS:
-            return None
-        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that ``args`` begins with, or name the nearest."""
-        name = args[0]
-        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:
-            close = nearest(name, COMMANDS)
-            hint = f"did you mean {close!r}?" if close else "'bwtui --help' lists the commands"
-            raise UsageError(f"no such command {name!r}", hint)
-        return super().resolve_command(ctx, args)
+class _Program(LazyGroup):
+    """The whole program: errors of every command are two plain lines."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -79,11 +55,6 @@ class LazyGroup(click.Group):
         """Run the command."""
         with _plain_ends():
             return super().invoke(ctx)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def main(  # type: ignore[override]  # click's own overloads differ in standalone_mode only.
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -125,6 +96,10 @@ def guarded(command: Callable[[], Any]) -> int:
         return ended.exit_code
     except (KeyboardInterrupt, click.Abort):
         return tell(Interrupted("interrupted"))
+    except click.exceptions.NoArgsIsHelpError as error:
+        # Not an error to be told in one line: whoever names no command wants to see which there are.
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     except click.ClickException as error:
         return tell(_from_click(error))
     except BwtuiError as error:
@@ -162,7 +137,8 @@ def _from_click(error: click.ClickException) -> UsageError:
 
 
 @click.group(
-    cls=LazyGroup,
+    cls=_Program,
+    table=COMMANDS,
     context_settings=CONTEXT,
     epilog="""\b
 Examples:

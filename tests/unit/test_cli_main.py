@@ -89,11 +89,20 @@ def test_the_list_of_commands_names_those_that_exist() -> None:
         assert sentence in out
 
 
+@pytest.mark.parametrize("path", [(), ("recording",), ("slots",)])
+def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> None:
+    code, out, err = invoke(*path)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"Usage: {' '.join(['bwtui', *path])} [OPTIONS] COMMAND")
+    assert "\nCommands:\n" in err
+
+
 @pytest.mark.parametrize(
     ("args", "message", "hint"),
     [
         (["conect"], "no such command 'conect'", "did you mean 'connect'?"),
         (["zzz"], "no such command 'zzz'", "'bwtui --help' lists the commands"),
+        (["recording", "chek"], "no such command 'recording chek'", "did you mean 'check'?"),
         (["slots", "lst"], "no such command 'lst'", "did you mean 'list'?"),
         (["connect", "--brokr", "x"], "no such option --brokr", "did you mean --broker?"),
         (["connect", "--zzz"], "no such option --zzz", "'bwtui connect --help' explains the options"),
