@@ -7,8 +7,6 @@ a message refused for a full queue while the next one is taken would change the 
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import repeat
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,6 +16,7 @@ from bwtui.relay.ack import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, Message, MessageTuple, TopicLimits
 from bwtui.sink.config import client_config, producer_config
+from bwtui.sink.delivery_reports import DeliveryReports
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
@@ -58,6 +57,7 @@ class KafkaSink:
         self._reader: TopicReader | None = None
         self._client_config = client_config(settings)
         self._producer = self._new_producer()
+        self._reports = DeliveryReports(self._failed)
         self.max_message_bytes = int(self._config["message.max.bytes"])
         try:
             self._admin = TopicAdmin(self._client_config, self.max_message_bytes)
@@ -94,33 +94,16 @@ class KafkaSink:
     ) -> None:
         """Send with a callback for each message, which notes where it went."""
         produce = self._producer.produce
-        partitions, offsets = receipt.partitions, receipt.offsets
         span.pending += len(messages)
-        # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
-        headers = [message[3] for message in messages]
-        kept = headers if any(headers) else None
-
-        def report(index: int, error: KafkaError | None, message: Any) -> None:
-            if error is None:
-                partitions[index] = message.partition()
-                offsets[index] = message.offset()
-                span.pending -= 1
-            else:
-                _, stamp = message.timestamp()
-                sent = Message(message.key(), message.value(), stamp, kept[index] if kept else None)
-                self._failed(topic, error, sent, span, receipt, index)
-
-        # Made by `map`, a callback costs half of what it does one by one.
-        callbacks = map(partial, repeat(report), range(len(messages)))
-        for index, (callback, message) in enumerate(zip(callbacks, messages, strict=True)):
-            key, value, timestamp, extra = message
+        section = self._reports.take(topic, messages, span, receipt)
+        for index, (callback, message) in enumerate(zip(section.callbacks, messages, strict=False)):
+            key, value, timestamp, headers = message
             try:
-                produce(topic, value, key, -1, callback, None, timestamp, extra)  # type: ignore[arg-type]
+                produce(topic, value, key, -1, callback, None, timestamp, headers)  # type: ignore[arg-type]
             except KafkaException as error:
-                self._failed(topic, error.args[0], Message(*message), span, receipt, index)
+                section.fail(index, error.args[0], Message(*message))
             except BufferError:
-                full = KafkaError(KafkaError._QUEUE_FULL)
-                self._failed(topic, full, Message(*message), span, receipt, index)
+                section.fail(index, KafkaError(KafkaError._QUEUE_FULL), Message(*message))
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""
@@ -148,6 +131,7 @@ class KafkaSink:
         self._producer.purge()
         self._producer.poll(0)
         self._producer = self._new_producer()
+        self._reports = DeliveryReports(self._failed)
         self._failures = []
 
     def queued(self) -> int:

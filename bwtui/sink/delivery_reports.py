@@ -1,0 +1,108 @@
+"""Callbacks that note where each message of a recorded batch went; made once, and used again and again.
+
+Nothing that librdkafka says of a delivery tells two messages of one callback apart, so each needs its own. To
+make and to free one costs half of what producing its message does in Python, so the callbacks of a section
+that has arrived serve a later one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from confluent_kafka import KafkaError
+
+from bwtui.relay.ack import Receipt, Span
+from bwtui.sink.base import Message, MessageTuple
+
+Callback = Callable[[KafkaError | None, Any], None]
+#: Takes a failure: topic, error, message, span, receipt, and the message's place in the receipt.
+Failed = Callable[[str, KafkaError, Message, Span, Receipt, int], None]
+
+#: Callbacks are used again for a section of at least this part of their number, so that few are idle.
+_IDLE_FACTOR = 4
+
+
+class DeliveryReports:
+    """The callbacks of one producer, whose reports they take; another producer needs others."""
+
+    def __init__(self, failed: Failed) -> None:
+        self._failed = failed
+        self._used: deque[Section] = deque()
+
+    def take(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> "Section":
+        """Return the section whose reports fill in ``receipt`` and count ``span`` down.
+
+        A message that has failed goes to ``failed``, and is still counted.
+        """
+        used = self._used
+        while used and used[0].has_failed:
+            used.popleft()
+        section = used.popleft() if used and used[0].is_over else Section(self._failed)
+        if len(section.callbacks) > _IDLE_FACTOR * len(messages):
+            section = Section(self._failed)
+        section.begin(topic, messages, span, receipt)
+        used.append(section)
+        return section
+
+
+class Section:
+    """The messages of one receipt at a time."""
+
+    def __init__(self, failed: Failed) -> None:
+        #: One for each message, by its place; there may be more.
+        self.callbacks: list[Callback] = []
+        self.has_failed = False
+        self._tell = failed
+        self._receipt = Receipt(0, 0, 0)
+        self._bind, self._report = self._closures()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether each of its messages has arrived, so that none of its callbacks will be called again."""
+        return min(self._receipt.partitions, default=0) >= 0
+
+    def begin(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> None:
+        """Take reports of ``messages`` from now on."""
+        self._topic, self._span, self._receipt = topic, span, receipt
+        # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
+        headers = [message[3] for message in messages]
+        self._headers = headers if any(headers) else None
+        self._bind(receipt, span)
+        made = len(self.callbacks)
+        if made < len(messages):
+            # Made by `map`, a callback costs half of what it does one by one.
+            self.callbacks += map(partial, repeat(self._report), range(made, len(messages)))
+
+    def _closures(
+        self,
+    ) -> tuple[Callable[[Receipt, Span], None], Callable[[int, KafkaError | None, Any], None]]:
+        # What a closure refers to is found sooner than an attribute, and is needed for every message.
+        partitions: list[int] = []
+        offsets: list[int] = []
+        span = Span()
+
+        def bind(receipt: Receipt, new_span: Span) -> None:
+            nonlocal partitions, offsets, span
+            partitions, offsets, span = receipt.partitions, receipt.offsets, new_span
+
+        def report(index: int, error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                partitions[index] = message.partition()
+                offsets[index] = message.offset()
+                span.pending -= 1
+            else:
+                self._reported(index, error, message)
+
+        return bind, report
+
+    def _reported(self, index: int, error: KafkaError, message: Any) -> None:
+        _, stamp = message.timestamp()
+        headers = self._headers[index] if self._headers is not None else None
+        self.fail(index, error, Message(message.key(), message.value(), stamp, headers))
+
+    def fail(self, index: int, error: KafkaError, message: Message) -> None:
+        """Take that a message is not under way any more, or never was."""
+        self.has_failed = True
+        self._tell(self._topic, error, message, self._span, self._receipt, index)

@@ -1,0 +1,128 @@
+"""The callbacks of recorded batches, which are used again: no report may land in another batch's receipt."""
+
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from bwtui.relay.ack import UNKNOWN, Receipt, Span
+from bwtui.sink.base import Message, MessageTuple
+from bwtui.sink.delivery_reports import DeliveryReports, Section
+
+
+class Report:
+    """What librdkafka says of one message."""
+
+    def __init__(self, message: MessageTuple, partition: int = 0, offset: int = 0) -> None:
+        self._message, self._partition, self._offset = message, partition, offset
+
+    def partition(self) -> int:
+        return self._partition
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._message[0]
+
+    def value(self) -> bytes | None:
+        return self._message[1]
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, self._message[2]
+
+
+class Producing:
+    """Sections that were taken, with what has failed of them."""
+
+    def __init__(self) -> None:
+        self.failures: list[tuple[Any, ...]] = []
+        self.reports = DeliveryReports(lambda *failure: self.failures.append(failure))
+        self.batch = 0
+
+    def take(self, count: int, headers: list[tuple[str, bytes]] | None = None) -> "Taken":
+        self.batch += 1
+        messages: list[MessageTuple] = [(b"k%d" % i, b"v%d" % i, 1000 + i, headers) for i in range(count)]
+        return Taken(self.reports, messages, Receipt(self.batch, 0, count))
+
+
+class Taken:
+    def __init__(self, reports: DeliveryReports, messages: list[MessageTuple], receipt: Receipt) -> None:
+        self.messages, self.receipt, self.span = messages, receipt, Span()
+        self.span.pending = len(messages)
+        self.section: Section = reports.take("t", messages, self.span, receipt)
+        self.callbacks = list(self.section.callbacks[: len(messages)])
+
+    def deliver(self, *indexes: int, first_offset: int = 100) -> None:
+        for index in indexes or range(len(self.messages)):
+            report = Report(self.messages[index], index % 3, first_offset + index)
+            self.callbacks[index](None, report)
+
+
+@pytest.fixture
+def producing() -> Producing:
+    return Producing()
+
+
+def test_each_report_stands_where_its_message_stands(producing: Producing) -> None:
+    one = producing.take(5)
+    one.deliver(3, 0, 4)
+    assert one.receipt.partitions == [0, UNKNOWN, UNKNOWN, 0, 1]
+    assert one.receipt.offsets == [100, -1, -1, 103, 104]
+    assert one.span.pending == 2
+
+
+def test_the_callbacks_of_a_section_that_has_arrived_serve_the_next(producing: Producing) -> None:
+    one = producing.take(4)
+    one.deliver()
+    before = list(one.receipt.offsets)
+    two = producing.take(6)
+    assert two.section is one.section
+    two.deliver(first_offset=200)
+    assert two.receipt.offsets == [200, 201, 202, 203, 204, 205]
+    assert one.receipt.offsets == before
+    assert (one.span.pending, two.span.pending) == (0, 0)
+
+
+def test_a_section_under_way_keeps_its_callbacks(producing: Producing) -> None:
+    one, two = producing.take(3), producing.take(3)
+    one.deliver(0, 1)
+    three = producing.take(3)
+    assert len({id(taken.section) for taken in (one, two, three)}) == 3
+    three.deliver(first_offset=300)
+    two.deliver(first_offset=200)
+    one.deliver(2)
+    assert one.receipt.offsets == [100, 101, 102]
+    assert two.receipt.offsets == [200, 201, 202]
+    assert three.receipt.offsets == [300, 301, 302]
+
+
+def test_a_failure_says_what_has_failed_and_its_callbacks_are_not_used_again(producing: Producing) -> None:
+    headers = [("h", b"x")]
+    one = producing.take(3, headers)
+    error = KafkaError(KafkaError._MSG_TIMED_OUT)
+    one.deliver(0, 2)
+    one.callbacks[1](error, Report(one.messages[1]))
+    message = Message(b"k1", b"v1", 1001, headers)
+    assert producing.failures == [("t", error, message, one.span, one.receipt, 1)]
+    assert one.span.pending == 1
+    # A policy may write into the receipt what became of it; that makes no section of it that has arrived.
+    one.receipt.partitions[1] = 0
+    assert producing.take(3).section is not one.section
+
+
+def test_a_message_that_was_never_taken_holds_up_nothing(producing: Producing) -> None:
+    one = producing.take(2)
+    one.section.fail(0, KafkaError(KafkaError._QUEUE_FULL), Message(*one.messages[0]))
+    one.deliver(1)
+    two = producing.take(2)
+    two.deliver()
+    assert producing.take(2).section is two.section
+
+
+def test_few_callbacks_are_idle(producing: Producing) -> None:
+    large = producing.take(1_000)
+    large.deliver()
+    small = producing.take(10)
+    assert small.section is not large.section
+    assert len(small.section.callbacks) == 10
