@@ -78,9 +78,14 @@ def seal(
         plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
         resumed = sum(segment.changes for part in plan.parts.values() for segment in part.segments)
         if plan.is_empty:
-            manifest = plan.manifest or Manifest("")
-            _check_unchanged(folder / SEALED, manifest)
             shutil.rmtree(work)
+            if plan.manifest is None:
+                raise RefusedError(
+                    f"{folder.name} can not be sealed yet: it is being written, and no segment is complete",
+                    "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
+                )
+            manifest = plan.manifest
+            _check_unchanged(folder / SEALED, manifest)
             return Outcome(manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
         before = len(plan.manifest.segments) if plan.manifest else 0
         if plan.manifest is not None:

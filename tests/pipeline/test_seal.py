@@ -153,6 +153,22 @@ def test_a_recording_that_is_being_written(tmp_path: Path) -> None:
     assert rows(folder) == expected_rows(folder)
 
 
+def test_a_recording_that_has_just_begun(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    stream = Stream(folder)
+    stream.begin_pass()
+    stream.change("insert", table(1, "t"), 1, b"x")
+    stream.commit()
+    stream.flush()
+    stream.deliver()
+    with pytest.raises(RefusedError, match="no segment is complete") as refused:
+        local(folder)
+    assert refused.value.hint is not None and "stop the relay, or wait" in refused.value.hint
+    assert not (folder / SEALED).exists() and not (folder / SEALING).exists()
+    stream.stop()
+    assert local(folder).changes == 1
+
+
 class Killed(BaseException):
     """Stands for kill -9 in this process."""
 
