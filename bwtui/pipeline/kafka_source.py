@@ -170,7 +170,8 @@ def _aborted(request: Request, split: Split, gaps: list[Hole], batches: Batches)
     within = split._replace(low=gaps[0].low, high=gaps[-1].high)
     lows = [gap.low for gap in gaps]
     for part in SplitScan(request.config, within, "read_uncommitted", request.patience):
-        yield from batches.of_holes(part.holes)
+        # Compaction may have made more holes meanwhile, where the first reading had its records.
+        yield from batches.of_holes(within_gaps(part.holes, gaps))
         found = [
             number
             for number, offset in enumerate(part.offsets)
@@ -179,3 +180,14 @@ def _aborted(request: Request, split: Split, gaps: list[Hole], batches: Batches)
         ]
         messages = [part.messages[number] for number in found]
         yield from batches.of_messages(messages, [part.offsets[number] for number in found], ABORTED)
+
+
+def within_gaps(holes: Sequence[Hole], gaps: Sequence[Hole]) -> list[Hole]:
+    """Return what of ``holes`` lies in ``gaps``, which rise."""
+    lows = [gap.low for gap in gaps]
+    found = []
+    for kind, low, high in holes:
+        for gap in gaps[max(bisect_right(lows, low) - 1, 0) : bisect_right(lows, high - 1)]:
+            if max(low, gap.low) < min(high, gap.high):
+                found.append(Hole(kind, max(low, gap.low), min(high, gap.high)))
+    return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
+import pyarrow as pa
 
 from bwtui.audit.core import Judged, Pair, Record
 from bwtui.audit.decoding import Schemas, Undecodable, schema_id
@@ -100,36 +101,40 @@ class KafkaLook:
         """Say which records are of the relay's make."""
         for place, record in self.records(records).items():
             session = record.headers.get("bwtui.session")
-            lsn, ordinal = record.headers.get("bwtui.lsn"), record.headers.get("bwtui.ordinal")
             ours = session in self._sessions or self._is_ours(self._topics[place.t], record)
-            yield Judged(
-                *place,
-                ours,
-                None if lsn is None or not ours else int.from_bytes(lsn, "big"),
-                None if ordinal is None or not ours else int.from_bytes(ordinal, "big"),
-            )
+            named = [record.headers.get(name) if ours else None for name in ("bwtui.lsn", "bwtui.ordinal")]
+            yield Judged(*place, ours, *map(_number, named))
 
     def _is_ours(self, topic: str, record: Seen) -> bool:
         if record.key is None and record.value is None:
             return False
         try:
             for data in (record.key, record.value):
-                row = self._reader.row(data)
-                number = schema_id(data)
-                if row is not None and number is not None and number not in self._known_ids.get(topic, ()):
+                if self._reader.row(data) is not None and not self._is_known(topic, schema_id(data)):
                     return False
         except Undecodable:
             return False
         return True
 
+    def _is_known(self, topic: str, number: int | None) -> bool:
+        """Whether a schema was sent to the topic, or has the name of one: the table was altered since."""
+        known = self._known_ids.get(topic, frozenset())
+        if number is None or number in known:
+            return True
+        return _name_of(self._reader.schemas, number) in {
+            _name_of(self._reader.schemas, one) for one in known
+        }
+
     def messages(self, ids: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None, dict[str, Any]]]:
         """Return key, value, and what PostgreSQL said, of messages."""
         if not ids:
             return {}
-        with duckdb.connect() as connection:
-            connection.execute("create table wanted (position bigint, part integer)")
-            for number in ids:
-                connection.execute("insert into wanted values (?, ?)", [number // PARTS, number % PARTS])
+        wanted = pa.table(
+            {"position": [number // PARTS for number in ids], "part": [number % PARTS for number in ids]}
+        )
+        # It joins by hashing the few that are wanted: nothing that could spill into the current folder.
+        with duckdb.connect(config={"temp_directory": ""}) as connection:
+            connection.register("wanted", wanted)
             rows = connection.execute(
                 "select position, part, key, value, key_json, before, after"
                 " from read_parquet(?) semi join wanted using (position, part)",
@@ -157,6 +162,17 @@ class KafkaLook:
                             ours = {k: v for k, v in headers if k.startswith(_HEADERS) and v is not None}
                             found[Record(t, p, offset)] = Seen(message.key(), message.value(), ours)
         return found
+
+
+def _name_of(schemas: Schemas, number: int) -> str | None:
+    """Return the full name of a record's schema, or None for a schema without."""
+    parsed = schemas.get(number).parsed
+    return parsed.get("name") if isinstance(parsed, dict) else None
+
+
+def _number(data: bytes | None) -> int | None:
+    """Return the number in a header; what is longer is none of the relay's."""
+    return int.from_bytes(data, "big", signed=True) if data is not None and len(data) <= 8 else None
 
 
 def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int, set[int]]]:

@@ -228,3 +228,19 @@ def test_offsets_that_are_gone_and_then_the_topic(attempts: Attempts, database: 
     error, hint = refused(run(attempts, tmp_path / "recording"), 2)
     assert f"topic {topic} does not exist" in error
     assert "-b" in hint
+
+
+def test_the_relay_went_on_and_nobody_recorded(attempts: Attempts, database: str, tmp_path: Path) -> None:
+    """Rows become again what they were, others are deleted a second time, and then the table is altered."""
+    record(attempts, database, tmp_path / "recording")
+    with session(database) as opened:
+        opened.run("update orders set total = total - 1 where id <= 50")
+        opened.run("insert into orders select i, 'again' from generate_series(191, 200) i")
+        opened.run("delete from orders where id > 190")
+        opened.run("alter table orders add column more int")
+        opened.run("update orders set more = 1 where id = 100")
+    attempts.succeed(database)
+    ended = run(attempts, tmp_path / "recording", "--json")
+    report = report_of(ended)
+    assert (ended.code, report["findings"]) == (0, [])
+    assert report["balance"]["actual"]["outside_window"] == 71
