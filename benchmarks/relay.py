@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
+from bench_table import BWTUI, INSERTS, ROWS_A_TRANSACTION, database, environment
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
@@ -44,24 +45,6 @@ from bwtui.relay.control import request
 from bwtui.relay.status import Status
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox, Services
-
-ROWS_A_TRANSACTION = 100
-BWTUI = (sys.executable, "-c", "from bwtui.cli.main import main; main()")
-_SCHEMA = """
-create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
-create procedure fill(total int) language plpgsql as $$
-begin
-    for batch in 0 .. total / 100 - 1 loop
-        insert into bench
-        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
-               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
-               repeat(md5(id::text), 3) || 'note'
-        from generate_series(batch * 100 + 1, batch * 100 + 100) id;
-        commit;
-    end loop;
-end $$;
-create publication bench for all tables;
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +101,12 @@ def _sandbox(major: int) -> Iterator[Services]:
 
 
 def _measure(services: Services, rows: int, with_ui: bool, pairs: int) -> Iterator[Figures]:
-    dsn = _database(services.postgres)
+    dsn = database(services.postgres)
     paired = [f"bench_{kind}_{number}" for number in range(pairs) for kind in ("plain", "recorded")]
     streamed = ["bench_headless", *(["bench_ui"] if with_ui else []), *paired]
     with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
         connection.autocommit = True
-        cursor.execute(_SCHEMA)
+        cursor.execute(f"{INSERTS} create publication bench for all tables")
         # The relay makes its own slots, on the still empty table, and is caught up at once.
         for slot in streamed:
             _run_relay(services, dsn, slot, ["-x"])
@@ -144,13 +127,6 @@ def _measure(services: Services, rows: int, with_ui: bool, pairs: int) -> Iterat
     if with_ui:
         yield _stream_with_ui(services, dsn, "bench_ui", rows)
     yield _snapshot(services, dsn, rows)
-
-
-def _database(superuser: str) -> str:
-    with contextlib.closing(psycopg2.connect(superuser)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute("create database bench")
-    return make_conninfo(superuser, dbname="bench")
 
 
 def _pg_recvlogical(program: str, dsn: str, end: str, rows: int) -> Figures:
@@ -234,11 +210,6 @@ def _command(slot: str, *extra: str) -> list[str]:
     return [*BWTUI, "connect", *options, *extra]
 
 
-def _environment(services: Services, dsn: str) -> dict[str, str]:
-    ends = {"POSTGRES": dsn, "BROKER": services.broker, "SCHEMA_REGISTRY": services.schema_registry}
-    return {**os.environ, **{f"BWTUI_{name}": value for name, value in ends.items()}}
-
-
 def _run_relay(
     services: Services, dsn: str, slot: str, extra: Sequence[str], what: str = "", rows: int = 0
 ) -> Figures:
@@ -246,7 +217,7 @@ def _run_relay(
     begin = time.monotonic()
     process = subprocess.Popen(
         _command(slot, "--headless", "--json", *extra),
-        env=_environment(services, dsn),
+        env={**environment(services), "BWTUI_POSTGRES": dsn},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -285,11 +256,11 @@ def _stream_with_ui(services: Services, dsn: str, slot: str, rows: int) -> Figur
     _say("bwtui connect -x --until-caught-up, with the screens in a pseudo-terminal")
     command = _command(slot, "-x")
     screen = {"TERM": "xterm-256color", "COLUMNS": "200", "LINES": "60"}
-    environment = {**_environment(services, dsn), **screen}
+    here = {**environment(services), "BWTUI_POSTGRES": dsn, **screen}
     begin = time.monotonic()
     child, terminal = pty.fork()
     if child == 0:
-        os.execve(command[0], command, environment)
+        os.execve(command[0], command, here)
     drain = threading.Thread(target=_drain, args=[terminal], daemon=True)
     drain.start()
     try:

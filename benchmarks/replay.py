@@ -18,34 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg2
-from confluent_kafka.admin import AdminClient, NewTopic
+from audited import in_turn, lengths, phases
+from bench_table import BWTUI, environment, make_topic, relay_changes
 from processes import cpu_of, watched
-from psycopg.conninfo import make_conninfo
 
 from bwtui.errors import BwtuiError
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox, Services
-
-BWTUI = (sys.executable, "-m", "bwtui")
-_SCHEMA = """
-create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
-create procedure fill(total int) language plpgsql as $$
-begin
-    for batch in 0 .. total / 100 - 1 loop
-        insert into bench
-        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
-               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
-               repeat(md5(id::text), 3) || 'note'
-        from generate_series(batch * 100 + 1, batch * 100 + 100) id;
-        commit;
-    end loop;
-end $$;
-"""
 
 
 def main() -> int:
@@ -59,7 +41,13 @@ def main() -> int:
             recording = arguments.recording or Path(folder) / "recording"
             if not recording.exists():
                 _record(services, recording, arguments.messages, arguments.headers)
-            _measure(services, recording, arguments)
+
+            def run(name: str, tree: Path, number: int) -> dict[str, Any]:
+                prefix = f"{name}{number}"
+                make_topic(services, f"{prefix}.bench", arguments.partitions)
+                return _replay(services, recording, prefix, tree)
+
+            in_turn(arguments.runs, arguments.against, run, "rate")
         except BwtuiError as error:
             print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             return error.exit_code
@@ -81,61 +69,11 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _measure(services: Services, recording: Path, arguments: argparse.Namespace) -> None:
-    trees = [("here", Path(__file__).parents[1])]
-    if arguments.against is not None:
-        trees.insert(0, ("against", arguments.against.resolve()))
-    rates: dict[str, list[float]] = {name: [] for name, _ in trees}
-    for number in range(arguments.runs):
-        for name, tree in trees:
-            prefix = f"{name}{number}"
-            _make_topic(services, f"{prefix}.bench", arguments.partitions)
-            figures = _replay(services, recording, prefix, tree)
-            rates[name].append(figures["rate"])
-            print(json.dumps({"tree": name, **figures}), flush=True)
-    if arguments.against is not None:
-        pairs = zip(rates["here"], rates["against"], strict=True)
-        ratios = [round(here / against, 3) for here, against in pairs]
-        print(json.dumps({"ratios": ratios, "median": sorted(ratios)[len(ratios) // 2]}))
-
-
-# -- the recording ---------------------------------------------------------------------------------------
-
-
 def _record(services: Services, recording: Path, messages: int, headers: bool) -> None:
-    with contextlib.closing(psycopg2.connect(services.postgres)) as connection:
-        connection.autocommit = True
-        connection.cursor().execute("create database bench")
-    dsn = make_conninfo(services.postgres, dbname="bench")
-    options = ["-d", dsn, "-s", "bench", "-p", "recorded", "--headless", "--until-caught-up", "-x"]
-    options += ["--record", str(recording), *(["--headers"] if headers else [])]
-    command = [*BWTUI, "connect", *options]
-    with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(_SCHEMA)
-        # The first run makes the slot.
-        subprocess.run(command, env=_environment(services), check=True, stdout=subprocess.DEVNULL)
-        cursor.execute("set synchronous_commit = off")
-        cursor.execute("call fill(%s)", [messages])
-    subprocess.run(command, env=_environment(services), check=True, stdout=subprocess.DEVNULL)
+    more = ["--headers"] if headers else []
+    command = ["connect", "-p", "recorded", "--headless", "--record", str(recording), *more]
+    relay_changes(services, messages, command)
     subprocess.run([*BWTUI, "recording", "seal", str(recording)], check=True)
-
-
-def _environment(services: Services) -> dict[str, str]:
-    return {
-        **os.environ,
-        "BWTUI_BROKER": services.broker,
-        "BWTUI_SCHEMA_REGISTRY": services.schema_registry,
-    }
-
-
-def _make_topic(services: Services, topic: str, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": services.broker})
-    settings = {"retention.ms": "-1"}
-    admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
-
-
-# -- a run -----------------------------------------------------------------------------------------------
 
 
 def _replay(services: Services, recording: Path, prefix: str, tree: Path) -> dict[str, Any]:
@@ -146,52 +84,34 @@ def _replay(services: Services, recording: Path, prefix: str, tree: Path) -> dic
     process = subprocess.Popen(
         [*BWTUI, "replay", str(recording), *options],
         cwd=tree,
-        env={**_environment(services), "PYTHONPATH": str(tree)},
+        env={**environment(services), "PYTHONPATH": str(tree)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None and process.stderr is not None
     with watched(process.pid) as used, process.stdout as output, process.stderr as progress:
-        phases = dict(_phases(progress))
+        begun = dict(phases(progress))
         told = json.loads(output.read() or "null")
         process.wait()
         end = time.monotonic()
     if told is None:
         raise BwtuiError(f"the replay ended with exit code {process.returncode}", "its error is above")
     count = int(told["sent"])
-    lengths = _lengths(phases, end)
-    spark = lengths["starting Spark"]
+    took = lengths(begun, end)
+    spark = took["starting Spark"]
     return {
         "messages": count,
         "bytes": told["bytes"],
-        "rate": round(count / (sum(lengths.values()) - spark)),
+        "rate": round(count / (sum(took.values()) - spark)),
         "sending": round(count / told["seconds"]),
         "seconds": round(end - begin, 2),
-        "phases": lengths,
+        "phases": took,
         "cpu_us": {kind: round(seconds / count * 1e6, 2) for kind, seconds in used.cpu.items()}
         | {"kafka": round((cpu_of(broker) - broker_before) / count * 1e6, 2)},
         "peak_mb": used.peak_mb,
         "load": round(os.getloadavg()[0], 2),
     }
-
-
-def _phases(lines: Any) -> Iterator[tuple[str, float]]:
-    """Yield when each phase began."""
-    known = set()
-    for line in lines:
-        if not line.startswith("{"):
-            print(line, end="", file=sys.stderr)
-            continue
-        phase = json.loads(line).get("phase")
-        if phase is not None and phase not in known:
-            known.add(phase)
-            yield phase, time.monotonic()
-
-
-def _lengths(phases: dict[str, float], end: float) -> dict[str, float]:
-    times = [*phases.values(), end]
-    return {name: round(times[at + 1] - times[at], 2) for at, name in enumerate(phases)}
 
 
 def _broker_pid(services: Services) -> int:

@@ -11,38 +11,17 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 
-import psycopg2
-from psycopg.conninfo import make_conninfo
+from bench_table import BWTUI, relay_changes
+from processes import watched
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.recover import foot_of
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox
-
-BWTUI = (sys.executable, "-c", "from bwtui.cli.main import main; main()")
-_SCHEMA = """
-create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
-create procedure fill(total int) language plpgsql as $$
-begin
-    for batch in 0 .. total / 100 - 1 loop
-        insert into bench
-        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
-               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
-               repeat(md5(id::text), 3) || 'note'
-        from generate_series(batch * 100 + 1, batch * 100 + 70) id;
-        update bench set a = a + 1, note = note || '!' where id between batch * 100 + 1 and batch * 100 + 20;
-        delete from bench where id between batch * 100 + 41 and batch * 100 + 50;
-        commit;
-    end loop;
-end $$;
-"""
 
 
 def main() -> int:
@@ -77,18 +56,7 @@ def _record(scratch: Path, changes: int) -> Path:
     sandbox = Sandbox(scratch / "sandbox", 18)
     try:
         services = sandbox.up(Plain(), attached=True)
-        with closing(psycopg2.connect(services.postgres)) as connection, connection.cursor() as cursor:
-            connection.autocommit = True
-            cursor.execute("create database bench")
-        dsn = make_conninfo(services.postgres, dbname="bench")
-        command = [*BWTUI, "record", "-d", dsn, "-s", "bench", "-o", str(scratch / "recording"), "-x"]
-        with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-            connection.autocommit = True
-            cursor.execute(_SCHEMA)
-            subprocess.run([*command, "--until-caught-up"], check=True)
-            cursor.execute("set synchronous_commit = off")
-            cursor.execute("call fill(%s)", [changes])
-        subprocess.run([*command, "--until-caught-up"], check=True)
+        relay_changes(services, changes, ["record", "-o", str(scratch / "recording")])
         return scratch / "recording"
     finally:
         sandbox.down(wipe=True)
@@ -109,7 +77,7 @@ def _part(recording: Path, folder: Path, changes: int) -> Path:
 def _seal(folder: Path) -> dict[str, object]:
     process = subprocess.Popen([*BWTUI, "recording", "seal", str(folder), "--json"], stdout=subprocess.PIPE)
     assert process.stdout is not None
-    with _watched(process.pid) as (peak, cpu), process.stdout as output:
+    with watched(process.pid) as used, process.stdout as output:
         begin = time.monotonic()
         told = json.loads(output.read())
         process.wait()
@@ -118,56 +86,11 @@ def _seal(folder: Path) -> dict[str, object]:
         "changes": told["changes"],
         "seconds": round(whole, 1),
         "changes_per_second": round(told["changes"] / whole),
-        "cpu_us_per_change": round(sum(cpu.values()) / told["changes"] * 1e6, 2),
-        "cpu_seconds_java": sum(seconds for (_, name), seconds in cpu.items() if name == "java"),
+        "cpu_us": {kind: round(seconds / told["changes"] * 1e6, 2) for kind, seconds in used.cpu.items()},
         "parquet_bytes_per_change": round(told["bytes"] / told["changes"], 1),
-        "peak_mb": {name: round(number / 1024) for name, number in peak.items()},
+        "peak_mb": used.peak_mb,
         "load": os.getloadavg()[0],
     }
-
-
-@contextmanager
-def _watched(root: int) -> Iterator[tuple[dict[str, int], dict[tuple[int, str], int]]]:
-    """Watch all processes below ``root``: peaks of resident memory in kB, and CPU seconds of each.
-
-    Spark's Python workers are nobody's children at the end, so the kernel adds their CPU to nobody's.
-    """
-    peak = {"all": 0, "java": 0, "python": 0}
-    cpu: dict[tuple[int, str], int] = {}
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(0.1):
-            found = list(_below(root))
-            cpu.update({(pid, name): seconds for pid, name, _, seconds in found})
-            for name, number in (
-                ("all", sum(size for _, _, size, _ in found)),
-                ("java", max((size for _, name, size, _ in found if name == "java"), default=0)),
-                ("python", max((size for _, name, size, _ in found if name != "java"), default=0)),
-            ):
-                peak[name] = max(peak[name], number)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak, cpu
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _below(root: int) -> Iterator[tuple[int, str, int, int]]:
-    """Yield number, name, resident kB and CPU seconds of each process."""
-    command = ["ps", "-eo", "pid=,ppid=,rss=,cputimes=,comm="]
-    listed = subprocess.run(command, capture_output=True, text=True, check=True)
-    rows = [line.split(None, 4) for line in listed.stdout.splitlines()]
-    below = {root}
-    for pid, parent, *_ in rows:
-        if int(parent) in below:
-            below.add(int(pid))
-    for pid, _, size, seconds, name in rows:
-        if int(pid) in below:
-            yield int(pid), name.strip(), int(size), int(seconds)
 
 
 if __name__ == "__main__":

@@ -21,32 +21,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg2
-from confluent_kafka.admin import AdminClient, NewTopic
+from audited import in_turn, lengths, phases
+from bench_table import BWTUI, environment, make_topic, relay_changes
 from processes import watched
-from psycopg.conninfo import make_conninfo
 
 from bwtui.errors import BwtuiError
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox, Services
-
-BWTUI = (sys.executable, "-m", "bwtui")
-_SCHEMA = """
-create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
-create procedure fill(total int) language plpgsql as $$
-begin
-    for batch in 0 .. total / 100 - 1 loop
-        insert into bench
-        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
-               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
-               repeat(md5(id::text), 3) || 'note'
-        from generate_series(batch * 100 + 1, batch * 100 + 70) id;
-        update bench set a = a + 1, note = note || '!' where id between batch * 100 + 1 and batch * 100 + 20;
-        delete from bench where id between batch * 100 + 41 and batch * 100 + 50;
-        commit;
-    end loop;
-end $$;
-"""
 
 
 def main() -> int:
@@ -59,7 +40,11 @@ def main() -> int:
             services = sandbox.up(Plain(), attached=True)
             if not (folder / "recording").exists():
                 _record(services, folder / "recording", arguments.messages, arguments.partitions)
-            _measure(services, folder / "recording", arguments)
+
+            def run(_: str, tree: Path, __: int) -> dict[str, Any]:
+                return _verify(services, folder / "recording", tree, arguments.options)
+
+            in_turn(arguments.runs, arguments.against, run, "audit_seconds")
         except BwtuiError as error:
             print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             return error.exit_code
@@ -91,53 +76,10 @@ def _folder(kept: Path | None) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _measure(services: Services, recording: Path, arguments: argparse.Namespace) -> None:
-    trees = [("here", Path(__file__).parents[1])]
-    if arguments.against is not None:
-        trees.insert(0, ("against", arguments.against.resolve()))
-    seconds: dict[str, list[float]] = {name: [] for name, _ in trees}
-    for _ in range(arguments.runs):
-        for name, tree in trees:
-            figures = _verify(services, recording, tree, arguments.options)
-            seconds[name].append(figures["audit_seconds"])
-            print(json.dumps({"tree": name, **figures}), flush=True)
-    if arguments.against is not None:
-        pairs = zip(seconds["here"], seconds["against"], strict=True)
-        ratios = [round(here / against, 3) for here, against in pairs]
-        print(json.dumps({"ratios": ratios, "median": sorted(ratios)[len(ratios) // 2]}))
-
-
-# -- the recording -------------------------------------------------------------------------------------------
-
-
 def _record(services: Services, recording: Path, messages: int, partitions: int) -> None:
-    admin = AdminClient({"bootstrap.servers": services.broker})
-    topic = NewTopic("bench", partitions, 1, config={"retention.ms": "-1"})
-    admin.create_topics([topic])["bench"].result()
-    with contextlib.closing(psycopg2.connect(services.postgres)) as connection:
-        connection.autocommit = True
-        connection.cursor().execute("create database bench")
-    dsn = make_conninfo(services.postgres, dbname="bench")
-    options = ["-d", dsn, "-s", "bench", "--headless", "--until-caught-up", "-x", "--record", str(recording)]
-    command = [*BWTUI, "connect", *options]
-    environment = _environment(services)
-    with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
-        connection.autocommit = True
-        cursor.execute(_SCHEMA)
-        # The first run makes the slot.
-        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
-        cursor.execute("set synchronous_commit = off")
-        cursor.execute("call fill(%s)", [messages])
-    subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+    make_topic(services, "bench", partitions)
+    relay_changes(services, messages, ["connect", "--headless", "--record", str(recording)])
     subprocess.run([*BWTUI, "recording", "seal", str(recording)], check=True)
-
-
-def _environment(services: Services) -> dict[str, str]:
-    ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
-    return {**os.environ, **ends}
-
-
-# -- a run ---------------------------------------------------------------------------------------------------
 
 
 def _verify(services: Services, recording: Path, tree: Path, options: list[str]) -> dict[str, Any]:
@@ -146,49 +88,31 @@ def _verify(services: Services, recording: Path, tree: Path, options: list[str])
     process = subprocess.Popen(
         [*BWTUI, "verify", str(recording), "--json", "--progress-json", *more],
         cwd=tree,
-        env={**_environment(services), "PYTHONPATH": str(tree)},
+        env={**environment(services), "PYTHONPATH": str(tree)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None and process.stderr is not None
     with watched(process.pid) as used, process.stdout as output, process.stderr as progress:
-        phases = dict(_phases(progress))
+        begun = dict(phases(progress))
         told = json.loads(output.read() or "null")
         process.wait()
         end = time.monotonic()
     if told is None:
         raise BwtuiError(f"verify ended with exit code {process.returncode}", "its error is above")
     count = sum(told["balance"]["expected"].values())
-    started = phases.get("sealing the recording", phases["reading the recording"])
+    started = begun.get("sealing the recording", begun["reading the recording"])
     return {
         "verdict": told["verdict"],
         "messages": count,
         "audit_seconds": round(end - started, 2),
         "spark_seconds": round(started - begin, 2),
-        "phases": _lengths(phases, end),
+        "phases": lengths(begun, end),
         "cpu_us": {kind: round(seconds / count * 1e6, 2) for kind, seconds in used.cpu.items()},
         "peak_mb": used.peak_mb,
         "load": round(os.getloadavg()[0], 2),
     }
-
-
-def _phases(lines: Any) -> Iterator[tuple[str, float]]:
-    """Yield when each phase began."""
-    known = set()
-    for line in lines:
-        if not line.startswith("{"):
-            print(line, end="", file=sys.stderr)
-            continue
-        phase = json.loads(line).get("phase")
-        if phase is not None and phase not in known:
-            known.add(phase)
-            yield phase, time.monotonic()
-
-
-def _lengths(phases: dict[str, float], end: float) -> dict[str, float]:
-    times = [*phases.values(), end]
-    return {name: round(times[at + 1] - times[at], 2) for at, name in enumerate(phases)}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,75 @@
+"""The 7-column table of all benchmarks, how it is filled, and how it gets recorded."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import psycopg2
+from confluent_kafka.admin import AdminClient, NewTopic
+from psycopg.conninfo import make_conninfo
+
+from bwtui.sandbox.supervisor import Services
+
+BWTUI = (sys.executable, "-m", "bwtui")
+ROWS_A_TRANSACTION = 100
+_TABLE = """
+create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
+create procedure fill(total int) language plpgsql as $$
+begin
+    for batch in 0 .. total / 100 - 1 loop
+        insert into bench
+        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
+               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
+               repeat(md5(id::text), 3) || 'note'
+        from generate_series(batch * 100 + 1, batch * 100 + {inserts}) id;
+        {others}
+        commit;
+    end loop;
+end $$;
+"""
+#: ``fill`` writes transactions of 100 inserts,
+INSERTS = _TABLE.format(inserts=100, others="")
+#: or of 70 inserts, 20 updates and 10 deletes.
+CHANGES = _TABLE.format(
+    inserts=70,
+    others="""
+        update bench set a = a + 1, note = note || '!' where id between batch * 100 + 1 and batch * 100 + 20;
+        delete from bench where id between batch * 100 + 41 and batch * 100 + 50;""",
+)
+
+
+def database(superuser: str) -> str:
+    """Make the database; return its connection URI."""
+    with contextlib.closing(psycopg2.connect(superuser)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute("create database bench")
+    return make_conninfo(superuser, dbname="bench")
+
+
+def environment(services: Services) -> dict[str, str]:
+    """Return the environment of a command that speaks to Kafka and the registry."""
+    ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
+    return {**os.environ, **ends}
+
+
+def make_topic(services: Services, topic: str, partitions: int) -> None:
+    """Make a topic that keeps everything."""
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    settings = {"retention.ms": "-1"}
+    admin.create_topics([NewTopic(topic, partitions, 1, config=settings)])[topic].result()
+
+
+def relay_changes(services: Services, changes: int, command: Sequence[str]) -> None:
+    """Make and fill the table, and have all of it read by ``command``, which stops when it has caught up."""
+    dsn = database(services.postgres)
+    whole = [*BWTUI, *command, "-d", dsn, "-s", "bench", "-x", "--until-caught-up"]
+    with contextlib.closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(CHANGES)
+        # The first run makes the slot.
+        subprocess.run(whole, env=environment(services), check=True, stdout=subprocess.DEVNULL)
+        cursor.execute("set synchronous_commit = off")
+        cursor.execute("call fill(%s)", [changes])
+    subprocess.run(whole, env=environment(services), check=True, stdout=subprocess.DEVNULL)
