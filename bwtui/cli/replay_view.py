@@ -182,11 +182,14 @@ def _plan(plan: Plan) -> list[str]:
 
 def _missing(numbers: dict[str, int]) -> list[str]:
     lines = [
-        f"{numbers['messages']:,} of {numbers['reported']:,} missing messages are in the recording",
+        f"{numbers['messages']:,} of {numbers['reported']:,} missing messages are in the recording, "
+        "and not in the topics",
         f"order can't be mended: {numbers['late']:,} of them stand behind newer messages of their keys",
         f"{numbers['sent_again']:,} newest messages of these keys are sent again behind them, "
         "so that every latest value is right",
     ]
+    if numbers["there"]:
+        lines.append(f"{numbers['there']:,} are in the topics by now, and are left out")
     if numbers["without_message"]:
         lines.append(f"{numbers['without_message']:,} have no message in the recording, or are not selected")
     return lines

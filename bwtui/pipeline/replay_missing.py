@@ -30,6 +30,7 @@ CLASSES = ("lost_acked", "lost_unacked", "lost_unsent")
 #: Positions behind all of a recording's: first what it has, then what only the topic has.
 _AGAIN, _FROM_TOPIC = 1 << 60, 1 << 61
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
+_OTHER = "verify this recording against this Kafka, and give the new report"
 
 
 class Missing:
@@ -45,6 +46,7 @@ class Missing:
             counted = sum(int(counts.get(name, 0)) for name in CLASSES)
             self._by_position = all(one.get("position") is not None for one in findings)
             self._wanted = _table(findings, by_position=self._by_position)
+            self._recording, self._cluster = content.get("recording_id"), content.get("cluster")
         except OSError as error:
             raise UsageError(f"{report} can't be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
@@ -52,13 +54,24 @@ class Missing:
         if counted > len(findings):
             raise RefusedError(
                 f"the report counts {counted:,} missing messages and lists {len(findings):,} of them",
-                "verify again, with all findings in the report",
+                f"verify again with --findings {counted}",
             )
         if not findings:
             raise UsageError("the report found nothing missing", "there is nothing to replay")
         self.digest = hashlib.sha256(raw).hexdigest()
+        if not isinstance(self._recording, str):
+            raise UsageError(f"{report} is no report of the audit of a recording", _HINT)
         self._told: dict[str, int] = {"reported": self._wanted.num_rows}
         self._rows: DataFrame | None = None
+
+    def refuse_other(self, recording: str, cluster: str) -> None:
+        """Raise RefusedError if the report is of another recording, whose positions mean other messages."""
+        if self._recording != recording:
+            raise RefusedError("the report is of another recording", _OTHER)
+        if self._cluster and cluster and self._cluster != cluster:
+            raise RefusedError(
+                f"the report is of another Kafka cluster ({self._cluster}) than this one ({cluster})", _OTHER
+            )
 
     def look(
         self,
@@ -76,9 +89,8 @@ class Missing:
         spark = every.sparkSession
         names = ["position", "part"] if self._by_position else ["topic", "lsn", "ordinal", "part"]
         wanted = spark.createDataFrame(self._wanted)
-        missing = columns(chosen).join(wanted, names, "left_semi").cache()
-        every = columns(every)
-        found = [row.topic for row in missing.select("topic").distinct().collect()]
+        reported = columns(chosen).join(wanted, names, "left_semi").cache()
+        found = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
         if not found:
             raise RefusedError(
                 "the recording has none of the messages that the report found missing",
@@ -89,7 +101,7 @@ class Missing:
                 raise RefusedError(
                     f"topic {topic} does not exist", "replay all of it: leave out --only-missing"
                 )
-        views = {"missing": missing, "every": every, "there": _topics(spark, config, found, ends)}
+        views = {"reported": reported, "every": columns(every), **_topics(spark, config, list(found), ends)}
         for name, view in views.items():
             view.createOrReplaceTempView(f"replay_{name}")
         for name, text in _VIEWS.items():
@@ -97,17 +109,25 @@ class Missing:
         sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))
         sent.createOrReplaceTempView("replay_sent")
         self._rows = spark.sql(_PLACED).cache()
-        self._tell()
+        self._tell(sum(found.values()))
 
-    def _tell(self) -> None:
+    def _tell(self, known: int) -> None:
+        """Count; the recording has ``known`` of what was reported."""
         again = f"position >= {_AGAIN}"
-        row = self.rows().selectExpr(f"count_if(not {again}) found", f"count_if({again}) again").first()
-        late = self.rows().sparkSession.sql(
-            "select count(*) n from replay_missing left semi join replay_again using (topic, key)"
+        late = "select count(*) from replay_missing left semi join replay_again using (topic, key)"
+        row = (
+            self.rows()
+            .selectExpr(f"count_if(not {again}) found", f"count_if({again}) again", f"({late}) late")
+            .first()
         )
         assert row is not None
-        self._told |= {"messages": row.found, "late": late.collect()[0].n, "sent_again": row.again}
-        self._told["without_message"] = self._told["reported"] - row.found
+        self._told |= {"messages": row.found, "late": row.late, "sent_again": row.again}
+        self._told["there"] = known - row.found
+        self._told["without_message"] = self._told["reported"] - known
+        if not row.found:
+            raise RefusedError(
+                "all that the report found missing is in the topics by now", "verify again: there may be more"
+            )
 
     def rows(self) -> DataFrame:
         """Return the rows to send, in the form in which they are placed."""
@@ -117,9 +137,9 @@ class Missing:
     def told(self) -> dict[str, int]:
         """Return numbers to be told.
 
-        ``reported``; ``messages``: those of them that are sent; ``without_message``: those of which the
-        recording has no message; ``late``: those that will stand behind newer ones of their keys, and
-        ``sent_again``: the newest of these keys.
+        ``reported``; ``messages``: those of them that are sent; ``there``: those that are in the topics by
+        now; ``without_message``: those of which the recording has no message; ``late``: those that will stand
+        behind newer ones of their keys, and ``sent_again``: the newest of these keys.
         """
         return self._told
 
@@ -160,24 +180,58 @@ def _lsn(value: Any) -> int:
 
 def _topics(
     spark: SparkSession, config: Config, topics: list[str], ends: Mapping[str, int] | None
-) -> DataFrame:
-    """Return what the topics hold, as they were when the replay began."""
-    offsets = dict(pin(config, topics).offsets)
+) -> dict[str, DataFrame]:
+    """Return what the topics hold, as they were when the replay began, and whose times are the messages'."""
+    pinned = pin(config, topics)
+    offsets = dict(pinned.offsets)
     for (topic, partition), (low, high) in list(offsets.items()):
         end = (ends or {}).get(f"{topic}/{partition}", high)
         offsets[topic, partition] = (low, max(low, min(high, end)))
     wanted = ("kind", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
-    return read_kafka(spark, config, offsets, columns=wanted).where("kind = 'record' and key is not null")
+    # What a transaction has taken back is no message, and no latest value.
+    there = read_kafka(spark, config, offsets, columns=wanted, isolation="read_committed")
+    times = [
+        (name, (state.settings or {}).get("message.timestamp.type") != "LogAppendTime")
+        for name, state in pinned.topics.items()
+    ]
+    return {
+        "there": there.where("kind = 'record'"),
+        "times": spark.createDataFrame(times, "topic string, timed boolean"),
+    }
 
 
 _IDENTITY = "struct(lsn, ordinal, part)"
+_SAME = "{0}.topic = {1}.topic and {0}.key <=> {1}.key and {0}.value <=> {1}.value and {0}.at <=> {1}.at"
 _VIEWS = {
+    # How often the recording has what was reported; a repeat is the same once more.
+    "twins": f"""select topic, key, value, at, count(distinct {_IDENTITY}) as n from (
+            select e.*, if(timed, stamp, null) as at from replay_every e join replay_times using (topic)) e
+         where exists (select 1 from replay_reported r
+            where r.topic = e.topic and r.key <=> e.key and r.value <=> e.value)
+         group by all""",
+    # How often the topics have it, after all.
+    "back": f"""select t.topic, t.key, t.value, t.at, count(*) as n from (
+            select h.*, if(timed, timestamp, null) as at
+              from replay_there h join replay_times using (topic)) t
+          left semi join replay_twins w on {_SAME.format("t", "w")}
+         group by all""",
+    # Of messages that are the same, as many as the topics lack.
+    "missing": f"""select r.* except (at, place) from (
+            select r.*, row_number() over (
+                partition by topic, key, value, at order by position desc, part desc) as place
+              from (select r.*, if(timed, stamp, null) as at
+                      from replay_reported r join replay_times using (topic)) r) r
+          join replay_twins w on {_SAME.format("r", "w")}
+          left join replay_back b on {_SAME.format("r", "b")}
+         where place <= w.n - coalesce(b.n, 0)""",
     # The keys, and which of their messages is sent last.
     "keys": f"""select topic, key, max_by({_IDENTITY}, struct(position, part)) as last
         from replay_missing where key is not null group by topic, key""",
     # What the topic has as their latest values.
-    "latest": """select topic, key, max_by(struct(partition, offset, timestamp, value, headers), offset) as at
-        from replay_there left semi join replay_keys using (topic, key) group by topic, key""",
+    "latest": """select topic, key,
+            max_by(struct(partition, offset, timestamp, value, headers, timed), offset) as at
+        from replay_there join replay_times using (topic) left semi join replay_keys using (topic, key)
+        group by topic, key""",
     # Messages of the recording with these keys.
     "known": "select * from replay_every left semi join replay_keys using (topic, key)",
     "newest": """select topic, key, max_by(struct(*), struct(lsn, ordinal, part, position)) as message
@@ -185,7 +239,7 @@ _VIEWS = {
     # The latest value came after the recording, perhaps from a later run of the relay.
     "later": """select l.topic, l.key, l.at from replay_latest l join replay_newest n using (topic, key)
         left anti join replay_known k on k.topic = l.topic and k.key = l.key
-            and k.value <=> l.at.value and k.stamp = l.at.timestamp
+            and k.value <=> l.at.value and (k.stamp = l.at.timestamp or not l.at.timed)
         where l.at.timestamp >= n.message.stamp""",
     "again": """select topic, key, l.at, n.message from replay_newest n join replay_keys k using (topic, key)
         left join replay_later l using (topic, key)

@@ -56,15 +56,16 @@ class Steps:
         self._replay = replay
         self._spark = spark
         self._sealed = sealed
+        self._cluster = cluster
         self._topics = topics
         self._missing = missing
-        self._file = ProgressFile(job.state, self._what(cluster))
+        self._file = ProgressFile(job.state, self._what())
 
-    def _what(self, cluster: str) -> dict[str, Any]:
+    def _what(self) -> dict[str, Any]:
         selection, options = self._job.selection, self._job.options
         return {
             "recording": self._sealed.manifest.recording,
-            "cluster": cluster,
+            "cluster": self._cluster,
             "prefix": options.prefix,
             "keep_ids": options.keep_ids,
             "where": str(selection.query) if selection.query is not None else None,
@@ -144,6 +145,7 @@ class Steps:
         return plan, rows
 
     def _look_for_missing(self, missing: Missing, earlier: Progress | None) -> tuple[Rows, Count]:
+        missing.refuse_other(self._sealed.manifest.recording, self._cluster)
         # What is missing is told one by one, so a repeat may be among it.
         every, chosen = (
             selected(self._spark(), self._sealed, one).where("state <> 'refused'")

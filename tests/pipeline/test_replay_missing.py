@@ -1,8 +1,10 @@
 """``--only-missing`` writes what an audit found missing, and keeps every key's latest value right."""
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -10,6 +12,7 @@ from confluent_kafka import Producer
 from bwtui.audit.report import Finding
 from bwtui.cli.replay_view import question, told
 from bwtui.errors import RefusedError, UsageError
+from bwtui.recording.reader import open_recording
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
@@ -39,18 +42,37 @@ class Loss:
     #: What a later relay wrote of key 6.
     newer: Sent
 
-    def report(self, path: Path, counted: int = 3) -> Path:
+    def report(self, path: Path, counted: int = 3, **more: Any) -> Path:
         """Write what an audit says of it."""
         findings = [
             Finding("lost_acked", self.topic, lsn=1, ordinal=1, position=at, part=0).to_json()
             for at in self.lost
         ]
-        path.write_text(json.dumps({"classes": {"lost_acked": counted}, "findings": findings}))
+        content = {"classes": {"lost_acked": counted}, "findings": findings, **self.names, **more}
+        path.write_text(json.dumps(content))
         return path
+
+    @property
+    def names(self) -> dict[str, str]:
+        """What a report calls the recording."""
+        with contextlib.closing(open_recording(self.folder)) as view:
+            return {"recording_id": view.source.recording}
 
 
 @pytest.fixture
-def loss(services: Services, config: dict[str, str], make_topic: MakeTopic, tmp_path: Path) -> Loss:
+def settings() -> dict[str, str]:
+    """The settings of the topic."""
+    return {}
+
+
+@pytest.fixture
+def loss(
+    services: Services,
+    config: dict[str, str],
+    make_topic: MakeTopic,
+    tmp_path: Path,
+    settings: dict[str, str],
+) -> Loss:
     topic = fresh("missing")
     ids = registered(services, topic)
     folder = recorded(tmp_path / "r", topic, 200, ids)
@@ -61,7 +83,7 @@ def loss(services: Services, config: dict[str, str], make_topic: MakeTopic, tmp_
     }
     lost = [mine[3][2], mine[4][-1], mine[6][1]]
     newer = Sent(framed(ids[0], b"6"), framed(ids[1], b"newer"), sent[-1].stamp + 5, (("h", b"1"),))
-    make_topic(1, topic)
+    make_topic(1, topic, **settings)
     producer = Producer({**config})
     for one in [*(one for at, one in enumerate(sent) if at not in lost), newer]:
         producer.produce(topic, one.value, one.key, 0, timestamp=one.stamp, headers=list(one.headers) or None)
@@ -74,7 +96,7 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
     watch = Looking()
     outcome = replays.run(loss.folder, watch, only_missing=report)
     assert outcome.plan.missing == {
-        "reported": 3, "messages": 3, "late": 2, "sent_again": 2, "without_message": 0
+        "reported": 3, "messages": 3, "late": 2, "sent_again": 2, "there": 0, "without_message": 0
     }  # fmt: skip
     # Before anything is written, and behind it, somebody is told what can't be mended.
     assert "2 of them behind newer ones of their keys" in (question(watch.plans[0]) or "")
@@ -89,18 +111,66 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
     }  # fmt: skip
     with pytest.raises(RefusedError, match="was replayed already"):
         replays.run(loss.folder, only_missing=report)
+    # Neither does another report that says the same, nor another state folder, double anything.
+    for again in (loss.report(tmp_path / "again.json", verdict="anomalies"), report):
+        with pytest.raises(RefusedError, match="all that the report found missing is in the topics by now"):
+            replays.run(loss.folder, only_missing=again, restart=True)
+    assert topic_content(services, loss.topic)[0] == content
+
+
+def test_what_is_back_is_not_sent(
+    replays: Replays, services: Services, config: dict[str, str], loss: Loss, tmp_path: Path
+) -> None:
+    report = loss.report(tmp_path / "report.json")
+    one = loss.sent[loss.lost[1]]
+    producer = Producer({**config})
+    producer.produce(loss.topic, one.value, one.key, 0, timestamp=one.stamp)
+    assert producer.flush(30) == 0
+    outcome = replays.run(loss.folder, only_missing=report)
+    told = outcome.plan.missing or {}
+    assert (told["reported"], told["messages"], told["there"], told["without_message"]) == (3, 2, 1, 0)
+    (content,) = topic_content(services, loss.topic).values()
+    assert content.count(one) == 1
+    assert {one.key: one for one in content} == {
+        **{one.key: one for one in loss.sent}, loss.newer.key: loss.newer
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("settings", [{"message_timestamp_type": "LogAppendTime"}])
+def test_a_topic_with_times_of_its_own(
+    replays: Replays, services: Services, loss: Loss, tmp_path: Path
+) -> None:
+    replays.run(loss.folder, only_missing=loss.report(tmp_path / "report.json"))
+    (content,) = topic_content(services, loss.topic).values()
+    newest = {one.key: one.value for one in [*loss.sent, loss.newer]}
+    assert {one.key: one.value for one in content} == newest
+    with pytest.raises(RefusedError, match="is in the topics by now"):
+        replays.run(loss.folder, only_missing=loss.report(tmp_path / "again.json", verdict="anomalies"))
+
+
+def test_a_report_of_something_else(replays: Replays, services: Services, loss: Loss, tmp_path: Path) -> None:
+    before = topic_content(services, loss.topic)
+    for more, error, words in (
+        ({"recording_id": "other"}, RefusedError, "the report is of another recording"),
+        ({"cluster": "other"}, RefusedError, "the report is of another Kafka cluster"),
+        ({"recording_id": None}, UsageError, "is no report of the audit of a recording"),
+    ):
+        with pytest.raises(error, match=words):
+            replays.run(loss.folder, only_missing=loss.report(tmp_path / "report.json", **more))
+    assert topic_content(services, loss.topic) == before
 
 
 def test_a_report_that_does_not_fit(replays: Replays, loss: Loss, tmp_path: Path) -> None:
     replays.sealed(loss.folder)
     report = loss.report(tmp_path / "report.json", counted=4)
-    with pytest.raises(RefusedError, match="counts 4 missing messages and lists 3"):
+    with pytest.raises(RefusedError, match="counts 4 missing messages and lists 3") as refused:
         replays.run(loss.folder, only_missing=report)
+    assert "--findings 4" in (refused.value.hint or "")
     with pytest.raises(UsageError, match="writes into the topics of the recording"):
         replays.run(loss.folder, only_missing=report, prefix="other")
     report.write_text("[]")
     with pytest.raises(UsageError, match="is no report of an audit"):
         replays.run(loss.folder, only_missing=report)
-    report.write_text(json.dumps({"classes": {}, "findings": []}))
+    report.write_text(json.dumps({"classes": {}, "findings": [], **loss.names}))
     with pytest.raises(UsageError, match="found nothing missing"):
         replays.run(loss.folder, only_missing=report)
