@@ -5,62 +5,40 @@ confirmed the fence, everything up to it is in the topics; they are read up to t
 the latest record of each key. That may be newer than the fence. So a key that differs is looked at again
 behind another fence: if no record of it has come since, its last one must be its row there, and a difference
 is one. A key that is written all the time is tried until the two agree, a number of times.
+
+Rows without a key are counted: what the table has at the fence more often than the topic has ever had it is
+missing. That the topic has more says nothing, as rows are deleted, and sent again.
 """
 
 import contextlib
 import json
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 import duckdb
-import pyarrow as pa
 
-from bwtui.audit.decoding import AskRegistry, Schemas, Undecodable
+from bwtui.audit.classes import Verdict
+from bwtui.audit.decoding import AskRegistry, Schemas
+from bwtui.audit.folding import Fold
 from bwtui.audit.report import Finding, Report
-from bwtui.audit.texts import ESCAPED, differing, written
+from bwtui.audit.tables import Shape, Table, shapes
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.lsn import format_lsn
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, pin
-from bwtui.pipeline.kafka_scan import SplitScan
-from bwtui.pipeline.kafka_splits import Split
-from bwtui.source.connection import (
-    Connection,
-    connect,
-    connect_raw,
-    execute,
-    query,
-    quote_identifier,
-    quote_literal,
-    quote_qualified,
-)
+from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.slot import create_temporary, slot_state
-from bwtui.source.snapshot import open_snapshot
+from bwtui.source.snapshot import TablesChanged, open_snapshot
+
+__all__ = ["Request", "Table", "verify_database"]
 
 #: How often a key is looked at before it is left undecided, and how long a fence is waited for.
 ROUNDS = 8
 FENCE_SECONDS = 120.0
-_CHUNK = 5_000
-_PATIENCE_SECONDS = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table and its topic; columns in the table's order."""
-
-    namespace: str
-    name: str
-    topic: str
-    columns: tuple[str, ...]
-    key: tuple[str, ...]
-    row_filter: str | None = None
-
-    @property
-    def full_name(self) -> str:
-        """``schema.table``."""
-        return f"{self.namespace}.{self.name}"
+_CLASSES = ("missing_key", "extra_key", "different_row", "missing_row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,80 +58,64 @@ def verify_database(
 ) -> Report:
     """Compare the tables with their topics. Raises Indeterminate, RefusedError, ConnectionFailed."""
     begin = time.monotonic()
-    keyed = [table for table in request.tables if table.key]
-    if not keyed:
-        raise RefusedError("no table with a key is to be compared", "check --table, and -s/--slot")
+    if not request.tables:
+        raise RefusedError("no table is to be compared", "check --table, and -s/--slot")
     with (
+        tempfile.TemporaryDirectory(prefix="bwtui-verify-", ignore_cleanup_errors=True) as folder,
         contextlib.closing(connect(request.dsn)) as connection,
-        contextlib.closing(duckdb.connect()) as store,
+        # In memory as long as there is room, and then in the folder.
+        contextlib.closing(duckdb.connect(config={"temp_directory": str(Path(folder) / "spill")})) as store,
     ):
-        live = _Live(request, connection, store, Schemas({}, ask), keyed)
-        report = live.run(told)
-    unkeyed = [table.full_name for table in request.tables if not table.key]
-    if unkeyed:
-        report.notes.append(f"without a key, and not compared: {', '.join(unkeyed)}")
+        report = _Live(request, connection, Fold(store, request.config, Schemas({}, ask))).run(told)
     report.details["seconds"] = {"audit": round(time.monotonic() - begin, 2)}
     return report
 
 
 class _Live:
-    """One audit: `latest` and `doubt` are tables in ``store``."""
+    """One audit."""
 
-    def __init__(
-        self,
-        request: Request,
-        connection: Connection,
-        store: duckdb.DuckDBPyConnection,
-        schemas: Schemas,
-        tables: Sequence[Table],
-    ) -> None:
+    def __init__(self, request: Request, connection: Connection, fold: Fold) -> None:
         self._request = request
         self._connection = connection
-        self._store = store
-        self._schemas = schemas
-        self._tables = tables
-        self._read_to: dict[tuple[str, int], int] = {}
-        self._rows = 0
-        store.execute("set preserve_insertion_order = false; set memory_limit = '1500MB'")
-        store.execute("create table latest (topic varchar, key varchar, p integer, o bigint, value blob)")
-        store.execute(
-            "create table doubt (topic varchar, key varchar, class varchar, fields varchar, o bigint)"
-        )
+        self._fold = fold
+        self._fences: list[str] = []
 
     def run(self, told: Callable[[str], None]) -> Report:
         """Compare until nothing is in doubt, or a key was written too often to say."""
-        wrong: list[tuple[Any, ...]] = []
-        fences = []
         pinned: Pinned | None = None
         for number in range(ROUNDS):
             told(f"fence {number + 1}: waiting for the relay")
-            with self._fence() as (lsn, snapshot):
-                fences.append(format_lsn(lsn))
-                pinned = pin(self._request.config, [table.topic for table in self._tables])
+            with self._fence() as (snapshot, found):
+                wanted = found if not number else [one for one in found if one.table.key]
+                pinned = pin(self._request.config, [one.table.topic for one in wanted])
                 told(f"fence {number + 1}: reading topics and tables")
-                moved = self._read(pinned)
-                before = {row[:2]: row for row in self._store.execute("select * from doubt").fetchall()}
-                self._store.execute("delete from doubt")
-                for table in self._tables:
-                    self._compare(snapshot, table, before if number else None)
-            doubtful = self._store.execute("select * from doubt").fetchall()
-            if number:
-                wrong += [row for row in doubtful if row[:2] not in moved]
-                self._store.execute("delete from doubt")
-                self._put("doubt", [row for row in doubtful if row[:2] in moved])
-            if not self._store.execute("select count(*) from doubt").fetchall()[0][0]:
+                self._fold.read(pinned, wanted)
+                for shape in wanted:
+                    self._fold.compare(snapshot, shape, again=number > 0)
+            if not self._fold.settle(is_first=not number):
                 break
         assert pinned is not None
-        undecided = self._store.execute("select * from doubt").fetchall()
-        return self._report(wrong, undecided, fences, pinned)
+        return self._report(pinned)
 
     @contextlib.contextmanager
-    def _fence(self) -> Iterator[tuple[int, Connection]]:
-        with contextlib.closing(create_temporary(connect_raw(self._request.dsn))) as slot:
-            snapshot = open_snapshot(self._request.dsn, slot.snapshot)
-        with contextlib.closing(snapshot):
-            self._wait(slot.consistent_point)
-            yield slot.consistent_point, snapshot
+    def _fence(self) -> Iterator[tuple[Connection, list[Shape]]]:
+        for _ in range(ROUNDS):
+            raw = connect_raw(self._request.dsn)
+            # Whatever happens: the slot ends with its session.
+            with contextlib.ExitStack() as stack:
+                stack.callback(raw.finish)
+                slot = create_temporary(raw)
+                snapshot = open_snapshot(self._request.dsn, slot.snapshot)
+            with contextlib.closing(snapshot):
+                self._wait(slot.consistent_point)
+                try:
+                    found = shapes(snapshot, self._request.tables)
+                except TablesChanged:
+                    continue
+                self._fences.append(format_lsn(slot.consistent_point))
+                yield snapshot, found
+                return
+        raise Indeterminate("the tables are altered or truncated again and again", "verify once they are not")
 
     def _wait(self, lsn: int) -> None:
         """Wait until the relay has confirmed ``lsn``. Raises RefusedError or Indeterminate."""
@@ -180,183 +142,59 @@ class _Live:
                 )
             time.sleep(0.1)
 
-    # -- topics ----------------------------------------------------------------------------------------------
-
-    def _read(self, pinned: Pinned) -> set[tuple[str, str]]:
-        """Fold what has come since into `latest`; return the keys of which something came."""
-        self._store.execute("create or replace temp table come as select * from latest limit 0")
-        for (topic, partition), (low, high) in pinned.offsets.items():
-            start = max(low, self._read_to.get((topic, partition), low))
-            self._read_to[topic, partition] = high
-            for part in SplitScan(
-                self._request.config,
-                Split(topic, partition, start, high),
-                "read_committed",
-                _PATIENCE_SECONDS,
-            ):
-                rows = [
-                    (topic, self._key(message.key()), partition, offset, message.value())
-                    for message, offset in zip(part.messages, part.offsets, strict=True)
-                ]
-                self._put("come", rows)
-        self._store.execute("""
-            create or replace temp table newest as
-            select topic, key, p, o, value from (select * from come union all select * from latest)
-            qualify row_number() over (partition by topic, key order by o desc) = 1""")
-        self._store.execute("delete from latest")
-        self._store.execute("insert into latest select * from newest")
-        found = self._store.execute(
-            "select distinct topic, key from come semi join doubt using (topic, key)"
-        ).fetchall()
-        return {(topic, key) for topic, key in found}
-
-    def _key(self, data: bytes | None) -> str:
-        """Return a key as the texts of its columns, or what can't be one."""
-        if data is None:
-            return "null"
-        try:
-            _, row = self._schemas.decode(data)
-        except Undecodable:
-            return f"undecodable {data.hex()}"
-        escaped = row.pop(ESCAPED, None) or {}
-        return json.dumps([escaped.get(name, written(value) if value is not None else None)
-                           for name, value in row.items()])  # fmt: skip
-
-    # -- tables ----------------------------------------------------------------------------------------------
-
-    def _compare(
-        self, snapshot: Connection, table: Table, only: Mapping[tuple[Any, ...], Any] | None
-    ) -> None:
-        """Put into `doubt` the keys whose latest record is not their row."""
-        keys = None if only is None else [key for topic, key in only if topic == table.topic]
-        if keys is not None and not keys:
-            return
-        self._store.execute("create or replace table there (key varchar, row varchar)")
-        for rows in _rows(snapshot, table, keys):
-            if keys is None:
-                self._rows += len(rows)
-            self._put("there", rows)
-        restricted = ""
-        if keys is not None:
-            self._store.execute("create or replace table asked (key varchar)")
-            self._put("asked", [(key,) for key in keys])
-            restricted = "semi join asked using (key)"
-        cursor = self._store.cursor()
-        cursor.execute(
-            f"""select coalesce(l.key, t.key), t.row, l.value, l.o
-                  from (select * from latest {restricted} where topic = ?) as l
-                  full join there as t on t.key = l.key""",
-            [table.topic],
-        )
-        while rows := cursor.fetchmany(_CHUNK):
-            found = [self._judge(table, row) for row in rows]
-            self._put("doubt", [one for one in found if one is not None])
-
-    def _judge(self, table: Table, found: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        key, row, value, offset = found
-        if row is None:
-            return None if value is None else (table.topic, key, "extra_key", "[]", offset)
-        if value is None:
-            return table.topic, key, "missing_key", "[]", offset
-        try:
-            schema, decoded = self._schemas.decode(value)
-            fields = differing(schema, decoded, json.loads(row))
-        except Undecodable:
-            fields = ["(the value can't be decoded)"]
-        if not fields:
-            return None
-        return table.topic, key, "different_row", json.dumps(fields), offset
-
-    def _put(self, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
-        if rows:
-            columns = [list(column) for column in zip(*rows, strict=True)]
-            made = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])
-            self._store.register("put", made)
-            self._store.execute(f"insert into {table} select * from put")
-            self._store.unregister("put")
-
     # -- the report ------------------------------------------------------------------------------------------
 
-    def _report(
-        self,
-        wrong: list[tuple[Any, ...]],
-        undecided: list[tuple[Any, ...]],
-        fences: list[str],
-        pinned: Pinned,
-    ) -> Report:
-        counts = dict.fromkeys(("missing_key", "extra_key", "different_row"), 0)
-        for row in wrong:
-            counts[row[2]] += 1
-        counts["indeterminate"] = len(undecided)
-        keys = self._store.execute("select count(*) from latest where value is not null").fetchall()[0][0]
-        names = {table.topic: table for table in self._tables}
-        rows = [
-            *wrong[: self._request.samples],
-            *[(*row[:2], "indeterminate", *row[3:]) for row in undecided],
-        ]
+    def _report(self, pinned: Pinned) -> Report:
+        tables = {table.topic: table for table in self._request.tables}
+        counts = dict.fromkeys((*_CLASSES, "indeterminate"), 0) | self._fold.counts()
+        verdict: Verdict = "indeterminate" if counts["indeterminate"] else "clean"
+        if any(counts[name] for name in _CLASSES):
+            verdict = "anomalies"
+        findings = self._fold.findings(self._request.samples)
         return Report(
-            verdict="anomalies" if wrong else "indeterminate" if undecided else "clean",
-            window={"fences": fences},
-            expected=self._rows,
-            actual=keys,
+            verdict=verdict,
+            window={"fences": self._fences},
+            expected=self._fold.rows,
+            actual=self._fold.keys(),
             balance={"expected": {}, "actual": {}},
             classes=counts,
             without={},
-            findings=[self._finding(names[row[0]], row) for row in rows],
+            findings=[self._finding(tables[topic], *told) for topic, *told in findings],
             found={name: number for name, number in counts.items() if number},
             by_topic=[],
             by_time=[],
-            details={"cluster": pinned.cluster_id, "tables": [table.full_name for table in self._tables]},
+            notes=self._notes(),
+            details={
+                "cluster": pinned.cluster_id,
+                "tables": [table.full_name for table in self._request.tables],
+            },
         )
 
-    def _finding(self, table: Table, row: tuple[Any, ...]) -> Finding:
-        topic, key, name, fields, offset = row
-        shown: Any = None
-        if self._request.show_values and key.startswith("["):
-            shown = dict(zip(table.key, json.loads(key), strict=False))
+    def _notes(self) -> list[str]:
+        notes = []
+        unkeyed = [table.full_name for table in self._request.tables if not table.key]
+        if unkeyed:
+            notes.append(f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}")
+        if self._fold.unsent:
+            notes.append(
+                "placeholders for unchanged TOAST values, which were not compared, stand in"
+                f" {self._fold.unsent:,} rows"
+            )
+        return notes
+
+    def _finding(
+        self, table: Table, key: str, name: str, fields: str, offset: int | None, note: str | None
+    ) -> Finding:
+        names = table.key or table.columns
+        found = json.loads(key) if self._request.show_values and key[:1] in "[{" else None
+        shown = dict(zip(names, found, strict=False)) if isinstance(found, list) else found
         return Finding(
             name,
-            topic=topic,
+            topic=table.topic,
             offset=offset,
             table=table.full_name,
-            key=shown or dict.fromkeys(table.key, "…"),
+            key=shown or dict.fromkeys(names, "…"),
             fields=[{"field": field} for field in json.loads(fields)],
             hop="relay" if name == "different_row" else "",
+            note=note,
         )
-
-
-def _rows(snapshot: Connection, table: Table, keys: Sequence[str] | None) -> Iterator[list[tuple[str, str]]]:
-    """Yield (key's texts, row's texts), as the types' output functions write them."""
-
-    def text(column: str) -> str:
-        # concat, unlike a cast, writes a value as the stream does: t for true, and char(5) with its blanks.
-        name = quote_identifier(column)
-        return f"case when {name} is not null then pg_catalog.concat({name}) end"
-
-    select = ", ".join(text(column) for column in table.columns)
-    sql = f"select {select} from {quote_qualified(table.namespace, table.name)}"
-    conditions = [f"({table.row_filter})"] if table.row_filter else []
-    if keys is not None:
-        texts = ", ".join(text(column) for column in table.key)
-        wanted = ", ".join(quote_literal(_compact(key)) for key in keys if key.startswith("["))
-        if not wanted:
-            return
-        conditions.append(f"pg_catalog.array_to_json(array[{texts}])::text in ({wanted})")
-    if conditions:
-        sql += " where " + " and ".join(conditions)
-    # A cursor of the server's, for a table may be larger than memory; psycopg2's own ones need a
-    # transaction that psycopg2 began.
-    execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
-    while rows := query(snapshot, f"fetch {_CHUNK} from bwtui_verify"):
-        yield [_texts(table, row) for row in rows]
-    execute(snapshot, "close bwtui_verify")
-
-
-def _compact(key: str) -> str:
-    """Return a key as PostgreSQL's array_to_json writes it."""
-    return json.dumps(json.loads(key), separators=(",", ":"), ensure_ascii=False)
-
-
-def _texts(table: Table, row: tuple[Any, ...]) -> tuple[str, str]:
-    texts = dict(zip(table.columns, row, strict=True))
-    return json.dumps([texts[name] for name in table.key]), json.dumps(texts)

@@ -17,7 +17,7 @@ from bwtui.audit.decoding import RowSchema
 
 ESCAPED = "__escaped"
 #: The entry of ESCAPED that names the columns which were not sent.
-_UNSENT = "unchanged TOAST"
+UNSENT = "unchanged TOAST"
 _ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^",{}]+)', re.DOTALL)
 _PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)', re.DOTALL)
 
@@ -43,7 +43,7 @@ def differing(
         elif not says(row.get(field), texts[column], kind):
             wrong.append(column)
     wrong += sorted(set(texts) - seen)
-    known = {*schema.columns, _UNSENT}
+    known = {*schema.columns, UNSENT}
     return wrong + sorted(set(escaped) - known)
 
 
@@ -53,12 +53,12 @@ def says(value: Any, text: str | None, kind: str = "") -> bool:
         return value is None and text is None
     if isinstance(value, list):
         # The one type of PostgreSQL's own whose elements are not separated by commas.
-        parts = list(text[1:-1].split(";")) if kind.startswith("box") else _elements(text)
+        parts = list(text[1:-1].split(";")) if kind.startswith("box") else elements(text)
         if parts is None or len(parts) != len(value):
             return False
         return all(says(one, part, kind.removesuffix("[]")) for one, part in zip(value, parts, strict=True))
     if isinstance(value, dict):
-        return value == {_plain(key): None if other is None else _plain(other) for key, other in _pairs(text)}
+        return value == {plain(key): None if other is None else plain(other) for key, other in pairs(text)}
     if isinstance(value, float):
         return _same_float(value, text, "real" in kind or "float4" in kind)
     if isinstance(value, Decimal) and kind.startswith("money"):
@@ -114,11 +114,12 @@ _WRITTEN: tuple[tuple[type, Any], ...] = (
 )
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return a quoted text without its backslashes."""
     return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
 
 
-def _elements(text: str) -> list[str | None] | None:
+def elements(text: str) -> list[str | None] | None:
     """Return the elements of a one-dimensional array's text, or None when it is none."""
     if len(text) < 2 or text[0] != "{" or text[-1] != "}":
         return None
@@ -126,13 +127,14 @@ def _elements(text: str) -> list[str | None] | None:
     for match in _ELEMENT.finditer(text, 1, len(text) - 1):
         quoted, bare = match.groups()
         if quoted is not None:
-            found.append(_plain(quoted))
+            found.append(plain(quoted))
         else:
             found.append(None if bare == "NULL" else bare)
     return found
 
 
-def _pairs(text: str) -> list[tuple[str, str | None]]:
+def pairs(text: str) -> list[tuple[str, str | None]]:
+    """Return the pairs of an hstore's text, with their backslashes."""
     return [(match[1], match[2]) for match in _PAIR.finditer(text)]
 
 

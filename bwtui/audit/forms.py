@@ -1,0 +1,106 @@
+"""One text for a value, whether PostgreSQL wrote it or it was decoded out of a message.
+
+Most values have one text only, PostgreSQL's. Of floats, money, arrays and hstore a decoded value does not say
+how it was written, so both sides are taken to a text of their own.
+"""
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from bwtui.audit.decoding import Schemas, Undecodable
+from bwtui.audit.texts import ESCAPED, UNSENT, elements, pairs, plain, written
+
+#: How a type is written: "" as it is, "float4", "float8", "money", "hstore", or "[,]" before an element's.
+Form = str
+
+_SPECIAL = {700: "float4", 701: "float8", 790: "money"}
+
+
+def form_of(oid: int, types: Mapping[int, Any]) -> Form:
+    """Return the form of a type; ``types`` are those of `bwtui.source.catalog.load_types`."""
+    info = types.get(oid)
+    while info is not None and info.kind == "d":
+        oid = info.base_oid
+        info = types.get(oid)
+    if info is not None and info.element_oid and info.kind == "b":
+        return f"[{info.delimiter}]{form_of(info.element_oid, types)}"
+    if info is not None and info.name == "hstore":
+        return "hstore"
+    return _SPECIAL.get(oid, "")
+
+
+def of_text(text: str | None, form: Form) -> str | None:
+    """Return the text for what PostgreSQL wrote."""
+    if text is None or not form:
+        return text
+    if form.startswith("float"):
+        return _float(float(text), form)
+    if form == "money":
+        return text.replace("$", "").replace(",", "")
+    if form == "hstore":
+        return json.dumps({plain(key): None if one is None else plain(one) for key, one in pairs(text)},
+                          sort_keys=True)  # fmt: skip
+    # Arrays of more dimensions, or with bounds, are sent as their text.
+    if not text.startswith("{") or text.startswith("{{"):
+        return text
+    parts = text[1:-1].split(form[1]) if form[1] != "," else elements(text)
+    return json.dumps([of_text(part, form[3:]) for part in parts or ()])
+
+
+def of_value(value: Any, form: Form) -> str | None:
+    """Return the text for a decoded value."""
+    if value is None or isinstance(value, str):
+        return of_text(value, form)
+    if isinstance(value, float):
+        return _float(value, form)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, list):
+        return json.dumps([of_value(one, form[3:]) for one in value])
+    if isinstance(value, dict):
+        return json.dumps(value, sort_keys=True)
+    return of_text(written(value), form)
+
+
+def _float(value: float, form: Form) -> str:
+    if form == "float4":
+        try:
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+        except OverflowError:
+            return repr(value)
+    return repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A decoded key or row."""
+
+    #: Column → its value, or a text if it is escaped.
+    values: Mapping[str, Any]
+    #: Columns of which a placeholder says that they were not sent.
+    unsent: frozenset[str] = frozenset()
+
+
+def decode(data: bytes, schemas: Schemas) -> Row:
+    """Return what a message's key or value says, in Avro or in JSON. Raises Undecodable."""
+    if data[:1] == b"{":
+        return _json_row(data)
+    schema, row = schemas.decode(data)
+    escaped = dict(row.get(ESCAPED) or {})
+    unsent = escaped.pop(UNSENT, "").split()
+    names = {field: column for field, (column, _) in schema.columns.items() if field != ESCAPED}
+    values = {names[field]: escaped.get(field, row[field]) for field in names}
+    return Row(values, frozenset(names.get(field, field) for field in unsent))
+
+
+def _json_row(data: bytes) -> Row:
+    try:
+        found = json.loads(data, parse_int=str, parse_float=str, parse_constant=str)
+    except ValueError as error:
+        raise Undecodable("it is no JSON") from error
+    unsent = {name for name, value in found.items() if value == {UNSENT: True}}
+    return Row({name: value for name, value in found.items() if name not in unsent}, frozenset(unsent))

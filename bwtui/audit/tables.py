@@ -1,0 +1,149 @@
+"""Tables as they are at a fence: what shape they have, and their rows as texts."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bwtui.audit.forms import Form, Row, form_of, of_text, of_value
+from bwtui.errors import Indeterminate
+from bwtui.source.catalog import TableInfo, list_tables, load_types
+from bwtui.source.connection import (
+    Connection,
+    execute,
+    query,
+    quote_identifier,
+    quote_literal,
+    quote_qualified,
+)
+from bwtui.source.snapshot import lock_tables
+
+#: Rows that are read at a time, and keys that are asked for one by one rather than by reading all rows.
+CHUNK = 5_000
+
+_TYPES_SQL = """
+select attname, atttypid from pg_catalog.pg_attribute
+ where attrelid = %s and attnum > 0 and not attisdropped
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table and its topic; columns in the table's order."""
+
+    namespace: str
+    name: str
+    topic: str
+    columns: tuple[str, ...]
+    key: tuple[str, ...]
+    row_filter: str | None = None
+
+    @property
+    def full_name(self) -> str:
+        """``schema.table``."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table as it is at a fence: of the columns that are compared, those that are there."""
+
+    table: Table
+    forms: dict[str, Form]
+    is_partitioned: bool
+    #: Whether an UPDATE of a row without a key is published at all.
+    is_identified: bool
+
+    @property
+    def has_plain_keys(self) -> bool:
+        """Whether a key's text is PostgreSQL's."""
+        return not any(self.forms[name] for name in self.table.key)
+
+    def key_of(self, row: Row) -> str:
+        """Return a decoded key as text. Its columns are known by their order: a key's schema has no names."""
+        forms = [self.forms[name] for name in self.table.key]
+        values = list(row.values.values())
+        if len(values) != len(forms):
+            return json.dumps([str(value) for value in values])
+        return json.dumps([of_value(value, form) for value, form in zip(values, forms, strict=True)])
+
+    def row_of(self, row: Row) -> dict[str, str | None]:
+        """Return a decoded row as texts; columns that the table has no more are left out."""
+        return {
+            name: of_value(row.values.get(name), form)
+            for name, form in self.forms.items()
+            if name not in row.unsent
+        }
+
+    def texts(self, row: Sequence[str | None]) -> tuple[str, str]:
+        """Return the key, and all columns, of a row of the table."""
+        found = {
+            name: of_text(text, form) for (name, form), text in zip(self.forms.items(), row, strict=True)
+        }
+        return json.dumps([found[name] for name in self.table.key]), json.dumps(found)
+
+
+def shapes(snapshot: Connection, tables: Sequence[Table]) -> list[Shape]:
+    """Lock the tables for the snapshot's transaction, and return what they are.
+
+    Raises Indeterminate when one has gone, and TablesChanged when the snapshot can't see what is in it: one
+    that was truncated or rewritten since looks empty.
+    """
+    infos = {(one.namespace, one.name): one for one in list_tables(snapshot, partitions=True)}
+    for table in tables:
+        if (table.namespace, table.name) not in infos:
+            raise _altered(table)
+    lock_tables(snapshot, [infos[table.namespace, table.name] for table in tables])
+    return [_shape(snapshot, table, infos[table.namespace, table.name]) for table in tables]
+
+
+def _shape(snapshot: Connection, table: Table, info: TableInfo) -> Shape:
+    oids = dict(query(snapshot, _TYPES_SQL, info.oid))
+    if any(name not in oids for name in table.key):
+        raise _altered(table)
+    types = load_types(snapshot, sorted(set(oids.values())))
+    forms = {name: form_of(oids[name], types) for name in table.columns if name in oids}
+    return Shape(table, forms, info.partitioned, info.replica_identity == "f")
+
+
+def _altered(table: Table) -> Indeterminate:
+    return Indeterminate(f"{table.full_name} was altered while it was looked at", "verify again")
+
+
+def rows(snapshot: Connection, shape: Shape, keys: Sequence[str] | None) -> Iterator[list[tuple[str, str]]]:
+    """Yield (key's texts, row's texts) of all rows, or of those with plain ``keys``."""
+    if keys is not None and not (keys := [key for key in keys if key.startswith("[")]):
+        return
+    sql = _select(shape, keys)
+    # A cursor of the server's, for a table may be larger than memory; psycopg2's own ones need a
+    # transaction that psycopg2 began.
+    execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
+    while found := query(snapshot, f"fetch {CHUNK} from bwtui_verify"):
+        yield [shape.texts(row) for row in found]
+    execute(snapshot, "close bwtui_verify")
+
+
+def _select(shape: Shape, keys: Sequence[str] | None) -> str:
+    table = shape.table
+    # ONLY, as pgoutput does: rows of an inheriting table are rows of that table.
+    only = "" if shape.is_partitioned else "only "
+    select = ", ".join(map(_text, shape.forms))
+    sql = f"select {select} from {only}{quote_qualified(table.namespace, table.name)}"
+    conditions = [f"({table.row_filter})"] if table.row_filter else []
+    if keys is not None:
+        texts = ", ".join(map(_text, table.key))
+        wanted = ", ".join(quote_literal(_compact(key)) for key in keys)
+        conditions.append(f"pg_catalog.array_to_json(array[{texts}])::text in ({wanted})")
+    return sql + (" where " + " and ".join(conditions) if conditions else "")
+
+
+def _text(column: str) -> str:
+    # concat, unlike a cast, writes a value as the stream does: t for true, and char(5) with its blanks.
+    name = quote_identifier(column)
+    return f"case when {name} is not null then pg_catalog.concat({name}) end"
+
+
+def _compact(key: str) -> str:
+    """Return a key as PostgreSQL's array_to_json writes it."""
+    found: Any = json.loads(key)
+    return json.dumps(found, separators=(",", ":"), ensure_ascii=False)

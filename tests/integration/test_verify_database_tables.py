@@ -1,0 +1,154 @@
+"""``bwtui verify --database`` of tables of every shape, none of which is wrong; and of what is."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.attempts import Attempts
+from tests.database import Session
+from tests.integration.test_verify_database import relaying, verify
+from tests.pipeline.messages import Transactions
+from tests.raw_topic import raw_records
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.services
+
+_KEYS = """
+create domain share as float8;
+create table "odd ""names" ("a b" int, "%" text, "c""d" share, primary key ("c""d", "%"));
+insert into "odd ""names"
+select i, E'x\t''%' || i || E'\\\\"\n\x01\x7fé', i / 7.0 from generate_series(1, 50) i;
+create table floats (f float8, g float4, primary key (g, f));
+insert into floats
+select (random() - 0.5) * 10 ^ i, (random() - 0.5) * 10 ^ (i / 10) from generate_series(-300, 300) i;
+insert into floats values ('nan', 'infinity'), (1e15, 1e6), (123456789012345, 123456), (0.0001, 0.00001),
+       (1, 1);
+create table arrays (a text[], b int[], primary key (a, b));
+insert into arrays values ('{}', '{}'), ('{"",NULL,"NULL"}', '{1,2}'), ('{{a,b},{c,d}}', '[0:1]={7,8}'),
+       ('{"{x}","a,b","\\\\"}', '{-1}');
+create table moneys (m money primary key, d date, t timestamptz, n numeric);
+insert into moneys values (-12.34, '0044-03-15 BC', '294276-12-31 23:59:59.999999+00', 'NaN'),
+       (1234.5, null, null, 1.50);
+create table parent (id int primary key, v text); create table child (extra int) inherits (parent);
+alter table child add primary key (id);
+insert into parent values (1, 'p'); insert into child values (2, 'c', 3);
+create table parts (id int, at date, v text, primary key (id, at)) partition by range (at);
+create table parts1 partition of parts for values from ('2020-01-01') to ('2021-01-01');
+create table parts2 partition of parts for values from ('2021-01-01') to ('2022-01-01');
+insert into parts select i, date '2020-06-01' + i, 'v' from generate_series(1, 400) i;
+create table altered (id int primary key, gone int, v text);
+insert into altered select i, i, 'v' || i from generate_series(1, 20) i;
+"""
+_LATER = """
+alter table altered drop column gone; alter table altered add column new int;
+update altered set new = 1 where id = 1;
+update parts set at = date '2021-02-03' where id = 1;
+update "odd ""names" set "a b" = 0, "c""d" = 1e-7 where "a b" = 3;
+delete from floats where f = 1;
+"""
+
+
+def test_tables_of_every_shape(attempts: Attempts, source: Session, database: str) -> None:
+    source.run(_KEYS)
+    with relaying(attempts, database, source):
+        source.run(_LATER)
+        ended, report = verify(attempts, database)
+        found = [(one["table"], one["class"], one["fields"]) for one in report.get("findings", [])]
+        assert (ended.code, found, ended.stderr) == (0, [], "")
+        assert len(report["tables"]) == 8
+        # Nothing is left of it, in the database or beside it.
+        assert source.rows("select count(*) from pg_replication_slots where temporary") == [(0,)]
+
+
+def test_json_and_placeholders(attempts: Attempts, source: Session, database: str) -> None:
+    source.run("""
+        create table doc (id int primary key, n numeric, f float8, b bool, m money, s text, big text);
+        alter table doc alter column big set storage external;
+        insert into doc select i, i / 3.0, i / 3.0, i % 2 = 0, i, 's"' || i, repeat('x', 9000)
+          from generate_series(1, 20) i""")
+    with relaying(attempts, database, source, "-f", "json", "--toast", "placeholder"):
+        source.run("update doc set n = 1 where id = 7")
+        ended, report = verify(attempts, database)
+        assert (ended.code, report["findings"]) == (0, [])
+        assert report["notes"] == [
+            "placeholders for unchanged TOAST values, which were not compared, stand in 1 rows"
+        ]
+        topic = f"{attempts.name}.doc"
+        (message,) = [
+            one
+            for records in raw_records(attempts.services, [topic]).values()
+            for one in records
+            if b'"id": 5' in (one.key() or b"")
+        ]
+        with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
+            changed = message.value().replace(b'"s\\"5"', b'"s5"')
+            producer.produce(topic, changed, message.key(), message.partition())
+            assert not producer.flush(30)
+        ended, report = verify(attempts, database)
+        assert (ended.code, [one["fields"] for one in report["findings"]]) == (1, [[{"field": "s"}]])
+
+
+def test_an_open_transaction_decides_nothing(attempts: Attempts, source: Session, database: str) -> None:
+    """What stands behind it is not seen, and so not missing; once it has ended, all is seen."""
+    source.run("create table t (id int primary key); insert into t values (1)")
+    topic, broker = f"{attempts.name}.t", {"bootstrap.servers": attempts.services.broker}
+    admin = AdminClient({**broker})
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    with relaying(attempts, database, source):
+        eventually("the row is there", lambda: any(raw_records(attempts.services, [topic]).values()))
+        transactions = Transactions(broker, topic)
+        transactions.write("stranger")
+        source.run("insert into t values (2)")
+        ended, report = verify(attempts, database)
+        assert (ended.code, report["verdict"]) == (3, "indeterminate"), ended.stderr
+        transactions.producer.abort_transaction(30)
+        ended, report = verify(attempts, database)
+        assert (ended.code, report["verdict"]) == (0, "clean"), report
+
+
+@pytest.fixture
+def unkeyed(attempts: Attempts, source: Session, database: str) -> Iterator[Any]:
+    """A relay of an unkeyed table with rows that are the same."""
+    source.run(
+        "create table log (a int, t text); insert into log select i % 3, null from generate_series(1, 9) i"
+    )
+    source.run("create table full_log (a int); alter table full_log replica identity full")
+    source.run("insert into full_log select generate_series(1, 9)")
+    with relaying(attempts, database, source):
+        source.run("insert into log values (7, 'x'); update full_log set a = 10 where a = 1")
+        source.run("delete from full_log where a = 2")
+        yield
+
+
+@pytest.mark.usefixtures("unkeyed")
+def test_tables_without_a_key(attempts: Attempts, source: Session, database: str) -> None:
+    ended, report = verify(attempts, database)
+    assert (ended.code, report["verdict"]) == (0, "clean"), ended.stderr or report
+    assert report["tables"] == ["public.full_log", "public.log"]
+    assert report["notes"] == [
+        "without a key, so that only missing rows can be found: public.full_log, public.log"
+    ]
+    # Of an update that is not published nobody can say that the topic should have it.
+    source.run("update log set t = 'y' where t = 'x'")
+    ended, report = verify(attempts, database)
+    assert (ended.code, report["verdict"]) == (3, "indeterminate")
+    assert [(one["table"], one["class"]) for one in report["findings"]] == [("public.log", "indeterminate")]
+    assert report["expected"] == 18
+
+
+def test_rows_without_a_key_that_are_missing(attempts: Attempts, source: Session, database: str) -> None:
+    source.run("create table full_log (a int); alter table full_log replica identity full")
+    source.run("insert into full_log select i / 4 from generate_series(0, 8) i")
+    with relaying(attempts, database, source, "--skip-snapshot"):
+        source.run("insert into full_log values (0), (5)")
+        ended, report = verify(attempts, database, "--show-values")
+    assert (ended.code, report["classes"]["missing_row"]) == (1, 3)
+    assert sorted((one["key"]["a"], one["note"]) for one in report["findings"]) == [
+        ("0", "5 in the table, 1 in the topic"),
+        ("1", "4 in the table, 0 in the topic"),
+        ("2", "1 in the table, 0 in the topic"),
+    ]
