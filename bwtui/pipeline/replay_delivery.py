@@ -20,7 +20,7 @@ from bwtui.pipeline.replay_place import Placing, Survey, share_out
 from bwtui.pipeline.replay_progress import LaneProgress, Progress, ProgressFile, RouteProgress
 from bwtui.pipeline.replay_rows import Route
 from bwtui.pipeline.replay_send import Sent, Work
-from bwtui.pipeline.replay_target import topic_ids
+from bwtui.pipeline.replay_target import fitting, topic_ids
 
 _SAVE_SECONDS = 0.5
 _LOOK_SECONDS = 0.1
@@ -64,12 +64,12 @@ class Delivery:
         placing = self._placing(plan, routes, surveys, raw)
         began = time.monotonic()
         host = self._spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
-        options = self._job.options
+        options, target = self._job.options, self._job.target
         with Desk(host, secrets.token_hex(16), options.rate, self._told, self._is_stopped) as desk:
             tails = {lane: self._lane(lane).tail for lane in range(len(self._places))} if is_resumed else {}
             work = Work(
-                dict(self._job.target.producer),
-                dict(self._job.target.client),
+                fitting(target.client, target.producer, [route.topic for route in routes]),
+                dict(target.client),
                 self._places,
                 desk.address,
                 options.pace,

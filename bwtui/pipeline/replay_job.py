@@ -69,6 +69,7 @@ class TopicPlan:
     messages: int
     bytes: int
     exists: bool
+    #: Every message has one, so that the topic may be compacted.
     has_keys: bool
     #: By partition; empty while that is not known.
     partitions: dict[int, int] = field(default_factory=dict)

@@ -29,6 +29,8 @@ _CHUNK_BYTES = 8 << 20
 _WAIT_SECONDS = 0.05
 _REPORT_SECONDS = 0.25
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+#: Too old for the topic, or without a key where it is compacted; librdkafka does not always say which.
+_INVALID = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)
 #: What a replay keeps to itself.
 FIXED = {
     "enable.idempotence": True,
@@ -305,7 +307,8 @@ class _Sender:
                 _, size, position, part = batches.popleft()
                 self._bytes -= size
                 lane.noted = lane.acknowledged + lane.found
-                lane.done, lane.last_offset = (position, part), message.offset() or 0
+                # A copy that the broker knew already may come back without an offset.
+                lane.done, lane.last_offset = (position, part), max(lane.last_offset, message.offset() or -1)
                 self._dirty.add(lane.number)
 
         return report
@@ -336,6 +339,12 @@ class _Sender:
             return RefusedError(
                 f"topic {topic} takes no message of {size} bytes",
                 f"raise max.message.bytes of topic {topic}, and run the replay again: it goes on there",
+            )
+        if error.code() in _INVALID:
+            return RefusedError(
+                f"topic {topic} does not take a message: {error.str()}",
+                f"look at message.timestamp.before.max.ms and cleanup.policy of topic {topic}, and run the "
+                "replay again: it goes on there",
             )
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
         heard = self._heard.error if timed_out and self._heard.error else error

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import SparkSession
 
-from bwtui.errors import RefusedError, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.pipeline.kafka_offsets import partitions, pin
 from bwtui.pipeline.replay_changed import refuse_changed
 from bwtui.pipeline.replay_delivery import Delivery
@@ -20,10 +20,12 @@ from bwtui.pipeline.replay_progress import Progress, ProgressFile
 from bwtui.pipeline.replay_rows import Route, number_lanes
 from bwtui.pipeline.replay_schemas import SchemaMap, find_ids, register, used_schemas
 from bwtui.pipeline.replay_target import held, target_topic, topic_ids
+from bwtui.pipeline.replay_topics import judge_topic, refuse_names
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 
 _TOPIC_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
 
 
 class Control(Protocol):
@@ -97,15 +99,15 @@ class Steps:
         if earlier is not None:
             self._refuse_changed(plan, earlier)
         if self._job.options.dry_run:
-            self._look_ahead(plan, rows)
+            self._look_ahead(plan, rows, earlier)
             return Outcome(plan, "planned")
         if not plan.messages:
             raise UsageError("there is no message to send", "check --where, --table and the range")
         if earlier is None:
             self._watch.confirm(plan)
         self._phase("preparing topics and schemas")
-        routes = self._routes(plan, earlier, self._prepare(plan))
-        surveys = self._place(plan, rows, routes, earlier)
+        routes = self._routes(plan, plan.topics, earlier, self._prepare(plan))
+        surveys = self._place(plan, plan.topics, rows, routes, earlier)
         progress = earlier or Progress(self._file.what)
         delivery = Delivery(self._job, self._replay, self._spark(), self._file, progress)
         self._phase("sending")
@@ -129,15 +131,12 @@ class Steps:
             counted = found.count()
         prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
         names = {one: target_topic(one, prefix, job.options.prefix) for one in sorted(counted.topics)}
-        if len(set(names.values())) < len(names):
-            raise UsageError("two recorded topics would become one", "choose another --topic-prefix")
+        refuse_names(names, self._topics)
         plan = Plan(counted, missing=told)
         for recorded, topic in names.items():
             one = counted.topics[recorded]
-            has_keys = one.without_key < one.messages
-            plan.topics.append(
-                TopicPlan(recorded, topic, one.messages, one.bytes, topic in self._topics, has_keys)
-            )
+            exists, has_keys = topic in self._topics, not one.without_key
+            plan.topics.append(TopicPlan(recorded, topic, one.messages, one.bytes, exists, has_keys))
         plan.schemas = self._schemas(counted, names)
         if earlier is not None:
             plan.is_resumed, plan.resumed = True, earlier.sent
@@ -180,8 +179,11 @@ class Steps:
         found = held(self._job.target.client, pinned, windows)
         for topic in plan.topics:
             topic.held = found.get(topic.topic, {})
+            if topic.exists:
+                one = plan.count.topics[topic.recorded]
+                plan.notes += judge_topic(pinned.topics[topic.topic], one)
 
-    def _look_ahead(self, plan: Plan, rows: Rows) -> None:
+    def _look_ahead(self, plan: Plan, rows: Rows, earlier: Progress | None) -> None:
         """Say by partition what would go where, as far as topics and ids are there already."""
         ready = [
             one
@@ -190,8 +192,9 @@ class Steps:
             and not any(use.is_new for use in plan.schemas.uses if use.recorded_topic == one.recorded)
         ]
         if ready:
-            routes = self._make_routes(plan, ready, self._topics)
-            self._choose_places(plan, ready, rows.of_topics([one.recorded for one in ready]), routes)
+            routes = self._routes(plan, ready, earlier, self._topics)
+            rows = rows.of_topics([one.recorded for one in ready])
+            self._place(plan, ready, rows, routes, earlier)
 
     def _refuse_changed(self, plan: Plan, earlier: Progress) -> None:
         target = self._job.target
@@ -205,19 +208,31 @@ class Steps:
         target = self._job.target
         if plan.schemas.new and target.registry is not None:
             register(plan.schemas, target.registry)
-        new = [topic for topic in plan.topics if not topic.exists]
-        for topic in new:
-            target.make_topic(topic.topic, topic.has_keys)
-        deadline = time.monotonic() + _TOPIC_SECONDS
-        found = self._topics
-        while any(topic.topic not in found for topic in plan.topics):
-            if time.monotonic() > deadline:
-                raise RefusedError(f"topic {new[0].topic} was made, and is not there", "look at the broker")
-            _, found = partitions(target.client)
-        return found
+        # Much may have happened while the recording was sealed, or somebody was asked.
+        _, found = partitions(target.client)
+        for topic in plan.topics:
+            if topic.topic not in found:
+                target.make_topic(topic.topic, topic.has_keys)
+        return self._when_ready([topic.topic for topic in plan.topics])
 
-    def _routes(self, plan: Plan, earlier: Progress | None, found: dict[str, int]) -> list[Route]:
-        routes = self._make_routes(plan, plan.topics, found)
+    def _when_ready(self, topics: list[str]) -> dict[str, int]:
+        """Return how many partitions topics have, as soon as their brokers know of them too."""
+        deadline = time.monotonic() + _TOPIC_SECONDS
+        while True:
+            try:
+                pin(self._job.target.client, topics)
+                return partitions(self._job.target.client)[1]
+            except (ConnectionFailed, UsageError):
+                raise
+            except BwtuiError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_SECONDS)
+
+    def _routes(
+        self, plan: Plan, topics: list[TopicPlan], earlier: Progress | None, found: dict[str, int]
+    ) -> list[Route]:
+        routes = self._make_routes(plan, topics, found)
         for route in routes if earlier is not None else ():
             known = earlier.routes.get(route.recorded) if earlier is not None else None
             route.keeps_partitions = known is not None and known.keeps_partitions
@@ -239,13 +254,16 @@ class Steps:
         number_lanes(routes)
         return routes
 
-    def _place(self, plan: Plan, rows: Rows, routes: list[Route], earlier: Progress | None) -> list[Survey]:
+    def _place(
+        self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route], earlier: Progress | None
+    ) -> list[Survey]:
         self._phase("looking where it goes")
         if earlier is None:
-            return self._choose_places(plan, plan.topics, rows, routes)
+            return self._choose_places(plan, topics, rows, routes)
         found = rows.survey(routes)
-        for topic, one in zip(plan.topics, found, strict=True):
+        for topic, route, one in zip(topics, routes, found, strict=True):
             topic.partitions = one.messages
+            topic.placement = "recorded" if route.keeps_partitions else "key"
         return found
 
     def _choose_places(

@@ -1,0 +1,127 @@
+"""A replay fits what it sends to the topics that are there, or says at once what stands against it."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from bwtui.encode.registry import SchemaRegistry
+from bwtui.errors import RefusedError, UsageError
+from bwtui.pipeline.kafka_offsets import partitions, pin
+from bwtui.recording.selection import Selection
+from bwtui.sandbox.supervisor import Services
+from tests.pipeline.conftest import MakeTopic
+from tests.pipeline.replayed import (
+    FramedStream,
+    Looking,
+    Replays,
+    all_of,
+    by_key,
+    expected,
+    fresh,
+    recorded,
+    registered,
+    topic_content,
+)
+from tests.recorded_stream import table
+
+pytestmark = pytest.mark.services
+
+Config = dict[str, str]
+
+
+def test_batches_fit_into_a_topic_of_small_messages(
+    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = fresh("narrow")
+    ids = registered(services, topic)
+    make_topic(2, topic, max_message_bytes="1500")
+    folder = recorded(tmp_path / "r", topic, 2_000, ids, body=b"x" * 200)
+    # What is compressed would fit by chance.
+    replays.kafka_config = (("compression.type", "none"),)
+    outcome = replays.run(folder)
+    sent = expected(folder)[topic]
+    assert outcome.sent == len(sent)
+    assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
+
+
+def test_a_window_that_stands_behind_a_later_one_is_held(
+    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = fresh("late")
+    folder = recorded(tmp_path / "r", topic, 400, registered(services, topic))
+    make_topic(1, topic)
+    half = expected(folder)[topic][200].stamp * 1000
+    late, early = Selection(from_time=half), Selection(to_time=half - 1)
+    watch = Looking()
+    for chosen in (late, early, early):
+        replays.run(folder, watch, chosen)
+    assert [plan.held for plan in watch.plans] == [0, 0, watch.plans[1].messages]
+
+
+def _mixed(folder: Path, topic: str, ids: tuple[int, int]) -> Path:
+    """Record a table that lost its key in between."""
+    stream = FramedStream(folder, ids=ids)
+    stream.begin_pass()
+    relation = table(1, topic)
+    for number in range(20):
+        stream.change("insert", relation, number, b"%d" % number)
+        stream.commit()
+    key, value = stream._batch_routes[0].messages[-1][:2]
+    assert key is not None
+    stream._batch_routes[0].messages[-1] = (None, value, 0, None)
+    stream.stop()
+    return folder
+
+
+def test_messages_with_and_without_keys(
+    replays: Replays, services: Services, config: Config, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = fresh("mixed")
+    folder = _mixed(tmp_path / "r", topic, registered(services, topic))
+    prefix = fresh("again")
+    # A compacted topic would refuse those without.
+    assert replays.run(folder, prefix=prefix).sent == 20
+    assert pin(config, [f"{prefix}.{topic}"]).topics[f"{prefix}.{topic}"].deletes
+    make_topic(1, topic, cleanup_policy="compact")
+    for options in ({}, {"dry_run": True}):
+        with pytest.raises(
+            RefusedError, match=f"topic {topic} is compacted, and 1 of its messages has no key"
+        ):
+            replays.run(folder, **options)
+    assert pin(config, [topic]).messages == 0
+
+
+def test_names_that_kafka_refuses_are_refused_before_anything_is_made(
+    replays: Replays, services: Services, config: Config, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = fresh("named")
+    folder = recorded(tmp_path / "r", topic, 20, registered(services, topic))
+    like = fresh("like")
+    make_topic(1, f"{like}_{topic}")
+    with contextlib.closing(SchemaRegistry(services.schema_registry)) as registry:
+        before = set(registry._client.get_subjects())
+        for prefix, words in (
+            ("a b", "can't be a topic"),
+            ("größe", "can't be a topic"),
+            (like, "too much alike"),
+        ):
+            for options in ({}, {"dry_run": True}):
+                with pytest.raises((UsageError, RefusedError), match=words):
+                    replays.run(folder, prefix=prefix, **options)
+        assert set(registry._client.get_subjects()) == before
+    assert f"{like}.{topic}" not in partitions(config)[1]
+
+
+def test_messages_that_a_topic_would_not_keep(
+    replays: Replays, services: Services, config: Config, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = fresh("short")
+    folder = recorded(tmp_path / "r", topic, 20, registered(services, topic))
+    make_topic(1, topic, cleanup_policy="delete", retention_ms="86400000")
+    planned = replays.run(folder, dry_run=True)
+    assert any("keeps nothing that is older than 1 day" in note for note in planned.plan.notes)
+    make_topic(1, f"old.{topic}", message_timestamp_before_max_ms="3600000")
+    with pytest.raises(RefusedError, match="does not take a message") as refused:
+        replays.run(folder, prefix="old")
+    assert "message.timestamp.before.max.ms" in (refused.value.hint or "")
