@@ -42,10 +42,19 @@ def only_relay(name: str | None) -> str:
 
 
 def all_running() -> "list[Status]":
-    """Return the status of every running relay. Raises ConnectionFailed when there is none."""
-    from bwtui.relay.control import running_relays
+    """Return the status of every running relay; tells of those that do not answer.
 
-    running = running_relays()
+    Raises ConnectionFailed when there is none.
+    """
+    from bwtui.relay.control import does_not_answer, running_relays
+
+    silent: list[str] = []
+    running = running_relays(silent=silent)
+    errors = [does_not_answer(name) for name in silent]
+    if errors and not running:
+        raise errors[0]
+    for error in errors:
+        click.echo(f"bwtui: {error.message}; {error.hint}", err=True)
     if not running:
         raise ConnectionFailed("no relay is running", "start one with 'bwtui connect'")
     return running
@@ -54,11 +63,13 @@ def all_running() -> "list[Status]":
 def status_of(name: str) -> "Status":
     """Return the relay's status. Raises ConnectionFailed, whose hint says how its last run ended."""
     from bwtui.relay import outcome
-    from bwtui.relay.control import known_relays, request, running_relays
+    from bwtui.relay.control import DoesNotAnswer, known_relays, request, running_relays
     from bwtui.relay.status import Status
 
     try:
         return Status.from_json(request(name, {"request": "status"}))
+    except DoesNotAnswer:
+        raise
     except ConnectionFailed as error:
         ended = outcome.read(name)
         if ended is not None and ended.message is not None:

@@ -76,12 +76,22 @@ def known_relays() -> list[str]:
     return sorted(lock.parent.name for lock in root.glob(f"*/{LOCK_NAME}"))
 
 
-def running_relays(timeout: float = 2.0) -> list[Status]:
-    """Return the status of every relay that answers on its control socket now."""
+class DoesNotAnswer(ConnectionFailed):
+    """The relay runs, but says nothing: its process was suspended, or its machine is overloaded."""
+
+
+def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> list[Status]:
+    """Return the status of every relay that answers on its control socket now.
+
+    The names of those that run and do not answer within ``timeout`` seconds are added to ``silent``.
+    """
     found = []
     for name in known_relays():
         try:
             found.append(Status.from_json(request(name, {"request": "status"}, timeout)))
+        except DoesNotAnswer:
+            if silent is not None:
+                silent.append(name)
         except ConnectionFailed:
             continue
     return found
@@ -90,7 +100,7 @@ def running_relays(timeout: float = 2.0) -> list[Status]:
 def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
     """Send one request to the relay called ``name`` and return the answer's data.
 
-    Raises ConnectionFailed when no such relay runs, or when it does not answer within ``timeout`` seconds.
+    Raises ConnectionFailed when no such relay runs, and DoesNotAnswer after ``timeout`` seconds.
     """
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -100,7 +110,7 @@ def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
             with connection.makefile("rb") as lines:
                 line = lines.readline(LINE_LIMIT)
     except TimeoutError as error:
-        raise ConnectionFailed(f"relay {name} does not answer within {timeout:g} seconds") from error
+        raise does_not_answer(name) from error
     except OSError as error:
         raise _not_running(name) from error
     return _data(name, line)
@@ -148,7 +158,10 @@ class ControlClient:
                 writer.write(json.dumps(message).encode() + b"\n")
                 await writer.drain()
                 line = await asyncio.wait_for(reader.readline(), 5)
-            except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            except TimeoutError as error:
+                await self.close()
+                raise does_not_answer(self.name) from error
+            except (OSError, asyncio.IncompleteReadError) as error:
                 await self.close()
                 raise _not_running(self.name) from error
             if not line:
@@ -163,6 +176,14 @@ def _data(name: str, line: bytes) -> Any:
     if not answer.get("ok"):
         raise ConnectionFailed(f"relay {name} refused the request: {answer.get('error')}")
     return answer["data"]
+
+
+def does_not_answer(name: str) -> DoesNotAnswer:
+    """Return the error of a relay that runs and says nothing."""
+    return DoesNotAnswer(
+        f"relay {name} runs, but does not answer",
+        "its process may be suspended ('kill -CONT' goes on with it), or the machine overloaded",
+    )
 
 
 def _not_running(name: str) -> ConnectionFailed:

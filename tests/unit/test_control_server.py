@@ -12,7 +12,7 @@ import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.relay import control, server
-from bwtui.relay.control import ControlClient, request, socket_path
+from bwtui.relay.control import ControlClient, DoesNotAnswer, request, socket_path
 from bwtui.relay.server import ControlServer
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import SECRET, DoubleEngine
@@ -228,3 +228,19 @@ def test_running_relays_are_listed(state_home: Path) -> None:
         (state_home / name / control.LOCK_NAME).touch()
     assert control.known_relays() == ["dead", "one"]
     assert [status.name for status in control.running_relays()] == ["one"]
+
+
+@pytest.mark.usefixtures("running")
+def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(state_home: Path) -> None:
+    for name in ("one", "two"):
+        (state_home / name).mkdir(exist_ok=True)
+        (state_home / name / control.LOCK_NAME).touch()
+    # As a suspended process does: the kernel takes the connection, and nobody answers.
+    with socket.socket(socket.AF_UNIX) as suspended:
+        suspended.bind(str(socket_path("two")))
+        suspended.listen()
+        with pytest.raises(DoesNotAnswer, match="relay two runs, but does not answer"):
+            request("two", {"request": "status"}, 0.1)
+        silent: list[str] = []
+        assert [status.name for status in control.running_relays(0.1, silent)] == ["one"]
+        assert silent == ["two"]
