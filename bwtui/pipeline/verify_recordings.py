@@ -1,11 +1,14 @@
 """Do two recordings say the same? Change by change, in what both of them cover.
 
-A change is known by its commit LSN and ordinal, a row of a snapshot by its consistent point, table and key;
-each is compared once, in its last pass. Where the bytes differ only because the schemas' ids do (another
-registry), what PostgreSQL said decides.
+A change is known by its commit LSN and ordinal; each is compared once, in its last pass. A recording covers
+everything from its first LSN, which is a snapshot's if it has one, to its last change. Rows of a snapshot are
+known by its consistent point, table and key, and are compared where both recordings have that snapshot: else
+they say the same of another time. Where the bytes differ only because the schemas' ids do (another registry),
+what PostgreSQL said decides.
 """
 
 import contextlib
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,21 +21,35 @@ from bwtui.errors import UsageError
 from bwtui.lsn import format_lsn
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import spark_session
+from bwtui.pipeline.verify_facts import read_facts
 from bwtui.recording.sealed import Sealed, open_sealed
 
-_ROWS = """
-create table {side} as
-select lsn, ordinal, part, op, "schema" || '.' || "table" as relation, max_by(position, pass) as position,
-       case when op in ('snapshot', 'cleanup') then md5(coalesce(key_json, after, '')) else '' end as row_id,
+_MEMORY = "1500MB"
+# Behind Confluent's head of five bytes, which has the schema's id; JSON has none.
+_BODY = "case when starts_with(hex({0}), '00') then substr(hex({0}), 11) else hex({0}) end"
+_ROWS = f"""
+create table {{side}} as
+select lsn, ordinal, part, op, relation, row_id, nth, max_by(position, pass) as position,
        max_by(md5(coalesce(before, '') || chr(0) || coalesce(after, '')), pass) as said,
-       max_by(md5(concat_ws('/', coalesce(hex(substr(key, 6)), '-'), coalesce(hex(substr(value, 6)), '-'))),
-              pass) as sent,
+       max_by(md5(concat_ws('/', coalesce({_BODY.format("key")}, '-'),
+                            coalesce({_BODY.format("value")}, '-'))), pass) as sent,
        max_by(topic is not null, pass) as has_message
-  from read_parquet(?) where op <> 'cleanup'
+  from (select *, "schema" || '.' || "table" as relation, '' as row_id, 0 as nth
+          from read_parquet($files, hive_partitioning = false) where op not in ('snapshot', 'cleanup')
+        union all by name
+        select * replace (0 as ordinal),
+               row_number() over (partition by pass, lsn, relation, row_id order by position) as nth
+          from (select *, "schema" || '.' || "table" as relation, md5(coalesce(key_json, after, '')) as row_id
+                  from read_parquet($files, hive_partitioning = false) where op = 'snapshot'))
  group by all
 """
 _COMPARED = """
 create table compared as
+with snapshots as (select lsn from a where op = 'snapshot' intersect select lsn from b where op = 'snapshot'),
+here as (select * from a where case when op = 'snapshot' then lsn in (from snapshots)
+                                    else (lsn, ordinal) <= ($high, $ordinal) and lsn >= $low end),
+there as (select * from b where case when op = 'snapshot' then lsn in (from snapshots)
+                                     else (lsn, ordinal) <= ($high, $ordinal) and lsn >= $low end)
 select coalesce(a.lsn, b.lsn) as lsn, coalesce(a.ordinal, b.ordinal) as ordinal,
        coalesce(a.part, b.part) as part, coalesce(a.op, b.op) as op,
        coalesce(a.relation, b.relation) as relation, coalesce(a.position, b.position) as position,
@@ -40,11 +57,13 @@ select coalesce(a.lsn, b.lsn) as lsn, coalesce(a.ordinal, b.ordinal) as ordinal,
             when a.said <> b.said then 'said_differs'
             when a.has_message and b.has_message and a.sent <> b.sent then 'sent_differs'
             else 'equal' end as class
-  from (select * from a where lsn between $low and $high) as a
-  full join (select * from b where lsn between $low and $high) as b
+  from here as a
+  full join there as b
     on a.lsn = b.lsn and a.ordinal = b.ordinal and a.part = b.part and a.relation = b.relation
-   and a.op = b.op and a.row_id = b.row_id
+   and a.op = b.op and a.row_id = b.row_id and a.nth = b.nth
 """
+# A snapshot is there as a whole.
+_LAST = "case when op = 'snapshot' then 2147483647 else ordinal end"
 _NOTES = {
     "missing": "only the first recording has it",
     "extra": "only the second recording has it",
@@ -68,12 +87,19 @@ def verify_recordings(
     if len(systems) > 1:
         raise UsageError("the recordings are of two database systems: their LSNs have nothing in common")
     told("comparing")
-    with contextlib.closing(duckdb.connect()) as connection:
+    with (
+        tempfile.TemporaryDirectory(prefix="bwtui-verify-", ignore_cleanup_errors=True) as work,
+        contextlib.closing(
+            duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": work})
+        ) as connection,
+    ):
+        connection.execute("set preserve_insertion_order = false")
         for name, side in zip("ab", sides, strict=True):
-            connection.execute(_ROWS.format(side=name), [[str(path) for path in side.paths()]])
-        low, high = _common(connection)
-        connection.execute(_COMPARED, {"low": low, "high": high})
+            connection.execute(_ROWS.format(side=name), {"files": [str(path) for path in side.paths()]})
+        low, (high, ordinal) = _common(connection)
+        connection.execute(_COMPARED, {"low": low, "high": high, "ordinal": ordinal})
         report = _report(connection, low, high, samples)
+    report.notes = [note for folder in (first, second) for note in _notes(folder)]
     report.details = {
         "recording": str(first),
         "other": str(second),
@@ -95,14 +121,29 @@ def _open(folder: Path, spark_master: str, told: Callable[[str], None]) -> Seale
     return open_sealed(folder)
 
 
-def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, int]:
-    row = connection.execute(
-        "select greatest((select min(lsn) from a), (select min(lsn) from b)),"
-        " least((select max(lsn) from a), (select max(lsn) from b))"
-    ).fetchone()
-    if row is None or row[0] is None or row[0] > row[1]:
+def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]]:
+    """Return the first LSN, and the last LSN and ordinal, that both of them cover.
+
+    A recording may end within a transaction: what follows is not covered.
+    """
+    begins, ends = [], []
+    for side in "ab":
+        rows = connection.execute(f"select min(lsn), max((lsn, {_LAST})) from {side}").fetchall()
+        begins.append(rows[0][0])
+        ends.append(rows[0][1])
+    if None in begins or max(begins) > min(ends)[0]:
         raise UsageError("the recordings have no LSN in common", "name two that cover the same time")
-    return row[0], row[1]
+    return max(begins), min(ends)
+
+
+def _notes(folder: Path) -> list[str]:
+    facts = read_facts(folder)
+    notes = []
+    if facts.unfinished:
+        notes.append(f"the last segment of {folder} is not finished: what is in it was not compared")
+    if facts.gaps:
+        notes.append(f"{folder} has {len(facts.gaps)} gaps: what it lacks there is found as missing or extra")
+    return notes
 
 
 def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples: int) -> Report:

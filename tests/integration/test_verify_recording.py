@@ -244,3 +244,42 @@ def test_the_relay_went_on_and_nobody_recorded(attempts: Attempts, database: str
     report = report_of(ended)
     assert (ended.code, report["findings"]) == (0, [])
     assert report["balance"]["actual"]["outside_window"] == 71
+
+
+def test_two_recordings_of_the_same_changes(attempts: Attempts, database: str, tmp_path: Path) -> None:
+    """The second begins later, with a snapshot of its own, and ends sooner: where both are, they agree."""
+    folders = tmp_path / "a", tmp_path / "b"
+    other = Attempts(attempts.services, tmp_path)
+    with session(database) as opened:
+        opened.run(_TABLE)
+        opened.run("create table log (t text); insert into log select 'same' from generate_series(1, 3)")
+        attempts.succeed(database, "-u", "--record", str(folders[0]))
+        opened.run(_CHANGES[0])
+        attempts.succeed(database, "-u", "--record", str(folders[0]))
+        other.succeed(database, "-u", "--record", str(folders[1]))
+        opened.run(_CHANGES[1])
+        opened.run("insert into log values ('same'), ('same'), ('other')")
+        opened.run("update orders set id = 1000 where id = 1; truncate log")
+        for one, folder in zip((attempts, other), folders, strict=True):
+            one.succeed(database, "-u", "--record", str(folder))
+        opened.run("insert into log values ('more')")
+        attempts.succeed(database, "-u", "--record", str(folders[0]))
+    ended = run(attempts, folders[0], str(folders[1]), "--json")
+    report = report_of(ended)
+    assert (ended.code, report["findings"]) == (0, [])
+    # Ten deletes, three inserts, two messages of the changed key, and the truncation.
+    assert report["expected"] == report["actual"] == 16
+    assert not list(attempts.state.parent.glob(".tmp"))
+    # The same, of itself, with the snapshot.
+    shutil.copytree(folders[1], tmp_path / "copy")
+    report = report_of(run(attempts, folders[1], str(tmp_path / "copy"), "--json"))
+    assert report["expected"] == report["balance"]["expected"]["equal"] == 16 + 203
+
+
+def test_recordings_that_have_nothing_in_common(
+    recorded: tuple[Attempts, Path], attempts: Attempts, database: str, tmp_path: Path
+) -> None:
+    record(attempts, database, tmp_path / "later")
+    error, hint = refused(run(recorded[0], recorded[1], str(tmp_path / "later")), 2)
+    assert error == "the recordings have no LSN in common"
+    assert "cover the same time" in hint
