@@ -1,6 +1,7 @@
 """Progress as JSON lines on stderr, for a program that runs a command."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -8,6 +9,19 @@ from typing import Any, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def say(line: str) -> None:
+    """Write a line on stderr; if nobody listens any more, the work goes on all the same."""
+    try:
+        # One write a line: several threads tell.
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        # What it still holds would be written, and fail, again and again.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 2)
+        os.close(null)
 
 
 class JsonLines:
@@ -26,9 +40,7 @@ class JsonLines:
         self._tell({"phase": self._phase, "done": done, "total": total})
 
     def _tell(self, line: dict[str, Any]) -> None:
-        # One write a line: several threads tell.
-        sys.stderr.write(json.dumps(line) + "\n")
-        sys.stderr.flush()
+        say(json.dumps(line))
 
 
 def progress_json_option(command: Command) -> Command:

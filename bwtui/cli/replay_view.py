@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from bwtui.cli.progress import JsonLines
+from bwtui.cli.progress import JsonLines, say
 from bwtui.cli.table import columns, size
 from bwtui.pipeline.replay import Outcome, Plan, Watch
 
@@ -46,9 +46,17 @@ class Screen(Watch):
         if self._lines is not None:
             self._lines.phase(name)
         elif self._progress is not None:
-            self._progress.update(self._task, description=name, counted="")
+            self._progress.reset(self._task, description=name, total=None, counted="")
         elif name == "sealing the recording":
-            print("the recording is not sealed: sealing it first", file=sys.stderr)
+            say("the recording is not sealed: sealing it first")
+
+    def count(self, done: int, total: int) -> None:
+        """Show how far the phase is."""
+        if self._lines is not None:
+            self._lines.count(done, total)
+        if self._progress is not None:
+            counted = f"{done:,} of {total:,}"
+            self._progress.update(self._task, completed=done, total=total, counted=counted)
 
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
         """Show how far it is."""

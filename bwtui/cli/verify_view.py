@@ -5,7 +5,7 @@ import sys
 import time
 from typing import Any, Protocol, Self, TextIO
 
-from bwtui.cli.progress import JsonLines
+from bwtui.cli.progress import JsonLines, say
 
 
 class View(Protocol):
@@ -31,12 +31,9 @@ class Silent:
 class Lines:
     """A line for each phase."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
     def phase(self, name: str) -> None:
         """Show the phase."""
-        print(f"bwtui: {name}", file=self._stream, flush=True)
+        say(f"bwtui: {name}")
 
     def count(self, done: int, total: int) -> None:
         """Show nothing: the next phase comes soon enough."""
@@ -93,4 +90,4 @@ def view_of(*, as_json: bool, progress_json: bool) -> View:
         return Silent()
     # A bar is drawn again and again, which a terminal that can only print can't do.
     draws = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-    return Bar(sys.stderr) if draws else Lines(sys.stderr)
+    return Bar(sys.stderr) if draws else Lines()

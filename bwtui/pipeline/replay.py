@@ -82,6 +82,12 @@ class Replay:
             raise Interrupted("interrupted")
         self.watch.phase(name)
 
+    def count(self, done: int, total: int) -> None:
+        """Tell how much of the phase is done. Raises Interrupted when it was cancelled."""
+        if self.is_cancelled():
+            raise Interrupted("interrupted")
+        self.watch.count(done, total)
+
     @contextlib.contextmanager
     def _sealed(self, spark: Callable[[], SparkSession]) -> Iterator[Sealed]:
         """Open the sealed recording; what is not sealed is sealed first."""
@@ -95,12 +101,14 @@ class Replay:
         session = spark()
         self.phase("sealing the recording")
         with _sealable(folder) as place:
-            seal(place, lambda: contextlib.nullcontext(session))
+            seal(place, lambda: contextlib.nullcontext(session), self.watch.count)
             yield open_sealed(place, check_files=False)
 
     def _checked(self, found: Sealed) -> Sealed:
         self.phase("checking the recording")
-        check_all(found.root, found.manifest.files)
+        rows = found.manifest.rows
+        # Bytes are what is checked, and rows what is told of everywhere.
+        check_all(found.root, found.manifest.files, lambda done, all_: self.count(rows * done // all_, rows))
         return found
 
 

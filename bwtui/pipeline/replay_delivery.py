@@ -73,11 +73,17 @@ class Delivery:
                 self._places,
                 desk.address,
                 options.pace,
-                plan.count.first_received,
+                self._pace_from(plan, rows),
                 tails,
             )
             results = self._collect(lambda: rows.send(self._spark, placing, work))
         return self._outcome(plan, results, time.monotonic() - began)
+
+    def _pace_from(self, plan: Plan, rows: Rows) -> int:
+        """Return from when on recorded time runs: an earlier run has waited for what was before."""
+        reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
+        is_asked = self._job.options.pace is not None and reached >= 0
+        return (rows.received_at(reached) if is_asked else None) or plan.count.first_received
 
     def _begin(self, plan: Plan, routes: list[Route]) -> None:
         """Note what is about to be done, before anything is written."""

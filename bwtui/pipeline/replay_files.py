@@ -6,10 +6,9 @@ each costs it thirty (docs/adr/0032-replay.md).
 """
 
 import glob
-import itertools
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +48,9 @@ select topic, key_schema_id kid, value_schema_id vid, state = 'refused' refused,
 _SPREAD = """
 select key from (select key, {recorded} from {files} where {where} and topic = {topic} and key is not null)
  group by key having min(recorded) <> max(recorded) limit 1"""
+_RECEIVED = "select epoch_us(received) received from {files} where {where} limit 1"
+#: In so many steps the counting is told of.
+_STEPS = 20
 _ROWS = 20_000
 _ROWS_BYTES = 2 << 20
 #: What DuckDB reads at a time at least.
@@ -140,6 +142,19 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
         yield from source
 
 
+def _shares(files: Sequence[File]) -> Iterator[list[File]]:
+    """Yield files in some groups of about as many rows."""
+    least = sum(file.rows for file in files) / _STEPS
+    group: list[File] = []
+    for file in files:
+        group.append(file)
+        if sum(one.rows for one in group) >= least:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
 def _from(files: Sequence[File]) -> str:
     # A recording's own name may hold what looks like a pattern, and the folders' names are no columns.
     names = ", ".join("'" + glob.escape(file.path).replace("'", "''") + "'" for file in files)
@@ -172,37 +187,55 @@ class FileRows:
         found._files = replace(self._files, where=f"{self._files.where} and topic in ({names})")
         return found
 
-    def count(self) -> Count:
-        """Count what is meant, in one pass over the small columns."""
+    def count(self, told: Callable[[int, int], None]) -> Count:
+        """Count what is meant, in the small columns; ``told`` hears of rows done, and of all."""
         left_out = "false" if self._selection.with_repeats else "is_repeat"
-        found = Count()
-        for row in self._ask(_COUNT, left_out=left_out, where=conditions(self._selection)):
-            found.add(row)
+        found, done, total = Count(), 0, self._rows
+        for files in _shares(self._files.files):
+            for row in self._ask(_COUNT, files, left_out=left_out, where=conditions(self._selection)):
+                found.add(row)
+            done += sum(file.rows for file in files)
+            told(done, total)
         return found
+
+    @property
+    def _rows(self) -> int:
+        return sum(file.rows for file in self._files.files)
+
+    def received_at(self, position: int) -> int | None:
+        """Return when a message at a position was received, in Unix microseconds."""
+        files = [file for file in self._files.files if file.first <= position <= file.last]
+        found = self._ask(_RECEIVED, files, where=f"position = {position}") if files else []
+        return int(found[0].received) if found else None
 
     def is_spread(self, topic: str) -> bool:
         """Whether a key of a topic was in two partitions."""
-        return bool(self._ask(_SPREAD, where=self._files.where, topic=f"'{topic}'"))
+        return bool(self._ask(_SPREAD, self._files.files, where=self._files.where, topic=f"'{topic}'"))
 
-    def _ask(self, text: str, **parts: str) -> list[Any]:
+    def _ask(self, text: str, files: Sequence[File], **parts: str) -> list[Any]:
         with (
             tempfile.TemporaryDirectory(prefix="bwtui-replay-") as folder,
             duckdb.connect(config={"temp_directory": folder}) as connection,
         ):
-            asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(self._files.files), **parts)
+            asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(files), **parts)
             answer = connection.sql(asked)
             row = NamedTuple("Row", [(name, Any) for name in answer.columns])  # type: ignore[misc]
             return [row(*values) for values in answer.fetchall()]
 
-    def survey(self, routes: Sequence[Route]) -> list[Survey]:
-        """Return, for each route, how its messages spread."""
+    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+        """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
+        files, found, done = self._files.files, list[Surveyed](), 0
 
         def look(file: File) -> list[Surveyed]:
             return surveyed(self._files.read(file, _SURVEYED), routes)
 
         # Nearly all of it is done outside Python, so threads do.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            return surveys(itertools.chain.from_iterable(pool.map(look, self._files.files)), routes)
+            for file, some in zip(files, pool.map(look, files), strict=True):
+                found += some
+                done += file.rows
+                told(done, self._rows)
+        return surveys(found, routes)
 
     def send(self, spark: SparkSession, placing: Placing, work: Work) -> list[Sent]:
         """Send them in as many tasks as ``placing`` has."""

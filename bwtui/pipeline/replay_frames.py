@@ -1,6 +1,6 @@
 """Messages that Spark has put together, as ``--only-missing`` does: few, and out of several sources."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -58,8 +58,13 @@ class FrameRows:
         """Answer yes: keys are asked for only where all of a topic is sent."""
         return True
 
-    def survey(self, routes: Sequence[Route]) -> list[Survey]:
-        """Return, for each route, how its messages spread."""
+    def received_at(self, position: int) -> int | None:
+        """Return when a message at a position was received, in Unix microseconds."""
+        row = self._rows.where(f"position = {position}").select("received").first()
+        return None if row is None else int(row.received)
+
+    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+        """Return, for each route, how its messages spread; they are few, and not told of."""
         keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
         return surveys(surveyed(keys.toArrow().to_batches(), routes), routes)
 

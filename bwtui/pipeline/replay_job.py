@@ -1,6 +1,6 @@
 """What a replay is told, what it is about to do, what it did, and who watches it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -53,8 +53,11 @@ class Rows(Protocol):
     def is_spread(self, topic: str) -> bool:
         """Whether a key of a topic was in two partitions."""
 
-    def survey(self, routes: Sequence[Route]) -> list[Survey]:
-        """Return, for each route, how its messages spread."""
+    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+        """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
+
+    def received_at(self, position: int) -> int | None:
+        """Return when a message at a position was received, in Unix microseconds."""
 
     def send(self, spark: SparkSession, placing: Placing, work: Work) -> list[Sent]:
         """Send them, and return what became of each lane."""
@@ -124,6 +127,9 @@ class Watch:
 
     def phase(self, name: str) -> None:
         """Something else is being done now."""
+
+    def count(self, done: int, total: int) -> None:
+        """So much of what is being done before anything is sent is done."""
 
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
         """So many messages of all are durable, at so many a second, with so many seconds left."""

@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -79,6 +80,7 @@ class ProgressFile:
         self.what = what
         name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:20]
         self.path = folder / f"{name}.json"
+        self._saving = threading.Lock()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -122,11 +124,16 @@ class ProgressFile:
             ) from error
 
     def save(self, progress: Progress) -> None:
-        """Write it down. Raises StateFailed."""
+        """Write it down, from whatever thread. Raises StateFailed."""
         new = self.path.with_suffix(".new")
         try:
-            new.write_text(json.dumps({"format": _FORMAT, **asdict(progress)}))
-            new.replace(self.path)
+            with self._saving:
+                with new.open("w") as stream:
+                    stream.write(json.dumps({"format": _FORMAT, **asdict(progress)}))
+                    stream.flush()
+                    # A name that is durable before its content would be an empty file after a power cut.
+                    os.fsync(stream.fileno())
+                new.replace(self.path)
         except OSError as error:
             raise self._failed(error) from error
 

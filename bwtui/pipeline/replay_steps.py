@@ -21,6 +21,7 @@ from bwtui.pipeline.replay_rows import Route, number_lanes
 from bwtui.pipeline.replay_schemas import SchemaMap, find_ids, register, used_schemas
 from bwtui.pipeline.replay_target import held, target_topic, topic_ids
 from bwtui.pipeline.replay_topics import judge_topic, refuse_names
+from bwtui.recording.query import to_sql
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 
@@ -35,6 +36,9 @@ class Control(Protocol):
 
     def phase(self, name: str) -> None:
         """Tell what is being done now. Raises Interrupted when it was cancelled."""
+
+    def count(self, done: int, total: int) -> None:
+        """Tell how many messages or rows of it are done. Raises Interrupted when it was cancelled."""
 
     def is_cancelled(self) -> bool:
         """Whether to stop."""
@@ -70,7 +74,8 @@ class Steps:
             "cluster": self._cluster,
             "prefix": options.prefix,
             "keep_ids": options.keep_ids,
-            "where": str(selection.query) if selection.query is not None else None,
+            # Not its text: a time like -5m means another one when the recording has grown.
+            "where": to_sql(selection.query) if selection.query is not None else None,
             "table": selection.table.pattern if selection.table is not None else None,
             "lsn": [selection.from_lsn, selection.to_lsn],
             "time": [selection.from_time, selection.to_time],
@@ -128,7 +133,7 @@ class Steps:
             told = self._missing.told()
         else:
             rows = found = FileRows(self._sealed, job.selection)
-            counted = found.count()
+            counted = found.count(self._replay.count)
         prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
         names = {one: target_topic(one, prefix, job.options.prefix) for one in sorted(counted.topics)}
         refuse_names(names, self._topics)
@@ -260,7 +265,7 @@ class Steps:
         self._phase("looking where it goes")
         if earlier is None:
             return self._choose_places(plan, topics, rows, routes)
-        found = rows.survey(routes)
+        found = rows.survey(routes, self._replay.count)
         for topic, route, one in zip(topics, routes, found, strict=True):
             topic.partitions = one.messages
             topic.placement = "recorded" if route.keeps_partitions else "key"
@@ -270,7 +275,7 @@ class Steps:
         self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route]
     ) -> list[Survey]:
         """Let keys decide where that is what was recorded, or where the recorded partitions can't be kept."""
-        found = rows.survey(routes)
+        found = rows.survey(routes, self._replay.count)
         kept = []
         for number, (topic, route) in enumerate(zip(topics, routes, strict=True)):
             topic.partitions = found[number].messages
@@ -286,7 +291,7 @@ class Steps:
                     f"{route.topic} than they were recorded in, for its keys' bytes or partitions are others"
                 )
         if kept:
-            found = rows.survey(routes)
+            found = rows.survey(routes, self._replay.count)
             for topic, one in zip(topics, found, strict=True):
                 topic.partitions = one.messages
         return found

@@ -175,9 +175,14 @@ class Looking(Watch):
     phases: list[str] = field(default_factory=list)
     told: list[tuple[int, int]] = field(default_factory=list)
     at_progress: Callable[[int], None] = lambda done: None
+    #: By phase.
+    counts: defaultdict[str, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
 
     def phase(self, name: str) -> None:
         self.phases.append(name)
+
+    def count(self, done: int, total: int) -> None:
+        self.counts[self.phases[-1]].append((done, total))
 
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
         self.told.append((done, total))

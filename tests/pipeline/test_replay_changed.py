@@ -12,6 +12,8 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import Interrupted, RefusedError
 from bwtui.pipeline.kafka_offsets import partitions
 from bwtui.pipeline.replay import Replay
+from bwtui.recording.query import parse
+from bwtui.recording.selection import Selection
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce
@@ -117,3 +119,15 @@ def test_a_topic_that_is_gone_or_made_anew(
     assert outcome.sent == len(sent)
     found = [one for one in all_of(topic_content(services, begun.topic)) if one.value != b"foreign"]
     assert by_key(found) == by_key(sent)
+
+
+def test_times_that_count_from_another_end(replays: Replays, services: Services, tmp_path: Path) -> None:
+    topic = fresh("relative")
+    folder = recorded(tmp_path / "r", topic, 3_000, registered(services, topic))
+    last = expected(folder)[topic][-1].stamp * 1000
+    text = "time >= -1h"
+    with pytest.raises(Interrupted):
+        replays.run(folder, Looking(stop_at=600), Selection(parse(text, last)), rate=2_000)
+    for end, is_same in ((last, True), (last + 1_000_000, False)):
+        planned = replays.run(folder, None, Selection(parse(text, end)), dry_run=True)
+        assert planned.plan.is_resumed is is_same

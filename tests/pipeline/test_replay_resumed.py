@@ -14,6 +14,7 @@ import pytest
 
 from bwtui.errors import Interrupted, RefusedError
 from bwtui.pipeline.kafka_offsets import pin
+from bwtui.recording.reader import open_recording
 from bwtui.sandbox.supervisor import Services
 from tests.fix_spark import QUICK
 from tests.pipeline.cluster import spark_cluster
@@ -115,6 +116,39 @@ def test_what_a_killed_run_did_not_note_is_found_among_the_messages_of_others(
     assert outcome.sent + outcome.found + known == outcome.done == len(sent)
     found = [one for one in all_of(topic_content(services, topic)) if one.value != b"foreign"]
     assert by_key(found) == by_key(sent)
+
+
+def test_a_recorded_pace_goes_on_where_it_was(replays: Replays, services: Services, tmp_path: Path) -> None:
+    topic = fresh("paced")
+    folder = recorded(tmp_path / "r", topic, 400, registered(services, topic), batch=50)
+    with contextlib.closing(open_recording(folder)) as view:
+        received = [change.received for change in view.changes()]
+    pace = (received[-1] - received[0]) / 1_000_000 / 8
+    with pytest.raises(Interrupted):
+        replays.run(folder, Looking(stop_at=250), pace=pace)
+    outcome = replays.run(folder, pace=pace)
+    # Eight seconds in all; what was waited for is not waited for again.
+    assert outcome.seconds < 6
+    sent = expected(folder)[topic]
+    assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
+
+
+def test_nobody_needs_to_listen(replays: Replays, services: Services, tmp_path: Path) -> None:
+    topic = fresh("unheard")
+    folder = recorded(tmp_path / "r", topic, 3_000, registered(services, topic))
+    replays.sealed(folder)
+    with subprocess.Popen(
+        _command(folder, "--rate", "1500", "--progress-json", "--json", "--spark-master", "local[1]"),
+        env=_environment(services, tmp_path / "home"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        while b"sending" not in process.stderr.readline():
+            assert process.poll() is None
+        process.stderr.close()
+        told = json.loads(process.stdout.read())
+    assert process.returncode == 0 and told["sent"] == told["messages"] == len(expected(folder)[topic])
 
 
 def test_a_cluster(replays: Replays, services: Services, tmp_path: Path) -> None:
