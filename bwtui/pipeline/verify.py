@@ -22,7 +22,7 @@ import duckdb
 from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
-from bwtui.errors import RefusedError, UsageError
+from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, pin
 from bwtui.pipeline.seal import seal
@@ -70,14 +70,17 @@ def verify_recording(
     """
     options = options or Options()
     begin = time.monotonic()
-    facts = read_facts(folder)
+    # What is wrong with a segment, or with the folder, is said before Spark starts.
+    read_facts(folder)
     told("starting Spark")
-    with contextlib.ExitStack() as session:
+    with _work(options) as work, contextlib.ExitStack() as session:
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
         started = time.monotonic()
-        sealed, notes = _sealed(folder, spark, facts, told)
+        sealed, notes = _sealed(folder, spark, told)
+        # A relay that records may have finished segments meanwhile, which were sealed too.
+        facts = read_facts(folder)
         source, rows, texts = sealed.manifest.source, sealed.manifest.rows, _schemas(sealed)
-        with _work(options) as work, _database(work, rows) as connection:
+        with _database(work, rows) as connection:
             told("reading the recording")
             comparison = Comparison(texts, _is_json(source), 1 if options.deep else one_of(rows))
             kept = [file for file in sealed.manifest.files if file.kind == "changes"]
@@ -144,7 +147,7 @@ def _ended_beside(session: contextlib.ExitStack) -> Iterator[None]:
 # -- the recording -------------------------------------------------------------------------------------------
 
 
-def _sealed(folder: Path, spark: Any, facts: Facts, told: OnPhase) -> tuple[Sealed, list[str]]:
+def _sealed(folder: Path, spark: Any, told: OnPhase) -> tuple[Sealed, list[str]]:
     """Open what was sealed; seal first what was not."""
     notes = []
     try:
@@ -156,8 +159,6 @@ def _sealed(folder: Path, spark: Any, facts: Facts, told: OnPhase) -> tuple[Seal
         outcome = seal(folder, lambda: contextlib.nullcontext(spark))
         notes.append(f"the recording was sealed first: {outcome.changes:,} changes")
         sealed = open_sealed(folder)
-    if facts.unfinished:
-        notes.append("the recording's last segment is not finished: what is in it is not audited")
     return sealed, notes
 
 
@@ -273,7 +274,13 @@ def _work(options: Options) -> Iterator[Path]:
         raise UsageError(
             "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
         )
-    work = Path(tempfile.mkdtemp(prefix="bwtui-verify-", dir=options.work_folder))
+    try:
+        work = Path(tempfile.mkdtemp(prefix="bwtui-verify-", dir=options.work_folder))
+    except OSError as error:
+        where = options.work_folder or tempfile.gettempdir()
+        raise StateFailed(
+            f"digests can't be written into {where}: {error.strerror}", "see --work-folder"
+        ) from error
     try:
         yield work
     finally:
@@ -300,6 +307,8 @@ def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
     notes = []
+    if facts.unfinished:
+        notes.append("the recording's last segment is not finished: what is in it is not audited")
     if compared < messages:
         notes.append(
             f"{compared:,} of {messages:,} messages were compared with what PostgreSQL said; --deep: all"
