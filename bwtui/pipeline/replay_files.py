@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
@@ -51,10 +52,9 @@ select key from (select key, {recorded} from {files} where {where} and topic = {
 _RECEIVED = "select epoch_us(received) received from {files} where {where} limit 1"
 #: In so many steps the counting is told of.
 _STEPS = 20
-_ROWS = 20_000
-_ROWS_BYTES = 2 << 20
-#: What DuckDB reads at a time at least.
-_LEAST_ROWS = 2_048
+#: So many rows are read at a time: the first of these whose keys and values have no more bytes than this.
+_ROWS = (20_000, 5_000, 1_000, 200, 50, 10)
+_ROWS_BYTES = 160 << 20
 
 
 class File(NamedTuple):
@@ -76,7 +76,6 @@ class Files:
 
     def read(self, file: File, columns: Sequence[str], start: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file from a position on, in order. Raises RefusedError."""
-        rows = max(_LEAST_ROWS, min(_ROWS, _ROWS_BYTES * file.rows // max(file.bytes, 1)))
         found = f"select {', '.join(columns)} from {_from([file])} where {self.where}"
         found += f" and position >= {start}" if start > file.first else ""
         try:
@@ -85,8 +84,8 @@ class Files:
                 relation = connection.sql(found)
                 # DuckDB before 2.0 has it under another name.
                 reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
-                yield from reader(rows)
-        except duckdb.IOException as error:
+                yield from reader(_rows_at_a_time(file))
+        except (duckdb.IOException, FileNotFoundError, PermissionError) as error:
             raise RefusedError(
                 f"a task can't read {Path(file.path).name} of the recording",
                 "on a cluster every worker must find the recording under the same path",
@@ -140,6 +139,32 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
     for batch, source in heads:
         yield batch
         yield from source
+
+
+def _rows_at_a_time(file: File) -> int:
+    """Return how many rows of a file are read together, so that the largest ones together fit into memory."""
+    metadata = pq.read_metadata(file.path)
+    groups = [_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+    return next((rows for rows in _ROWS if _largest(groups, rows) <= _ROWS_BYTES), 1)
+
+
+def _group(group: Any) -> tuple[int, int]:
+    columns = map(group.column, range(group.num_columns))
+    size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema in ("key", "value"))
+    return group.num_rows, size
+
+
+def _largest(groups: Sequence[tuple[int, int]], rows: int) -> int:
+    """Return how many bytes so many rows may have at most; of a group that is touched all may be in them."""
+    found, first, within, size = 0, 0, 0, 0
+    for count, more in groups:
+        size, within = size + more, within + count
+        found = max(found, size)
+        # The next one is in it too as long as the rows can reach from the first group into it.
+        while first < len(groups) and within - groups[first][0] + 2 > rows:
+            within, size = within - groups[first][0], size - groups[first][1]
+            first += 1
+    return found
 
 
 def _shares(files: Sequence[File]) -> Iterator[list[File]]:

@@ -2,11 +2,13 @@
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from bwtui.pipeline.replay_files import File, chains, merged
+from bwtui.pipeline.replay_files import File, Files, chains, merged
 from bwtui.pipeline.replay_place import share_out
 
 
@@ -37,6 +39,24 @@ def test_rows_are_merged(seed: int) -> None:
     found = merged([_batches(rows, choice) for rows in sources])
     rows = [(one["position"], one["part"]) for batch in found for one in batch.to_pylist()]
     assert rows == sorted(row for source in sources for row in source)
+
+
+def test_large_values_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    schema = pa.schema([("position", pa.int64()), ("key", pa.binary()), ("value", pa.binary())])
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=False) as writer:
+        for start in range(0, 240, 60):
+            positions = list(range(start, start + 60))
+            values = [b"%d" % (at % 10) * (1 << 20) for at in positions]
+            table = pa.table([positions, [None] * 60, values], schema)
+            writer.write_table(table)
+        # Small ones follow.
+        writer.write_table(pa.table([list(range(240, 3_000)), [b"k"] * 2_760, [b"v"] * 2_760], schema))
+    file = File(str(path), 3_000, path.stat().st_size, 0, 2_999)
+    batches = list(Files((file,), "true").in_order(("position", "key", "value"), 0))
+    assert max(batch.nbytes for batch in batches) <= 64 << 20
+    assert max(batch.num_rows for batch in batches) < 240
+    assert [at for batch in batches for at in batch["position"].to_pylist()] == list(range(3_000))
 
 
 def test_tasks_have_about_the_same_to_do() -> None:
