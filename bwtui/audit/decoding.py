@@ -77,5 +77,21 @@ def _parse(text: str) -> RowSchema | None:
     except Exception:
         return None
     fields = told.get("fields", []) if isinstance(told, dict) else []
-    names = {one["name"]: (one.get("pgName", one["name"]), one.get("pgType", "")) for one in fields}
+    names = {one["name"]: (one.get("pgName", one["name"]), _kind(one)) for one in fields}
     return RowSchema(parsed, names)
+
+
+def _kind(field: Mapping[str, Any]) -> str:
+    """Return PostgreSQL's type; of a key's column, whose schema does not say it, as far as it matters."""
+    return str(field["pgType"]) if "pgType" in field else _kind_of(field["type"])
+
+
+def _kind_of(avro: Any) -> str:
+    if isinstance(avro, list):
+        return next((_kind_of(one) for one in avro if one != "null"), "")
+    if isinstance(avro, dict):
+        if avro.get("type") == "array":
+            return _kind_of(avro["items"]) + "[]"
+        # A numeric of a key is sent as its text.
+        return "money" if avro.get("logicalType") == "decimal" else ""
+    return "real" if avro == "float" else ""
