@@ -66,8 +66,11 @@ def verify(
     **given: Any,
 ) -> None:
     """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
+    from bwtui.cli.librdkafka import check
+
     _check(recordings, database)
     settings = relay_options.load(given).settings()
+    check(settings)
     view = view_of(as_json=as_json, progress_json=progress_json)
     with view if isinstance(view, Bar) else contextlib.nullcontext():
         if database:
@@ -194,16 +197,24 @@ def _command() -> str:
 
 
 def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
-    if html is not None:
-        from bwtui.audit.page import page
-
-        try:
-            html.write_text(page(report))
-        except OSError as error:
-            raise BwtuiError(f"{html} can't be written: {error.strerror}") from error
+    # What was found cost much to find: it is told, whatever becomes of the page.
+    failed = None if html is None else _write(report, html)
     if as_json:
         click.echo(json.dumps(report.to_json(), default=str))
-        return
-    from bwtui.audit.terminal import show
+    else:
+        from bwtui.audit.terminal import show
 
-    show(report)
+        show(report)
+    if failed is not None:
+        raise failed
+
+
+def _write(report: "Report", html: Path) -> BwtuiError | None:
+    """Write the report as a page; return why that can't be done, if it can't."""
+    from bwtui.audit.page import page
+
+    try:
+        html.write_text(page(report), encoding="utf-8")
+    except OSError as error:
+        return BwtuiError(f"{html} can't be written: {error.strerror}", "name another file with --html")
+    return None

@@ -184,6 +184,22 @@ async def test_mending_replays_what_the_report_misses(tmp_path: Path) -> None:
         assert "nothing to mend" in stage.notices
 
 
+async def test_a_plan_to_mend_ends_with_the_report_that_it_is_of(tmp_path: Path) -> None:
+    stage = AuditedStage(tmp_path)
+    async with stage.run((100, 30)):
+        await stage.press("5", "M", "enter")
+        await stage.until_reading()
+        await stage.press("escape")
+        await stage.end(PLAN | {"missing": {"messages": 1, "late": 1}})
+        assert stage.desk.plan is not None
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        await stage.end(stage.raw, code=1)
+        # What was looked at would not be what is sent.
+        await stage.press("M")
+        assert isinstance(stage.app.screen, FormScreen)
+
+
 # Progress.
 
 

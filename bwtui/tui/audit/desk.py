@@ -116,6 +116,9 @@ class RecordingDesk(Desk):
                 "set BWTUI_STATE_HOME to a folder that you may write to",
             ) from error
         self.report = parse_report(report.raw, path)
+        if self.plan is not None and "--only-missing" in self.plan[1]:
+            # It is of the report that was here before, and would send what this one misses.
+            self.plan = None
         return self.report
 
     # -- commands ------------------------------------------------------------------------------------------
