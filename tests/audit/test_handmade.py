@@ -180,3 +180,13 @@ def test_two_messages_with_the_same_bytes_are_both_found_in_another_partition() 
     messages, records, _ = made.classes()
     assert messages == {"matched": 2, "misrouted": 2}
     assert records == {"matched": 2, "misrouted": 2}
+
+
+def test_a_copy_at_the_place_of_a_message_with_the_same_value_is_no_changed_key() -> None:
+    made = Made()
+    made.send(1, 10)
+    made.send(2, 10, arrives=False)
+    made.topic.logs[0][1] = Record(1, 10, LAST_MS, "")
+    messages, records, _ = made.classes()
+    assert messages == {"matched": 1, "lost_acked": 1}
+    assert records == {"matched": 1, "duplicated": 1}

@@ -25,12 +25,21 @@ select distinct s.t, case when state = 'acknowledged' then p end as p, coalesce(
        kd is null as no_key, coalesce(vd, 0) as vd, vd is null as no_value
   from s anti join hit using (id);
 
+-- A record under another key that says what a message of that key says is a copy of it, not a changed key.
+create table copied_there as
+select distinct free.t, free.p, free.o
+  from s
+  join free on free.t = s.t and free.p = s.p and free.o = s.o
+  join e on e.t = free.t and e.kd = free.kd and e.vd is not distinct from free.vd
+ where s.state = 'acknowledged' and s.kd <> free.kd;
+
 create table differing as
 select s.id, s.t, s.p, s.o
   from s
   join free on free.t = s.t and free.p = s.p and free.o = s.o
   join topic on topic.t = s.t
   anti join hit on hit.id = s.id
+  anti join copied_there c on c.t = free.t and c.p = free.p and c.o = free.o
   anti join wanted_bytes w
     on w.t = free.t and coalesce(w.p, free.p) = free.p and w.kd = coalesce(free.kd, 0) and w.no_key = (free.kd is null)
    and w.vd = coalesce(free.vd, 0) and w.no_value = (free.vd is null)
