@@ -138,6 +138,8 @@ class Delivery:
         """Run the job in a thread, so that a cancellation ends it in order."""
         found: list[Sent] = []
         failed: list[BaseException] = []
+        # Not the thread itself: one whose join was interrupted counts as ended in Python 3.11 and 3.12.
+        ended = threading.Event()
 
         def run() -> None:
             try:
@@ -145,15 +147,16 @@ class Delivery:
                     found.extend(send())
             except BaseException as error:
                 failed.append(error)
+            finally:
+                ended.set()
 
-        thread = threading.Thread(target=run, name="replay", daemon=True)
-        thread.start()
+        threading.Thread(target=run, name="replay", daemon=True).start()
         try:
-            self._wait(thread)
+            self._wait(ended)
         except KeyboardInterrupt:
             # What is on its way becomes durable first, and is noted.
             self._failed = Interrupted("interrupted")
-            self._end(thread)
+            self._end(ended)
         if self._failed is not None or self._replay.is_cancelled():
             with contextlib.suppress(BwtuiError):
                 self._file.save(self._progress)
@@ -163,22 +166,21 @@ class Delivery:
             raise failed[0]
         return found
 
-    def _wait(self, thread: threading.Thread) -> None:
-        while thread.is_alive():
-            thread.join(_LOOK_SECONDS)
+    def _wait(self, ended: threading.Event) -> None:
+        while not ended.wait(_LOOK_SECONDS):
             if self._is_stopped():
-                self._end(thread)
+                self._end(ended)
+                return
 
-    def _end(self, thread: threading.Thread) -> None:
+    def _end(self, ended: threading.Event) -> None:
         deadline = time.monotonic() + _END_SECONDS
-        while thread.is_alive() and time.monotonic() < deadline:
-            thread.join(_LOOK_SECONDS)
+        while not ended.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
             if not self._rates:
                 # Nothing has been sent: the rows are still being sorted.
                 self._spark.sparkContext.cancelAllJobs()
-        if thread.is_alive():
+        if not ended.is_set():
             self._spark.sparkContext.cancelAllJobs()
-            thread.join(_END_SECONDS)
+            ended.wait(_END_SECONDS)
 
     def _is_stopped(self) -> bool:
         return self._failed is not None or self._replay.is_cancelled()

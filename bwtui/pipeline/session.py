@@ -96,6 +96,13 @@ def spark_session(
     no master answers, and for the block's Spark errors a BwtuiError with one plain sentence.
     """
     _check(master, memory)
+    with _as_interrupts():
+        yield from _opened(master, app_name, memory, config)
+
+
+def _opened(
+    master: str, app_name: str, memory: str, config: Mapping[str, str] | None
+) -> Iterator[SparkSession]:
     java = spark_java()
     folder = Path(tempfile.mkdtemp(prefix="bwtui-spark-"))
     try:
@@ -221,6 +228,22 @@ def _answers(host: str, port: int) -> bool:
 
 def _is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.")
+
+
+@contextlib.contextmanager
+def _as_interrupts() -> Iterator[None]:
+    """Let a kill, or a terminal that is closed, end the block as Ctrl-C does: in order, and cleared up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.errors import StateFailed
+from bwtui.errors import RefusedError, StateFailed
 from bwtui.pipeline.replay_progress import LaneProgress, Progress, ProgressFile
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.replayed import Looking, Replays, expected, fresh, recorded, registered
@@ -37,6 +37,15 @@ def test_saved_by_several_threads(tmp_path: Path) -> None:
             ended.set()
         assert reader.result() > 0
     assert [path.name for path in tmp_path.iterdir()] == [file.path.name]
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    file, other, another = (ProgressFile(tmp_path, {"recording": name}) for name in "aab")
+    refused = pytest.raises(RefusedError, match="another process is running this very replay")
+    with file.locked(), another.locked(), refused, other.locked():
+        pass
+    with other.locked():
+        pass
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 2}', '{"format": 1, "lanes": {}}'])

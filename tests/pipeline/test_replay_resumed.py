@@ -133,6 +133,36 @@ def test_a_recorded_pace_goes_on_where_it_was(replays: Replays, services: Servic
     assert by_key(all_of(topic_content(services, topic))) == by_key(sent)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ended_by_a_signal(
+    replays: Replays, services: Services, config: Config, tmp_path: Path, number: signal.Signals
+) -> None:
+    topic = fresh("ended")
+    folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
+    replays.sealed(folder)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with subprocess.Popen(
+        _command(folder, "--rate", "1500", "--spark-master", "local[1]", "--progress-json"),
+        env={**_environment(services, tmp_path / "home"), "TMPDIR": str(temporary)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        while '"done": 1' not in (line := process.stderr.readline()) or "sending" not in line:
+            assert process.poll() is None
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "messages are sent\nhint: the same command goes on from there\n" in said
+    assert not list(temporary.glob("bwtui-*"))
+    replays.state = tmp_path / "home" / "replays"
+    outcome = replays.run(folder)
+    # What was on its way became durable, and was noted.
+    assert outcome.plan.is_resumed and (outcome.found, outcome.doubled) == (0, 0)
+    assert by_key(all_of(topic_content(services, topic))) == by_key(expected(folder)[topic])
+
+
 def test_nobody_needs_to_listen(replays: Replays, services: Services, tmp_path: Path) -> None:
     topic = fresh("unheard")
     folder = recorded(tmp_path / "r", topic, 3_000, registered(services, topic))
