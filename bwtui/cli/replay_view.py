@@ -189,9 +189,9 @@ def _plan(plan: Plan) -> list[str]:
 
 
 def _missing(numbers: dict[str, int]) -> list[str]:
+    known = numbers["messages"] + numbers["there"]
     lines = [
-        f"{numbers['messages']:,} of {numbers['reported']:,} missing messages are in the recording, "
-        "and not in the topics",
+        f"{known:,} of {numbers['reported']:,} missing messages are in the recording",
         f"order can't be mended: {numbers['late']:,} of them stand behind newer messages of their keys",
         f"{numbers['sent_again']:,} newest messages of these keys are sent again behind them, "
         "so that every latest value is right",

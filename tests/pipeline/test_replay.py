@@ -14,6 +14,7 @@ from click import BadParameter
 from click.testing import CliRunner
 
 from bwtui.audit.partitioner import murmur2
+from bwtui.cli.main import CONTEXT
 from bwtui.cli.replay import replay as command
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, DamagedRecording, RefusedError, UsageError
@@ -58,7 +59,8 @@ def run(services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("BWTUI_SCHEMA_REGISTRY", services.schema_registry)
 
     def run(*arguments: str) -> str:
-        return str(CliRunner().invoke(command, arguments, catch_exceptions=False).stdout)
+        # click keeps the options of help as they were when a command was called first.
+        return str(CliRunner().invoke(command, arguments, catch_exceptions=False, **CONTEXT).stdout)
 
     return run
 
@@ -267,7 +269,7 @@ def test_bad_input_is_told_in_a_sentence(
             run(str(folder), *options, "--yes")
     with pytest.raises(BadParameter, match="0 is not between 1 and 1,000,000,000"):
         CliRunner().invoke(
-            command, [str(folder), "--rate", "0"], standalone_mode=False, catch_exceptions=False
+            command, [str(folder), "--rate", "0"], standalone_mode=False, catch_exceptions=False, **CONTEXT
         )
     file = max((folder / "sealed").rglob("*.parquet"))
     raw = bytearray(file.read_bytes())

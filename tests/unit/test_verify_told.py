@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.audit.report import Report
+from bwtui.cli.main import CONTEXT
 from bwtui.cli.verify import _tell, verify
 from bwtui.errors import BwtuiError, UsageError
 
@@ -25,4 +26,5 @@ def test_a_page_that_can_not_be_written(
 
 def test_a_property_that_librdkafka_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"-C: librdkafka has no property nonsense"):
-        CliRunner().invoke(verify, [str(tmp_path), "-C", "nonsense=1"], catch_exceptions=False)
+        # click keeps the options of help as they were when a command was called first.
+        CliRunner().invoke(verify, [str(tmp_path), "-C", "nonsense=1"], catch_exceptions=False, **CONTEXT)
