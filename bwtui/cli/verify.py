@@ -69,6 +69,7 @@ def verify(
     from bwtui.cli.librdkafka import check
 
     _check(recordings, database)
+    _refuse_unused(recordings, database)
     settings = relay_options.load(given).settings()
     check(settings)
     view = view_of(as_json=as_json, progress_json=progress_json)
@@ -109,6 +110,30 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
         raise UsageError("what is to be verified?", "name a recording, or give --database")
     if len(recordings) > 2:
         raise UsageError(f"verify takes two recordings at most, not {len(recordings)}")
+
+
+#: Options that only one of the three questions has; the others would pass over them in silence.
+_OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table")
+_OF_ONE_RECORDING = ("deep", "work_folder")
+_WHOLE = "a recording is audited whole, with the topics that it was sent to"
+
+
+def _refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
+    context = click.get_current_context()
+    unused = [] if database else [*_OF_DATABASE]
+    unused += [] if len(recordings) == 1 else [*_OF_ONE_RECORDING]
+    unused += ["spark_master"] if database else []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name in unused and context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            option = max(parameter.opts, key=len)
+            if database:
+                raise UsageError(f"{option} says nothing to --database", "leave it out")
+            hint = "recordings are compared whole" if len(recordings) == 2 else _WHOLE
+            if name in _OF_DATABASE:
+                hint += f"; {option} belongs to --database"
+            asked = "the audit of a recording" if len(recordings) == 1 else "the comparison of recordings"
+            raise UsageError(f"{option} says nothing to {asked}", hint)
 
 
 def _database(settings: "RelaySettings", told: Callable[[str], None], **how: Any) -> "Report":

@@ -103,6 +103,18 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
         (["conect"], "no such command 'conect'", "did you mean 'connect'?"),
         (["zzz"], "no such command 'zzz'", "'bwtui --help' lists the commands"),
         (["recording", "chek"], "no such command 'recording chek'", "did you mean 'check'?"),
+        (
+            ["verify", "x", "--table", "a"],
+            "--table says nothing to the audit of a recording",
+            "a recording is audited whole, with the topics that it was sent to; "
+            "--table belongs to --database",
+        ),
+        (
+            ["verify", "x", "y", "--deep"],
+            "--deep says nothing to the comparison of recordings",
+            "recordings are compared whole",
+        ),
+        (["verify", "--database", "--deep"], "--deep says nothing to --database", "leave it out"),
         (["slots", "lst"], "no such command 'lst'", "did you mean 'list'?"),
         (["connect", "--brokr", "x"], "no such option --brokr", "did you mean --broker?"),
         (["connect", "--zzz"], "no such option --zzz", "'bwtui connect --help' explains the options"),

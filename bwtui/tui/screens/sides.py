@@ -110,6 +110,8 @@ class SidesScreen(RelayScreen):
         finding = self.finding
         if None not in (finding.topic, finding.partition, finding.offset):
             await self._look_at_kafka(side)
+        elif finding.offset is not None:
+            self._problem = "the report does not say in which partition it is"
         self._decode(side)
         self._show()
         if self.change is None and isinstance(self._record, Record):
