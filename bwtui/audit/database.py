@@ -4,7 +4,8 @@ A temporary slot's exported snapshot shows the tables at an exact LSN, a *fence*
 confirmed the fence, everything up to it is in the topics; they are read up to their ends then, and folded to
 the latest record of each key. That may be newer than the fence. So a key that differs is looked at again
 behind another fence: if no record of it has come since, its last one must be its row there, and a difference
-is one. A key that is written all the time is tried until the two agree, a number of times.
+is one. A key that is written all the time is tried until the two agree, a number of times; at the last one it
+is enough that one of the records says the row which may have been the latest one at the fence.
 
 Rows without a key are counted: what the table has at the fence more often than the topic has ever had it is
 missing. That the topic has more says nothing, as rows are deleted, and sent again.
@@ -82,23 +83,23 @@ class _Live:
 
     def run(self, told: Callable[[str], None]) -> Report:
         """Compare until nothing is in doubt, or a key was written too often to say."""
-        pinned: Pinned | None = None
+        cluster = ""
         for number in range(ROUNDS):
             told(f"fence {number + 1}: waiting for the relay")
-            with self._fence() as (snapshot, found):
-                wanted = found if not number else [one for one in found if one.table.key]
-                pinned = pin(self._request.config, [one.table.topic for one in wanted])
+            with self._fence(is_first=not number) as (pinned, snapshot, found):
+                cluster = pinned.cluster_id
                 told(f"fence {number + 1}: reading topics and tables")
-                self._fold.read(pinned, wanted)
-                for shape in wanted:
-                    self._fold.compare(snapshot, shape, again=number > 0)
+                self._fold.read(pinned, found)
+                for shape in found:
+                    self._fold.compare(snapshot, shape, again=number > 0, is_last=number == ROUNDS - 1)
             if not self._fold.settle(is_first=not number):
                 break
-        assert pinned is not None
-        return self._report(pinned)
+        return self._report(cluster)
 
     @contextlib.contextmanager
-    def _fence(self) -> Iterator[tuple[Connection, list[Shape]]]:
+    def _fence(self, *, is_first: bool) -> Iterator[tuple[Pinned, Connection, list[Shape]]]:
+        # What has no key is compared once.
+        tables = [table for table in self._request.tables if table.key or is_first]
         for _ in range(ROUNDS):
             raw = connect_raw(self._request.dsn)
             # Whatever happens: the slot ends with its session.
@@ -108,12 +109,14 @@ class _Live:
                 snapshot = open_snapshot(self._request.dsn, slot.snapshot)
             with contextlib.closing(snapshot):
                 self._wait(slot.consistent_point)
+                # At once: what comes behind the fence is what makes keys differ that do not.
+                pinned = pin(self._request.config, [table.topic for table in tables])
                 try:
-                    found = shapes(snapshot, self._request.tables)
+                    found = shapes(snapshot, tables)
                 except TablesChanged:
                     continue
                 self._fences.append(format_lsn(slot.consistent_point))
-                yield snapshot, found
+                yield pinned, snapshot, found
                 return
         raise Indeterminate("the tables are altered or truncated again and again", "verify once they are not")
 
@@ -144,7 +147,7 @@ class _Live:
 
     # -- the report ------------------------------------------------------------------------------------------
 
-    def _report(self, pinned: Pinned) -> Report:
+    def _report(self, cluster: str) -> Report:
         tables = {table.topic: table for table in self._request.tables}
         counts = dict.fromkeys((*_CLASSES, "indeterminate"), 0) | self._fold.counts()
         verdict: Verdict = "indeterminate" if counts["indeterminate"] else "clean"
@@ -165,7 +168,7 @@ class _Live:
             by_time=[],
             notes=self._notes(),
             details={
-                "cluster": pinned.cluster_id,
+                "cluster": cluster,
                 "tables": [table.full_name for table in self._request.tables],
             },
         )

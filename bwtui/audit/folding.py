@@ -2,7 +2,8 @@
 
 `Fold` keeps these tables: ``latest`` (a record for each key and partition), ``come`` (records since it was
 folded), ``doubt`` (keys that differed at the fence before), ``fresh`` (those of this one), ``moved`` (keys in
-doubt of which something came since), ``wrong`` and, of rows without a key, ``counted``.
+doubt of which something came since), ``history`` (all that may be the latest record of a key in doubt at the
+fence), ``agreed``, ``wrong`` and, of rows without a key, ``counted``.
 """
 
 import contextlib
@@ -38,6 +39,8 @@ _TABLES = {
     "wrong": _ODD,
     "undecided": _ODD,
     "moved": "topic varchar, key varchar",
+    "history": _RECORD,
+    "agreed": "topic varchar, key varchar",
     "there": "key varchar, row varchar",
     "counted": "topic varchar, digest varchar, n bigint",
 }
@@ -67,7 +70,8 @@ class Fold:
     def read(self, pinned: Pinned, found: Sequence[Shape]) -> None:
         """Fold what has come since; keep the keys in doubt of which something came."""
         self._hidden.clear()
-        self._store.execute("delete from moved")
+        self._store.execute("delete from moved; delete from history")
+        self._store.execute("insert into history select * from latest semi join doubt using (topic, key)")
         by_topic = {shape.table.topic: shape for shape in found}
         for (topic, partition), (low, high) in pinned.offsets.items():
             if low > 0:
@@ -109,6 +113,7 @@ class Fold:
     def _fold(self) -> None:
         self._store.execute("""
             insert into moved select distinct topic, key from come semi join doubt using (topic, key)""")
+        self._store.execute("insert into history select * from come semi join doubt using (topic, key)")
         self._store.execute("""
             create or replace table latest as
             select * from (select * from come union all select * from latest)
@@ -130,8 +135,12 @@ class Fold:
 
     # -- tables ----------------------------------------------------------------------------------------------
 
-    def compare(self, snapshot: Connection, shape: Shape, *, again: bool) -> None:
-        """Put the keys whose latest record is not their row into `fresh`; ``again``: of those in doubt."""
+    def compare(self, snapshot: Connection, shape: Shape, *, again: bool, is_last: bool) -> None:
+        """Put the keys whose latest record is not their row into `fresh`; ``again``: of those in doubt.
+
+        ``is_last``: of a key that was written to at every look any record will do that may have been its
+        latest one at the fence.
+        """
         if not shape.table.key:
             self._compare_counts(snapshot, shape)
             return
@@ -145,6 +154,31 @@ class Fold:
         for found in self._pairs(shape.table.topic, again):
             judged = [self._judge(shape, *row, again=again) for row in found]
             self._put("fresh", [one for one in judged if one is not None])
+        if is_last and shape.table.topic not in self._hidden:
+            self._agree(shape)
+
+    def _agree(self, shape: Shape) -> None:
+        topic = shape.table.topic
+        cursor = self._store.cursor()
+        cursor.execute(
+            """select f.key, t.row, h.value
+                 from fresh as f left join there as t using (key)
+                 join history as h on h.topic = f.topic and h.key = f.key
+                where f.topic = $topic
+               union all
+               -- What has come first may have come behind the fence.
+               select f.key, t.row, null
+                 from fresh as f left join there as t using (key) semi join moved as m
+                   on m.topic = f.topic and m.key = f.key
+                where f.topic = $topic and t.row is null""",
+            {"topic": topic},
+        )
+        while found := cursor.fetchmany(CHUNK):
+            same = [
+                key for key, row, value in found if not self._judge(shape, key, row, value, 0, again=True)
+            ]
+            self._put("agreed", [(topic, key) for key in same])
+        cursor.close()
 
     def _asked(self, shape: Shape) -> list[str] | None:
         """Return the keys in doubt, or None where it is better to read the whole table."""
@@ -215,7 +249,10 @@ class Fold:
             decided = "from fresh anti join moved using (topic, key) where topic not in (select unnest(?))"
             self._store.execute(f"insert into wrong select * {decided}", [hidden])
             self._store.execute("delete from doubt")
-            self._store.execute("insert into doubt select * from fresh anti join wrong using (topic, key)")
+            self._store.execute(
+                "insert into doubt select * from fresh anti join wrong using (topic, key)"
+                " anti join agreed using (topic, key)"
+            )
         self._store.execute("delete from fresh")
         return int(self._one("select count(*) from doubt"))
 

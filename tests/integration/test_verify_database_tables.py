@@ -1,5 +1,6 @@
 """``bwtui verify --database`` of tables of every shape, none of which is wrong; and of what is."""
 
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -9,7 +10,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.attempts import Attempts
-from tests.database import Session
+from tests.database import Session, session
 from tests.integration.test_verify_database import relaying, verify
 from tests.pipeline.messages import Transactions
 from tests.raw_topic import raw_records
@@ -152,3 +153,24 @@ def test_rows_without_a_key_that_are_missing(attempts: Attempts, source: Session
         ("1", "4 in the table, 0 in the topic"),
         ("2", "1 in the table, 0 in the topic"),
     ]
+
+
+def test_a_row_that_is_written_to_all_the_time(attempts: Attempts, source: Session, database: str) -> None:
+    """Its latest record is always newer than what the table shows; one of those before it is the row."""
+    source.run("create table t (id int primary key, n int); insert into t values (1, 0), (2, 0)")
+    stop = threading.Event()
+
+    def write() -> None:
+        with session(database) as writer:
+            while not stop.is_set():
+                writer.run("update t set n = n + 1 where id = 1")
+
+    with relaying(attempts, database, source):
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            ended, report = verify(attempts, database)
+        finally:
+            stop.set()
+            thread.join()
+    assert (ended.code, report["verdict"]) == (0, "clean"), report

@@ -277,9 +277,9 @@ def test_two_recordings_of_the_same_changes(attempts: Attempts, database: str, t
 
 
 def test_recordings_that_have_nothing_in_common(
-    recorded: tuple[Attempts, Path], attempts: Attempts, database: str, tmp_path: Path
+    copied: tuple[Attempts, Path], attempts: Attempts, database: str, tmp_path: Path
 ) -> None:
     record(attempts, database, tmp_path / "later")
-    error, hint = refused(run(recorded[0], recorded[1], str(tmp_path / "later")), 2)
+    error, hint = refused(run(*copied, str(tmp_path / "later")), 2)
     assert error == "the recordings have no LSN in common"
     assert "cover the same time" in hint
