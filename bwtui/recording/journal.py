@@ -2,7 +2,8 @@
 
 Blocks are written by the relay's own thread: handing each to another thread costs more than writing it,
 since the two then fight for the interpreter's lock (docs/adr/0031-journal-in-the-relays-thread.md). Only
-fsync, which waits for the disk and lets the relay run meanwhile, has a thread of its own.
+fsync, which waits for the disk, and the checksum of the file, which is taken in large pieces, let the relay
+run meanwhile; they have a thread of their own.
 """
 
 import errno
@@ -253,6 +254,7 @@ class Journal:
             try:
                 self._segment.sync()
                 self.durable_lsn = lsn
+                self._segment.hash_written()
             except OSError as error:
                 # What a failed fsync has dropped can't be written again, so the file ends here.
                 self.failure = error

@@ -1,6 +1,7 @@
-"""Writes one segment: blocks behind each other, then its index and foot. Knows nothing of threads."""
+"""Writes one segment: blocks behind each other, then its index and foot."""
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -21,6 +22,7 @@ from bwtui.recording.format import (
 
 #: More parts than these are joined first; the system takes 1,024 (IOV_MAX).
 _PARTS = 512
+_HASH_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
@@ -65,7 +67,7 @@ class SegmentWriter:
     def __init__(self, folder: Path, number: int) -> None:
         """Make the segment's file, which must not exist."""
         path = partial_path(folder, number)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._begin(path, number, os.open(path, flags, 0o600))
         try:
             # What is synced into a file whose name is not on the disk is lost with it.
@@ -82,6 +84,8 @@ class SegmentWriter:
         self.size = 0
         self._fd = fd
         self._hash = hashlib.sha256()
+        #: The checksum has so many bytes of the file.
+        self._hashed = 0
         self._index: list[IndexEntry] = []
         self._transactions: list[bytes] = []
 
@@ -111,21 +115,35 @@ class SegmentWriter:
     def reopen(cls, path: Path, number: int) -> "SegmentWriter":
         """Open an unfinished segment: `adopt` its whole blocks, `cut_back` what is behind them, and go on."""
         writer = cls.__new__(cls)
-        writer._begin(path, number, os.open(path, os.O_WRONLY | os.O_CLOEXEC))
+        writer._begin(path, number, os.open(path, os.O_RDWR | os.O_CLOEXEC))
         return writer
 
     def adopt(self, raw: bytes, entry: IndexEntry, transactions: bytes) -> None:
         """Take a block into account that stands in the file already."""
         self._hash.update(raw)
         self.size += len(raw)
+        self._hashed = self.size
         self._index.append(entry)
         if transactions:
             self._transactions.append(transactions)
         self.totals.add(entry)
 
     def sync(self) -> None:
-        """Wait until everything written so far is on the disk."""
+        """Wait until everything written so far is on the disk; any thread may."""
         os.fsync(self._fd)
+
+    def hash_written(self) -> None:
+        """Take what was written so far into the checksum; any thread may, one at a time.
+
+        It is read back for that: whoever waits for the disk has time for it, and whoever writes has none.
+        """
+        until = self.size
+        while self._hashed < until:
+            data = os.pread(self._fd, min(_HASH_BYTES, until - self._hashed), self._hashed)
+            if not data:
+                raise OSError(errno.EIO, "it is shorter than what was written")
+            self._hash.update(data)
+            self._hashed += len(data)
 
     def is_in_place(self) -> bool:
         """Whether the file still stands where it was made."""
@@ -163,6 +181,7 @@ class SegmentWriter:
         lsns = (totals.first_lsn, totals.last_lsn)
         self._final(Kind.INDEX, received, lsns, pack_index(self._index))
         self._final(Kind.TRANSACTIONS, received, lsns, b"".join(self._transactions))
+        self.hash_written()
         digest = self._hash.hexdigest()
         content = {
             **foot,
@@ -204,6 +223,4 @@ class SegmentWriter:
             left = memoryview(b"".join(parts))[taken:]
             while left:
                 left = left[os.write(self._fd, left) :]
-        for part in parts:
-            self._hash.update(part)
         self.size += size

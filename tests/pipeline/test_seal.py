@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
+from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.seal import seal as seal_command
 from bwtui.errors import DamagedRecording, RefusedError, UsageError
 from bwtui.pipeline import seal as sealing
@@ -317,11 +318,11 @@ def test_the_command_says_what_it_did(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(
         "bwtui.pipeline.session.spark_session", lambda *args, **kwargs: contextlib.nullcontext(LocalSpark())
     )
-    first = CliRunner().invoke(seal_command, [str(folder)], catch_exceptions=False)
+    first = CliRunner().invoke(seal_command, [str(folder)], catch_exceptions=False, **CONTEXT)
     assert first.output.startswith("sealed ") and first.output.count("\n") == 1
-    again = CliRunner().invoke(seal_command, [str(folder)], catch_exceptions=False)
+    again = CliRunner().invoke(seal_command, [str(folder)], catch_exceptions=False, **CONTEXT)
     assert again.output.startswith("nothing to do: ")
     told = json.loads(
-        CliRunner().invoke(seal_command, [str(folder), "--json"], catch_exceptions=False).output
+        CliRunner().invoke(seal_command, [str(folder), "--json"], catch_exceptions=False, **CONTEXT).output
     )
     assert told["sealed_now"] == 0 and told["changes"] > 0

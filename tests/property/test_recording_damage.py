@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.check import check as check_command
 from bwtui.errors import DamagedRecording
 from bwtui.recording.check import check
@@ -128,7 +129,7 @@ def test_the_command_lists_every_place_and_ends_with_6(sound: Path, tmp_path: Pa
         data[at] ^= 1
         path.write_bytes(data)
     with pytest.raises(DamagedRecording, match="damaged in 3 places of 2 files") as raised:
-        CliRunner().invoke(check_command, [str(folder), "--json"], catch_exceptions=False)
+        CliRunner().invoke(check_command, [str(folder), "--json"], catch_exceptions=False, **CONTEXT)
     assert raised.value.exit_code == 6
     found = check(folder)
     assert [one.place.segment for one in found.damages] == [paths[0].name, paths[0].name, paths[3].name]
@@ -177,7 +178,7 @@ def test_a_renamed_segment_is_found(sound: Path, tmp_path: Path) -> None:
 
 
 def test_json(sound: Path) -> None:
-    result = CliRunner().invoke(check_command, [str(sound), "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(check_command, [str(sound), "--json"], catch_exceptions=False, **CONTEXT)
     told = json.loads(result.output)
     assert told["verdict"] == "clean"
     assert told["damages"] == []

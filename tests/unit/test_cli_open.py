@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli import open as module
-from bwtui.cli.main import guarded
+from bwtui.cli.main import CONTEXT, guarded
 from bwtui.recording.reader import open_recording
 
 SHOP = Path(__file__).parents[2] / "recordings" / "shop"
@@ -15,7 +15,7 @@ SHOP = Path(__file__).parents[2] / "recordings" / "shop"
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Run the command, and return its exit code and what it said."""
-    code = guarded(lambda: module.open.main([*arguments], standalone_mode=False))
+    code = guarded(lambda: module.open.main([*arguments], standalone_mode=False, **CONTEXT))
     return code, capsys.readouterr().err
 
 
@@ -26,7 +26,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def test_help_has_examples() -> None:
-    shown = CliRunner().invoke(module.open, ["--help"]).output
+    shown = CliRunner().invoke(module.open, ["--help"], **CONTEXT).output
     assert "bwtui open recordings/shop" in shown
     assert "--at" in shown
 

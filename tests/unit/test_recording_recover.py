@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.info import info as info_command
 from bwtui.cli.recording.recover import recover as recover_command
 from bwtui.errors import DamagedRecording, RefusedError
@@ -96,7 +97,7 @@ def test_another_recordings_file_is_refused_and_left_alone(tmp_path: Path) -> No
 def test_a_file_of_which_nothing_is_kept_is_named(tmp_path: Path) -> None:
     folder = finished(tmp_path / "recording")
     (folder / "00000002.partial").write_bytes(b"torn")
-    ran = CliRunner().invoke(recover_command, [str(folder)])
+    ran = CliRunner().invoke(recover_command, [str(folder)], **CONTEXT)
     assert ran.output.startswith("00000002.partial: kept nothing, cut 4 bytes (")
     assert check(folder).verdict == "clean"
 
@@ -114,7 +115,7 @@ def test_a_transaction_that_is_there_in_part_is_not_claimed(tmp_path: Path) -> N
             break
         (one,) = recover(folder)
         assert (one.last_lsn, one.open_lsn) == (whole, part)
-    text = CliRunner().invoke(info_command, [str(folder)]).output
+    text = CliRunner().invoke(info_command, [str(folder)], **CONTEXT).output
     assert f"to {format_lsn(whole)}; of the transaction at {format_lsn(part)} only the beginning is" in text
 
 
@@ -173,8 +174,8 @@ def test_errors_and_notices_are_listed_once_with_their_number(tmp_path: Path) ->
     # The stream of the double has no snapshot, and does not say what it reached: that is told too.
     assert [one.count for one in found.told] == [1, 2, 1]
     assert found.errors == 4
-    ran = CliRunner().invoke(info_command, [str(stream.folder), "--json"])
+    ran = CliRunner().invoke(info_command, [str(stream.folder), "--json"], **CONTEXT)
     assert json.loads(ran.output)["told"][1]["count"] == 2
-    text = CliRunner().invoke(info_command, [str(stream.folder)]).output
+    text = CliRunner().invoke(info_command, [str(stream.folder)], **CONTEXT).output
     assert "ERRORS AND NOTICES" in text
     assert "notice     public.late: it is not in the publication; add it" in text
