@@ -3,6 +3,8 @@
 from typing import Literal
 
 Verdict = Literal["clean", "anomalies", "indeterminate"]
+#: What an audit was asked: a recording against Kafka, tables against topics, or two recordings.
+Question = Literal["recording", "database", "recordings"]
 
 #: Messages that are not where they should be.
 LOST = ("lost_acked", "lost_unacked", "lost_unsent")
@@ -20,6 +22,12 @@ ANOMALIES = (
     "torn_transaction",
     "interleaved_sessions",
 )
+#: What `verify --database` finds, by key.
+DATABASE = ("missing_key", "different_row", "extra_key", "missing_row")
+#: What `verify A B` finds, by row.
+RECORDINGS = ("missing", "extra", "said_differs", "sent_differs")
+#: What is wrong, whatever was asked, in the order in which it is told.
+WRONG = (*ANOMALIES, *DATABASE, *RECORDINGS)
 #: Missing, and rightly so.
 EXCUSED = ("compacted", "expired", "tombstone_expired")
 #: Not wrong, and counted.

@@ -15,9 +15,10 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
@@ -159,7 +160,7 @@ class _Live:
             window={"fences": self._fences},
             expected=self._fold.rows,
             actual=self._fold.keys(),
-            balance={"expected": {}, "actual": {}},
+            balance=_balance(counts, self._fold.rows, self._fold.keys()),
             classes=counts,
             without={},
             findings=[self._finding(tables[topic], *told) for topic, *told in findings],
@@ -167,6 +168,7 @@ class _Live:
             by_topic=[],
             by_time=[],
             notes=self._notes(),
+            question="database",
             details={
                 "cluster": cluster,
                 "tables": [table.full_name for table in self._request.tables],
@@ -186,7 +188,14 @@ class _Live:
         return notes
 
     def _finding(
-        self, table: Table, key: str, name: str, fields: str, offset: int | None, note: str | None
+        self,
+        table: Table,
+        key: str,
+        name: str,
+        fields: str,
+        partition: int | None,
+        offset: int | None,
+        note: str | None,
     ) -> Finding:
         names = table.key or table.columns
         found = json.loads(key) if self._request.show_values and key[:1] in "[{" else None
@@ -194,10 +203,21 @@ class _Live:
         return Finding(
             name,
             topic=table.topic,
+            partition=partition,
             offset=offset,
             table=table.full_name,
             key=shown or dict.fromkeys(names, "…"),
-            fields=[{"field": field} for field in json.loads(fields)],
-            hop="relay" if name == "different_row" else "",
+            fields=[self._field(*one) for one in json.loads(fields)],
             note=note,
         )
+
+    def _field(self, name: str, row: Any, found: Any) -> dict[str, Any]:
+        shown = self._request.show_values
+        return {"field": name, "postgresql": row if shown else "…", "kafka": found if shown else "…"}
+
+
+def _balance(counts: Mapping[str, int], rows: int, keys: int) -> dict[str, dict[str, int]]:
+    """Return what both sides hold; keys that were looked at again at a later fence count as of the first."""
+    missing = {name: counts.get(name, 0) for name in ("missing_key", "different_row", "missing_row")}
+    extra = {name: counts.get(name, 0) for name in ("different_row", "extra_key")}
+    return {"expected": {"rows": rows, **missing}, "actual": {"keys": keys, **extra}}

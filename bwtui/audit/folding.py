@@ -29,7 +29,7 @@ from bwtui.source.connection import Connection
 _PATIENCE_SECONDS = 5.0
 #: So many records are folded at a time.
 _FOLD = 500_000
-_ODD = "topic varchar, key varchar, class varchar, fields varchar, o bigint, note varchar"
+_ODD = "topic varchar, key varchar, class varchar, fields varchar, p integer, o bigint, note varchar"
 _RECORD = "topic varchar, key varchar, p integer, o bigint, ts bigint, value blob"
 _TABLES = {
     "latest": _RECORD,
@@ -174,9 +174,7 @@ class Fold:
             {"topic": topic},
         )
         while found := cursor.fetchmany(CHUNK):
-            same = [
-                key for key, row, value in found if not self._judge(shape, key, row, value, 0, again=True)
-            ]
+            same = [key for key, row, value in found if not self._judge(shape, key, row, value, again=True)]
             self._put("agreed", [(topic, key) for key in same])
         cursor.close()
 
@@ -190,12 +188,12 @@ class Fold:
         return [key for (key,) in found] if len(found) <= CHUNK else None
 
     def _pairs(self, topic: str, again: bool) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield key, row, value and offset of each key that one of the sides has."""
+        """Yield key, row, value, partition and offset of each key that one of the sides has."""
         asked = "semi join (select key from doubt where topic = $topic) as asked using (key)" if again else ""
         cursor = self._store.cursor()
         # A key may stand in several partitions, if somebody added some: the newest record holds.
         cursor.execute(
-            f"""select coalesce(l.key, t.key), t.row, l.value, l.o
+            f"""select coalesce(l.key, t.key), t.row, l.value, l.p, l.o
                   from (select * from latest {asked} where topic = $topic
                         qualify row_number() over (partition by key order by ts desc, o desc) = 1) as l
                   full join (select * from there {asked}) as t on t.key = l.key""",
@@ -206,20 +204,20 @@ class Fold:
         cursor.close()
 
     def _judge(
-        self, shape: Shape, key: str, row: str | None, value: bytes | None, offset: int | None, *, again: bool
+        self, shape: Shape, key: str, row: str | None, value: bytes | None, *place: int | None, again: bool
     ) -> tuple[Any, ...] | None:
         topic = shape.table.topic
         if row is None:
-            return None if value is None else (topic, key, "extra_key", "[]", offset, None)
+            return None if value is None else (topic, key, "extra_key", "[]", *place, None)
         if value is None:
-            return topic, key, "missing_key", "[]", offset, None
+            return topic, key, "missing_key", "[]", *place, None
         try:
             found = decode(value, self._schemas)
         except Undecodable:
-            return topic, key, "different_row", '["(the value can\'t be decoded)"]', offset, None
+            return topic, key, "different_row", "[]", *place, "the value can't be decoded"
         self.unsent += bool(found.unsent) and not again
         fields = _differing(shape, json.loads(row), found)
-        return (topic, key, "different_row", json.dumps(fields), offset, None) if fields else None
+        return (topic, key, "different_row", json.dumps(fields), *place, None) if fields else None
 
     def _compare_counts(self, snapshot: Connection, shape: Shape) -> None:
         topic = shape.table.topic
@@ -231,7 +229,7 @@ class Fold:
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
             f"""insert into {into}
-                select $topic, any_value(t.row), 'missing_row', '[]', null,
+                select $topic, any_value(t.row), 'missing_row', '[]', null, null,
                        concat(count(*), ' in the table, ', coalesce(any_value(c.n), 0), ' in the topic')
                   from there as t
                   left join (select digest, sum(n)::bigint as n from counted
@@ -272,7 +270,7 @@ class Fold:
         )
 
     def findings(self, samples: int) -> list[tuple[Any, ...]]:
-        """Return topic, key, class, fields, offset and note of the first of each class."""
+        """Return topic, key, class, fields, partition, offset and note of the first of each class."""
         return self._store.execute(
             """select * from (select * from wrong union all by name
                               select * replace ('indeterminate' as class) from undecided)
@@ -297,6 +295,7 @@ def _digest(row: str) -> str:
     return hashlib.md5(row.encode(), usedforsecurity=False).hexdigest()
 
 
-def _differing(shape: Shape, row: Mapping[str, str | None], found: Row) -> list[str]:
+def _differing(shape: Shape, row: Mapping[str, str | None], found: Row) -> list[tuple[str, Any, Any]]:
+    """Return the columns that differ, with what the table and what the topic says."""
     there = shape.row_of(found)
-    return [name for name in there if there[name] != row[name]]
+    return [(name, row[name], there[name]) for name in there if there[name] != row[name]]

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from bwtui.audit.classes import ANOMALIES, CLASSES, UNDECIDED
+from bwtui.audit.classes import CLASSES, UNDECIDED, WRONG
 from bwtui.audit.report import Report
-from bwtui.audit.terminal import headline, line
+from bwtui.audit.terminal import SIDES, headline, line
 
 _COLORS = {"clean": "#1a7f37", "anomalies": "#cf222e", "indeterminate": "#9a6700"}
 _STYLE = """
@@ -30,11 +30,8 @@ def page(report: Report) -> str:
         f"<h1 style='color:{color}'>{_text(headline(report))}</h1>",
         "".join(f"<p>{_text(note)}</p>" for note in report.notes),
         "<h2>Balance</h2>",
-        _table(("", "messages", "records"), _balance(report)),
-        "<h2>By time of commit</h2>",
-        _timeline(report.by_time),
-        "<h2>By topic and partition</h2>",
-        _topics(report.by_topic),
+        _table(("", *SIDES[report.question]), _balance(report)),
+        *_charts(report),
         "<h2>Findings</h2>",
         _findings(report),
         "<h2>What was audited</h2>",
@@ -42,6 +39,18 @@ def page(report: Report) -> str:
         "</html>",
     ]
     return "\n".join(parts)
+
+
+def _charts(report: Report) -> list[str]:
+    """Return what only messages have: a time, and a partition."""
+    if report.question != "recording":
+        return []
+    return [
+        "<h2>By time of commit</h2>",
+        _timeline(report.by_time),
+        "<h2>By topic and partition</h2>",
+        _topics(report.by_topic),
+    ]
 
 
 def _text(value: Any) -> str:
@@ -114,7 +123,7 @@ def _topics(partitions: Sequence[dict[str, Any]]) -> str:
 
 def _findings(report: Report) -> str:
     parts = []
-    for name in (*ANOMALIES, UNDECIDED):
+    for name in (*WRONG, UNDECIDED):
         mine = [finding for finding in report.findings if finding.name == name]
         if not mine:
             continue

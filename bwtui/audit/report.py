@@ -6,7 +6,17 @@ from typing import Any
 
 import duckdb
 
-from bwtui.audit.classes import ACTUAL, ANOMALIES, CLASSES, EXPECTED, UNDECIDED, Verdict, verdict_of
+from bwtui.audit.classes import (
+    ACTUAL,
+    ANOMALIES,
+    CLASSES,
+    EXPECTED,
+    UNDECIDED,
+    WRONG,
+    Question,
+    Verdict,
+    verdict_of,
+)
 from bwtui.audit.core import Window, classes_of, one, statements
 from bwtui.lsn import format_lsn
 
@@ -73,6 +83,12 @@ class Report:
     by_time: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
     details: dict[str, Any] = field(default_factory=dict)
+    question: Question = "recording"
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """How many there are of each class of what is wrong, in the order in which it is told."""
+        return {name: self.classes[name] for name in WRONG if self.classes.get(name)}
 
     @property
     def exit_code(self) -> int:
@@ -83,6 +99,7 @@ class Report:
         """Return it as ``verify --json`` writes it."""
         return {
             "verdict": self.verdict,
+            "question": self.question,
             "window": self.window,
             "expected": self.expected,
             "actual": self.actual,

@@ -4,11 +4,22 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bwtui.audit.classes import ANOMALIES, UNDECIDED
+from bwtui.audit.classes import UNDECIDED, WRONG, Question
 from bwtui.audit.report import Finding, Report
 from bwtui.lsn import format_lsn
 
 _STYLES = {"clean": "bold green", "anomalies": "bold red", "indeterminate": "bold yellow"}
+#: What is counted on both sides, and what is said where nothing is wrong.
+SIDES: dict[Question, tuple[str, str]] = {
+    "recording": ("messages", "records"),
+    "database": ("rows in the tables", "keys in the topics"),
+    "recordings": ("rows in the first", "rows in the second"),
+}
+_CLEAN: dict[Question, str] = {
+    "recording": "nothing lost, doubled, changed or out of order",
+    "database": "each key's latest value is its row",
+    "recordings": "they say the same",
+}
 #: So many findings of a class are shown.
 _SHOWN = 5
 
@@ -18,7 +29,7 @@ def show(report: Report, console: Console | None = None) -> None:
     console = console or Console()
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
     console.print(_balance(report))
-    for name in (*ANOMALIES, UNDECIDED):
+    for name in (*WRONG, UNDECIDED):
         mine = [finding for finding in report.findings if finding.name == name]
         if mine:
             console.print(Text(f"{name}: {report.found.get(name, len(mine)):,}", style="bold"))
@@ -33,12 +44,12 @@ def show(report: Report, console: Console | None = None) -> None:
 
 def headline(report: Report) -> str:
     """Return the verdict in one line."""
-    sides = f"{report.expected:,} messages, {report.actual:,} records"
+    left, right = SIDES[report.question]
+    sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
     if report.verdict == "clean":
-        return f"clean: {sides}, nothing lost, doubled, changed or out of order"
-    number = sum(report.classes.get(name, 0) for name in ANOMALIES)
+        return f"clean: {sides}, {_CLEAN[report.question]}"
     if report.verdict == "anomalies":
-        return f"anomalies: {number:,} in {sides}"
+        return f"anomalies: {sum(report.wrong.values()):,} in {sides}"
     return f"indeterminate: {report.classes[UNDECIDED]:,} of {sides} can't be decided"
 
 
@@ -46,10 +57,8 @@ def line(finding: Finding) -> str:
     """Return one finding in one line."""
     parts = []
     if finding.topic is not None:
-        place = f"{finding.topic}"
-        if finding.partition is not None:
-            place += f" {finding.partition}@{finding.offset}"
-        parts.append(place)
+        known = finding.partition is not None and finding.offset is not None
+        parts.append(f"{finding.topic} {finding.partition}@{finding.offset}" if known else finding.topic)
     if finding.lsn is not None:
         parts.append(f"{format_lsn(finding.lsn)} #{finding.ordinal}")
     if finding.table:
@@ -66,20 +75,22 @@ def line(finding: Finding) -> str:
 
 
 def _field(one: dict[str, object]) -> str:
-    values = [str(one[name]) for name in ("sent", "postgresql", "kafka") if one.get(name) not in (None, "…")]
-    return f"{one['field']} ({' → '.join(values)})" if values else str(one["field"])
+    values = [one[name] for name in ("postgresql", "sent", "kafka") if name in one]
+    if not values or "…" in values:
+        return str(one["field"])
+    return f"{one['field']} ({' → '.join('NULL' if value is None else str(value) for value in values)})"
 
 
 def _balance(report: Report) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    table.add_column("messages", justify="right")
-    table.add_column("records", justify="right")
+    for side in SIDES[report.question]:
+        table.add_column(side, justify="right")
     expected, actual = report.balance["expected"], report.balance["actual"]
     for name in dict.fromkeys([*expected, *actual]):
         left, right = expected.get(name, 0), actual.get(name, 0)
         if left or right or name == "matched":
-            style = "red" if name in ANOMALIES else "yellow" if name == UNDECIDED else None
+            style = "red" if name in WRONG else "yellow" if name == UNDECIDED else None
             table.add_row(name, f"{left:,}" if left else "", f"{right:,}" if right else "", style=style)
     table.add_row("= all", f"{report.expected:,}", f"{report.actual:,}", style="bold")
     return table

@@ -242,8 +242,10 @@ def _as_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        # A session that another thread closes leaves it so: only the main thread may, and the end is near.
+        if threading.current_thread() is threading.main_thread():
+            for number in ours:
+                signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

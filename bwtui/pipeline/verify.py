@@ -136,14 +136,7 @@ def _is_json(source: Mapping[str, Any]) -> bool:
 @contextlib.contextmanager
 def _ended_beside(session: contextlib.ExitStack) -> Iterator[None]:
     """End Spark's session, which takes a second, while the block runs."""
-
-    def close() -> None:
-        # The last that a session does is to put signals back, which only the main thread may: then a kill
-        # goes on to end the audit as Ctrl-C does, and nothing is left behind.
-        with contextlib.suppress(ValueError):
-            session.close()
-
-    thread = threading.Thread(target=close)
+    thread = threading.Thread(target=session.close)
     thread.start()
     try:
         yield

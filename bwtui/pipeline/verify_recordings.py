@@ -171,6 +171,7 @@ def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples:
         found={name: number for name, number in wrong.items() if number},
         by_topic=[],
         by_time=[],
+        question="recordings",
     )
 
 

@@ -1,6 +1,7 @@
 """``bwtui verify --database``, beside a relay that runs and a table that is written to."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -74,10 +75,14 @@ def written_to(database: str) -> Iterator[None]:
 
 def verify(attempts: Attempts, database: str, *args: str) -> tuple[Ended, dict[str, Any]]:
     """Run ``bwtui verify --database``; return how it ended, and its report if there is one."""
-    full = ["verify", "--database", "-d", database, "-s", attempts.name, "-p", attempts.name, "--json"]
-    full += ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
-    ended = attempts.command(*full, *args)
+    ended = attempts.command(*arguments(attempts, database), "--json", *args)
     return ended, json.loads(ended.stdout) if ended.stdout else {}
+
+
+def arguments(attempts: Attempts, database: str) -> list[str]:
+    """Return the command that compares the relay's tables with its topics."""
+    full = ["verify", "--database", "-d", database, "-s", attempts.name, "-p", attempts.name]
+    return [*full, "-b", attempts.services.broker, "-r", attempts.services.schema_registry]
 
 
 def plant(attempts: Attempts) -> None:
@@ -119,6 +124,15 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
         (different,) = (one for one in report["findings"] if one["class"] == "different_row")
         assert {one["field"] for one in different["fields"]} >= {"id", "part", "u"}
         assert set(different["key"]) == {"id", "part"}
+        assert all(one["postgresql"] != one["kafka"] for one in different["fields"])
+        assert all(None not in (one["partition"], one["offset"]) for one in report["findings"])
+        told = attempts.command(*arguments(attempts, database), "--table", r"public\.kinds").stdout
+        assert told.startswith("anomalies: 3 in ")
+        for name in ("different_row", "extra_key", "missing_key"):
+            assert re.search(
+                rf"\n{name}: 1\n  {attempts.name}\.kinds \d+@\d+ · public.kinds · key id=…", told
+            )
+        assert "differs: " in told and " → " not in told, "values are masked unless asked for"
 
         ended, _ = verify(attempts, database, "--table", "nothing")
         assert ended.code == 2

@@ -30,6 +30,7 @@ MEANINGS = {
     "missing_key": "The table has the row, and the topic's latest value does not.",
     "extra_key": "The topic has a latest value, and the table no such row.",
     "different_row": "The topic's latest value says another row than the table.",
+    "missing_row": "The table has the row, which has no key, more often than the topic ever had it.",
     "missing": "Only the first recording has it.",
     "extra": "Only the second recording has it.",
     "said_differs": "The recordings do not have the same row.",

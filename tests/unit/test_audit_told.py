@@ -1,0 +1,72 @@
+"""What the terminal and the page say of each of the three audits."""
+
+import io
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bwtui.audit.classes import DATABASE, RECORDINGS, Question
+from bwtui.audit.page import page
+from bwtui.audit.report import Finding, Report
+from bwtui.audit.terminal import line, show
+
+
+def report(question: Question, classes: dict[str, int], findings: list[Finding], **more: Any) -> Report:
+    """Return a report with what a test needs."""
+    return Report(
+        verdict="anomalies" if classes else "clean",
+        window={},
+        expected=7,
+        actual=8,
+        balance={"expected": {}, "actual": {}},
+        classes=classes,
+        without={},
+        findings=findings,
+        found=classes,
+        by_topic=[],
+        by_time=[],
+        question=question,
+        **more,
+    )
+
+
+def told(one: Report) -> str:
+    """Return what the terminal says."""
+    console = Console(file=io.StringIO(), width=100)
+    show(one, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("question", "names", "sides"),
+    [
+        ("database", DATABASE, "7 rows in the tables, 8 keys in the topics"),
+        ("recordings", RECORDINGS, "7 rows in the first, 8 rows in the second"),
+    ],
+)
+def test_every_class_is_counted_and_shown(question: Question, names: tuple[str, ...], sides: str) -> None:
+    findings = [Finding(name, topic="t", partition=1, offset=5, key={"id": 7}) for name in names]
+    one = report(question, dict.fromkeys(names, 1), findings)
+    text = told(one)
+    assert text.startswith(f"anomalies: {len(names)} in {sides}\n")
+    shown = page(one)
+    assert f"anomalies: {len(names)} in {sides}" in shown
+    assert "None." not in shown and "No messages" not in shown
+    for name in names:
+        assert f"\n{name}: 1\n  t 1@5 · key id=7\n" in text
+        assert f"{name}: 1</summary>" in shown
+
+
+def test_what_is_clean_says_what_was_compared() -> None:
+    assert "each key's latest value is its row" in told(report("database", {}, []))
+    assert "they say the same" in told(report("recordings", {}, []))
+    assert "nothing lost, doubled, changed or out of order" in told(report("recording", {}, []))
+
+
+def test_null_is_a_value_and_a_mask_is_none() -> None:
+    shown = {"field": "note", "postgresql": "a", "sent": "a", "kafka": None}
+    masked = {"field": "note", "postgresql": "…", "kafka": "…"}
+    assert line(Finding("corrupted", fields=[shown])) == "differs: note (a → a → NULL)"
+    assert line(Finding("corrupted", fields=[masked])) == "differs: note"
+    assert line(Finding("corrupted", fields=[{"field": "note"}])) == "differs: note"
