@@ -37,7 +37,7 @@ class DeliveryReports:
         A message that has failed goes to ``failed``, and is still counted.
         """
         used = self._used
-        while used and used[0].has_failed:
+        while used and used[0].is_spent:
             used.popleft()
         section = used.popleft() if used and used[0].is_over else Section(self._failed)
         if len(section.callbacks) > _IDLE_FACTOR * len(messages):
@@ -53,7 +53,8 @@ class Section:
     def __init__(self, failed: Failed) -> None:
         #: One for each message, by its place; there may be more.
         self.callbacks: list[Callback] = []
-        self.has_failed = False
+        #: Whether its callbacks can't be used again, as it can't be known when all were called.
+        self.is_spent = False
         self._tell = failed
         self._receipt = Receipt(0, 0, 0)
         self._bind, self._report = self._closures()
@@ -89,8 +90,13 @@ class Section:
 
         def report(index: int, error: KafkaError | None, message: Any) -> None:
             if error is None:
-                partitions[index] = message.partition()
-                offsets[index] = message.offset()
+                offset = message.offset()
+                if offset is None:
+                    # The broker had it already, and has forgotten where: what is not known stays so.
+                    self.is_spent = True
+                else:
+                    partitions[index] = message.partition()
+                    offsets[index] = offset
                 span.pending -= 1
             else:
                 self._reported(index, error, message)
@@ -104,5 +110,5 @@ class Section:
 
     def fail(self, index: int, error: KafkaError, message: Message) -> None:
         """Take that a message is not under way any more, or never was."""
-        self.has_failed = True
+        self.is_spent = True
         self._tell(self._topic, error, message, self._span, self._receipt, index)

@@ -13,13 +13,13 @@ from bwtui.sink.delivery_reports import DeliveryReports, Section
 class Report:
     """What librdkafka says of one message."""
 
-    def __init__(self, message: MessageTuple, partition: int = 0, offset: int = 0) -> None:
+    def __init__(self, message: MessageTuple, partition: int = 0, offset: int | None = 0) -> None:
         self._message, self._partition, self._offset = message, partition, offset
 
     def partition(self) -> int:
         return self._partition
 
-    def offset(self) -> int:
+    def offset(self) -> int | None:
         return self._offset
 
     def key(self) -> bytes | None:
@@ -118,6 +118,15 @@ def test_a_message_that_was_never_taken_holds_up_nothing(producing: Producing) -
     two = producing.take(2)
     two.deliver()
     assert producing.take(2).section is two.section
+
+
+def test_a_message_whose_offset_the_broker_has_forgotten(producing: Producing) -> None:
+    one = producing.take(2)
+    one.deliver(0)
+    one.callbacks[1](None, Report(one.messages[1], 1, None))
+    assert one.span.pending == 0
+    assert (one.receipt.partitions, one.receipt.offsets) == ([0, UNKNOWN], [100, -1])
+    assert producing.take(2).section is not one.section
 
 
 def test_few_callbacks_are_idle(producing: Producing) -> None:
