@@ -23,8 +23,9 @@ from bwtui.recording.segment import SegmentWriter
 #: A segment is finished when it has this many bytes, or is this old in seconds.
 SEGMENT_BYTES = 64 << 20
 SEGMENT_SECONDS = 300.0
-#: Between two calls of fsync.
-_SYNC_SECONDS = 0.1
+#: Between two calls of fsync, and while the relay has nothing else to do.
+_SYNC_SECONDS = 0.25
+_SYNC_IDLE_SECONDS = 0.02
 
 
 @dataclass(slots=True)
@@ -81,7 +82,9 @@ class Journal:
         self._finished_bytes = 0
         self._told: deque[BlockOut] = deque()
         self._asked_lsn = 0
-        self._next_sync = 0.0
+        self._synced_at = 0.0
+        #: Whether whoever writes waits for what is written to be durable.
+        self.is_waited_for = False
         self._begun = time.monotonic()
         try:
             self._segment = SegmentWriter(folder, number)
@@ -138,8 +141,8 @@ class Journal:
         if lsn <= self._asked_lsn or not self._synced.is_set() or self.failure is not None:
             return
         now = time.monotonic()
-        if now >= self._next_sync:
-            self._next_sync = now + _SYNC_SECONDS
+        if now >= self._synced_at + (_SYNC_IDLE_SECONDS if self.is_waited_for else _SYNC_SECONDS):
+            self._synced_at = now
             if not self._segment.is_in_place():
                 # What is written has no name any more, so it is lost with this process.
                 gone = "its file" if self._folder.is_dir() else "the folder"

@@ -317,10 +317,14 @@ class Recorder:
         """See `bwtui.relay.ack.Ledger.durable_lsn`; a recording that was given up holds nothing up."""
         return _EVERYTHING if self._gave_up else self._journal.durable_lsn
 
-    def settle(self) -> None:
-        """Do what is due now and then. Raises StateFailed when the disk refuses and the policy is to stop."""
+    def settle(self, *, idle: bool = False) -> None:
+        """Do what is due now and then; ``idle``: the relay has nothing to do but to wait for the disk.
+
+        Raises StateFailed when the disk refuses and the policy is to stop.
+        """
         if self._see_failure():
             return
+        self._journal.is_waited_for = idle
         self._journal.write_told()
         status = self._status.due()
         if status is not None:

@@ -162,7 +162,7 @@ class Streaming:
             raise Redrive(failures)
         report, acks = self._parts.report, self._acks
         if self._recorder is not None:
-            self._recorder.settle()
+            self._recorder.settle(idle=idle and not acks.bytes_in_flight)
         acks.advance()
         report.outage(self._parts.sink.outage())
         report.confirmed_lsn = acks.confirmed
@@ -223,7 +223,7 @@ class Streaming:
         acks.advance()
         while acks.waits_for_ledger and time.monotonic() < deadline:
             if self._recorder is not None:
-                self._recorder.settle()
+                self._recorder.settle(idle=True)
             sink.poll(0.01)
             acks.advance()
         self._parts.report.confirmed_lsn = acks.confirmed

@@ -68,8 +68,8 @@ class Section:
         """Take reports of ``messages`` from now on."""
         self._topic, self._span, self._receipt = topic, span, receipt
         # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
-        headers = [message[3] for message in messages]
-        self._headers = headers if any(headers) else None
+        # Either all messages of a section have some, or none: see `bwtui.recording.batch.HeaderForm`.
+        self._headers = [message[3] for message in messages] if messages and messages[0][3] else None
         self._bind(receipt, span)
         made = len(self.callbacks)
         if made < len(messages):
@@ -106,9 +106,12 @@ class Section:
     def _reported(self, index: int, error: KafkaError, message: Any) -> None:
         _, stamp = message.timestamp()
         headers = self._headers[index] if self._headers is not None else None
-        self.fail(index, error, Message(message.key(), message.value(), stamp, headers))
+        self._fail(index, error, Message(message.key(), message.value(), stamp, headers))
 
-    def fail(self, index: int, error: KafkaError, message: Message) -> None:
-        """Take that a message is not under way any more, or never was."""
+    def refuse(self, callback: Callback, error: KafkaError, message: Message) -> None:
+        """Take that the producer did not accept the message of ``callback``."""
+        self._fail(self.callbacks.index(callback), error, message)
+
+    def _fail(self, index: int, error: KafkaError, message: Message) -> None:
         self.is_spent = True
         self._tell(self._topic, error, message, self._span, self._receipt, index)

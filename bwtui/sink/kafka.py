@@ -96,14 +96,14 @@ class KafkaSink:
         produce = self._producer.produce
         span.pending += len(messages)
         section = self._reports.take(topic, messages, span, receipt)
-        for index, (callback, message) in enumerate(zip(section.callbacks, messages, strict=False)):
-            key, value, timestamp, headers = message
+        for callback, (key, value, timestamp, headers) in zip(section.callbacks, messages, strict=False):
             try:
                 produce(topic, value, key, -1, callback, None, timestamp, headers)  # type: ignore[arg-type]
             except KafkaException as error:
-                section.fail(index, error.args[0], Message(*message))
+                section.refuse(callback, error.args[0], Message(key, value, timestamp, headers))
             except BufferError:
-                section.fail(index, KafkaError(KafkaError._QUEUE_FULL), Message(*message))
+                full = KafkaError(KafkaError._QUEUE_FULL)
+                section.refuse(callback, full, Message(key, value, timestamp, headers))
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""

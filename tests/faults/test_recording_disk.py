@@ -310,7 +310,7 @@ def test_damage_in_what_was_synced_is_not_cut_off_unasked(tmp_path: Path, force:
         stream.change("insert", table(1, "a"), 1, b"body")
         stream.commit()
         stream.flush()
-        stream.recorder._journal._next_sync = 0
+        stream.recorder._journal._synced_at = 0
         stream.recorder.reach(stream.lsn)
         stream.recorder._journal._synced.wait()
     (path,) = stream.folder.glob("*.partial")

@@ -113,7 +113,9 @@ def test_a_failure_says_what_has_failed_and_its_callbacks_are_not_used_again(pro
 
 def test_a_message_that_was_never_taken_holds_up_nothing(producing: Producing) -> None:
     one = producing.take(2)
-    one.section.fail(0, KafkaError(KafkaError._QUEUE_FULL), Message(*one.messages[0]))
+    error = KafkaError(KafkaError._QUEUE_FULL)
+    one.section.refuse(one.callbacks[0], error, Message(*one.messages[0]))
+    assert producing.failures == [("t", error, Message(*one.messages[0]), one.span, one.receipt, 0)]
     one.deliver(1)
     two = producing.take(2)
     two.deliver()
