@@ -46,6 +46,10 @@ def headline(report: Report) -> str:
     """Return the verdict in one line."""
     left, right = SIDES[report.question]
     sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
+    outside = report.classes.get("outside_window", 0)
+    if outside:
+        # Nobody can say of them whether they are right, so it must not seem as if somebody had.
+        sides += f" ({outside:,} outside the recording, which are not judged)"
     if report.verdict == "clean":
         return f"clean: {sides}, {_CLEAN[report.question]}"
     if report.verdict == "anomalies":

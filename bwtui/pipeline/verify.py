@@ -24,7 +24,7 @@ from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.pipeline.kafka_client import Config
-from bwtui.pipeline.kafka_offsets import Pinned, pin
+from bwtui.pipeline.kafka_offsets import Pinned, partitions, pin
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import LOCAL, spark_session
 from bwtui.pipeline.verify_deep import Comparison, one_of
@@ -70,8 +70,9 @@ def verify_recording(
     """
     options = options or Options()
     begin = time.monotonic()
-    # What is wrong with a segment, or with the folder, is said before Spark starts.
-    read_facts(folder)
+    # What is wrong with a segment, with the folder, or with the brokers is said before Spark starts.
+    told("looking at the recording, and for Kafka")
+    _check_cluster(config, read_facts(folder).cluster)
     told("starting Spark")
     with _work(options) as work, contextlib.ExitStack() as session:
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
@@ -88,7 +89,7 @@ def verify_recording(
             _view(connection, "expected_in", work / "expected", BESIDE)
             _refuse_unsent(connection, folder)
             told("asking Kafka for its topics")
-            pinned = _pin(connection, config, source)
+            pinned = _pin(connection, config)
             told(f"reading Kafka: {pinned.messages:,} offsets")
             write_actual(spark, config, pinned, work / "actual", counted)
             _view(connection, "actual_in", work / "actual")
@@ -188,19 +189,24 @@ def _refuse_unsent(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
 # -- what the core reads -------------------------------------------------------------------------------------
 
 
-def _pin(connection: duckdb.DuckDBPyConnection, config: Config, source: Mapping[str, Any]) -> Pinned:
-    rows = connection.execute("select distinct topic from expected_in where topic is not null").fetchall()
-    try:
-        pinned = pin(config, [topic for (topic,) in rows])
-    except RefusedError as error:
-        raise RefusedError(error.message, "it was deleted, or these are other brokers: see -b") from error
-    recorded = source.get("cluster")
-    if recorded and pinned.cluster_id and recorded != pinned.cluster_id:
+def _check_cluster(config: Config, recorded: str) -> None:
+    # A recording without Kafka has none; that nothing was sent is told when its messages are counted.
+    if not recorded:
+        return
+    cluster, _ = partitions(config)
+    if cluster and recorded != cluster:
         raise RefusedError(
-            f"this is another Kafka cluster ({pinned.cluster_id}) than the recording's ({recorded})",
+            f"this is another Kafka cluster ({cluster}) than the recording's ({recorded})",
             "name the recording's brokers with -b",
         )
-    return pinned
+
+
+def _pin(connection: duckdb.DuckDBPyConnection, config: Config) -> Pinned:
+    rows = connection.execute("select distinct topic from expected_in where topic is not null").fetchall()
+    try:
+        return pin(config, [topic for (topic,) in rows])
+    except RefusedError as error:
+        raise RefusedError(error.message, "it was deleted since it was recorded") from error
 
 
 def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts) -> core.Window:

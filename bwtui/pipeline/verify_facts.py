@@ -21,6 +21,8 @@ class Facts:
     gaps: list[int] = field(default_factory=list)
     confirmed: int = 0
     sessions: set[str] = field(default_factory=set)
+    #: The Kafka cluster's id, or empty.
+    cluster: str = ""
     #: Segments that a crash left unfinished, or that are being written.
     unfinished: int = 0
 
@@ -48,6 +50,7 @@ def read_facts(folder: Path) -> Facts:
 
 def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -> None:
     facts.confirmed = max(facts.confirmed, int(segment.foot.get("reached", 0)))
+    facts.cluster = str(segment.known_before(1).head["source"].get("cluster") or "")
     at = {entry.offset: start for entry, start in zip(segment.index, segment.starts, strict=True)}
     for block, event in segment.json_blocks(Kind.EVENT):
         if event["event"] == "pass":

@@ -20,7 +20,7 @@ def misrouted_by_relay(world: World) -> bool:
     for send in victims(world, wanted):
         topic = world.topics[send.topic]
         p = next(n for n in range(topic.partitions) if n != send.partition)
-        if any(r.truth == "outside_window" and r.ts > send.time_ms for r in topic.logs[p].values()):
+        if any(r.truth == "outside_window" and r.ts >= send.time_ms for r in topic.logs[p].values()):
             continue
         record = take_away(world, send)
         send.offset, send.partition = topic.append(p, record), p

@@ -7,7 +7,7 @@ MEANINGS = {
     "duplicated": "A copy of a message that is there already, or has an excuse.",
     "corrupted": "The record at its place says another row than the message.",
     "reordered": "It stands behind later messages of its key.",
-    "regressed": "A reader that keeps the key's latest value is wrong now.",
+    "regressed": "The key's latest value was not the row when the recording ended.",
     "misrouted": "It is in another partition than its key's, or in another topic.",
     "phantom": "The relay's make, and no message says the same: a row that was rolled back, or an old relay.",
     "foreign": "Not of the relay's make: somebody else wrote into the topic.",
