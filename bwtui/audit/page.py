@@ -10,6 +10,7 @@ from bwtui.audit.report import Report
 from bwtui.audit.terminal import SIDES, headline, line
 
 _COLORS = {"clean": "#1a7f37", "anomalies": "#cf222e", "indeterminate": "#9a6700"}
+_YEAR_2000 = 946_684_800
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}
 body{color:#1f2328;background:#fff}
@@ -137,8 +138,26 @@ def _findings(report: Report) -> str:
 
 
 def _facts(report: Report) -> list[tuple[str, Any]]:
-    rows: list[tuple[str, Any]] = [(name, value) for name, value in report.window.items()]
-    rows += [(name, str(value)) for name, value in report.details.items() if name != "inputs"]
+    rows: list[tuple[str, Any]] = [_fact(name, value) for name, value in report.window.items()]
+    for name, value in report.details.items():
+        if isinstance(value, dict) and name != "inputs":
+            rows += [_fact(f"{name}: {part}", one) for part, one in value.items()]
+        elif name != "inputs":
+            rows.append(_fact(name, value))
     rows += [(name, report.classes[name]) for name in CLASSES if report.classes.get(name)]
     rows += [(f"sha256 of {name}", value) for name, value in report.details.get("inputs", {}).items()]
     return rows
+
+
+def _fact(name: str, value: Any) -> tuple[str, Any]:
+    """Return a fact as a reader wants it: times as times, lists and objects without their quotes."""
+    for unit, factor in (("_us", 1e6), ("_ms", 1e3)):
+        # A length in the same unit is no time of day.
+        if name.endswith(unit) and isinstance(value, int) and value > _YEAR_2000 * factor:
+            when = datetime.fromtimestamp(value / factor, UTC).isoformat(" ", "seconds")
+            return name.removesuffix(unit), when.removesuffix("+00:00") + " UTC"
+    if isinstance(value, dict):
+        value = ", ".join(f"{part} {one}" for part, one in value.items())
+    elif isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    return name, value if isinstance(value, int) else str(value)

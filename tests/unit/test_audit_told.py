@@ -64,6 +64,17 @@ def test_what_is_clean_says_what_was_compared() -> None:
     assert "nothing lost, doubled, changed or out of order" in told(report("recording", {}, []))
 
 
+def test_the_page_says_when_and_not_how_many_microseconds() -> None:
+    one = report(
+        "recording", {}, [], details={"seconds": {"audit": 1.5}, "topics": {"t": {"retention_ms": 5}}}
+    )
+    one.window = {"first_lsn": "0/1", "first_received_us": 1_795_282_327_006_864}
+    shown = page(one)
+    assert "<td>first_received</td><td>2026-11-21 17:32:07 UTC</td>" in shown
+    assert "<td>seconds: audit</td><td>1.5</td>" in shown
+    assert "<td>topics: t</td><td>retention_ms 5</td>" in shown
+
+
 def test_null_is_a_value_and_a_mask_is_none() -> None:
     shown = {"field": "note", "postgresql": "a", "sent": "a", "kafka": None}
     masked = {"field": "note", "postgresql": "…", "kafka": "…"}
