@@ -60,7 +60,7 @@ def _between(
 @click.option(
     "--topic-prefix",
     metavar="P",
-    help="Into topics whose names begin with P and a dot in place of the recorded prefix.",
+    help="Into topics whose names begin with P and a dot in place of the recorded prefix; '': no prefix.",
 )
 @click.option(
     "--keep-ids", is_flag=True, help="Refuse rather than change a schema id: the registry must have them all."
