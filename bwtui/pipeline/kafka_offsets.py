@@ -37,6 +37,8 @@ from bwtui.pipeline.kafka_client import (
 )
 
 _TRY_SECONDS = 2.0
+_LEADER_SECONDS = 0.1
+_WITHOUT_LEADER = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
 
 #: Topic and number of a partition.
 Place = tuple[str, int]
@@ -163,12 +165,19 @@ def _list(
 ) -> dict[Place, int]:
     if not places:
         return {}
-    asked = {TopicPartition(*place): where for place in places}
-    answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
-    return {
-        (at.topic, at.partition): int(_result(answer, config, at.topic).offset)
-        for at, answer in answers.items()
-    }
+    found: dict[Place, int] = {}
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        asked = {TopicPartition(*place): where for place in places if place not in found}
+        answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
+        for at, answer in answers.items():
+            # A topic that was just made, or whose broker has just gone, has no leader for a moment.
+            if _is_without_leader(answer) and time.monotonic() < deadline:
+                continue
+            found[at.topic, at.partition] = int(_result(answer, config, at.topic).offset)
+        if len(found) == len(set(places)):
+            return found
+        time.sleep(_LEADER_SECONDS)
 
 
 def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str, dict[str, str] | None]:
@@ -187,6 +196,11 @@ def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str
         else:
             found[resource.name] = {key: entries[key].value for key in SETTINGS if key in entries}
     return found
+
+
+def _is_without_leader(answer: "Future[Any]") -> bool:
+    error = answer.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() in _WITHOUT_LEADER
 
 
 def _result(answer: "Future[Any]", config: Config, topic: str) -> Any:

@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 from pyspark.sql import SparkSession
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
@@ -171,6 +178,17 @@ def test_a_log_that_lost_its_end_is_told(
         ("record", 0, 4),
         ("truncated", 4, 10),
     ]
+
+
+def test_topics_that_were_made_this_moment(config: Config) -> None:
+    """Of some of their partitions no broker knows yet that it leads them."""
+    admin = AdminClient({**config})
+    names = [f"just-made-{number}" for number in range(10)]
+    for name in names:
+        admin.create_topics([NewTopic(name, 20, 1)])[name].result()
+        assert set(pin(config, [name]).offsets.values()) == {(0, 0)}
+    for answer in admin.delete_topics(names).values():
+        answer.result()
 
 
 def test_a_topic_that_is_gone(
