@@ -69,7 +69,7 @@ def check(source: Session, slot: str, reader: Reader, behind_a: int, middle: int
     now = source.value("select clock_timestamp()")
     reader.read_keepalive(middle)
     if reader.loses:
-        eventually("psycopg2 has confirmed A", lambda: source.confirmed(slot) >= behind_a)
+        eventually("psycopg2 has confirmed A", lambda: source.confirmed(slot) >= behind_a, 60)
     told = "select reply_time > %s from pg_stat_replication where pid = %s"
     eventually("the server has been told since", lambda: source.value(told, now, reader.pid))
     reader.cut()
