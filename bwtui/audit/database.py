@@ -220,4 +220,4 @@ def _balance(counts: Mapping[str, int], rows: int, keys: int) -> dict[str, dict[
     """Return what both sides hold; keys that were looked at again at a later fence count as of the first."""
     missing = {name: counts.get(name, 0) for name in ("missing_key", "different_row", "missing_row")}
     extra = {name: counts.get(name, 0) for name in ("different_row", "extra_key")}
-    return {"expected": {"rows": rows, **missing}, "actual": {"keys": keys, **extra}}
+    return {"expected": {"rows": rows, **missing}, "actual": {"rows": keys, **extra}}

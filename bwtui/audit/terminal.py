@@ -12,7 +12,7 @@ _STYLES = {"clean": "bold green", "anomalies": "bold red", "indeterminate": "bol
 #: What is counted on both sides, and what is said where nothing is wrong.
 SIDES: dict[Question, tuple[str, str]] = {
     "recording": ("messages", "records"),
-    "database": ("rows in the tables", "keys in the topics"),
+    "database": ("rows in the tables", "rows in the topics"),
     "recordings": ("rows in the first", "rows in the second"),
 }
 _CLEAN: dict[Question, str] = {

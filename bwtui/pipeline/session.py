@@ -114,6 +114,10 @@ def _opened(
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def _say_nothing(*_: Any) -> None:
+    """Stand in for a server's own report of a broken connection."""
+
+
 class _Session:
     """A Java process, and Spark's context in it."""
 
@@ -166,6 +170,8 @@ class _Session:
         self._jvm.kill()
         context = SparkContext._active_spark_context
         if context is not None:
+            # It would print a traceback of the connection that has just ended.
+            context._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign,assignment]
             # With no Java behind it, stop only closes what PySpark has in this process.
             context._jsc = None
             context.stop()

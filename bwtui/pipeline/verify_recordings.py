@@ -82,6 +82,9 @@ def verify_recordings(
 ) -> Report:
     """Compare two recordings of the same database. Raises UsageError, RefusedError, DamagedRecording."""
     begin = time.monotonic()
+    # What is wrong with one is said before the other is sealed, which takes its time.
+    for folder in (first, second):
+        read_facts(folder)
     sides = [_open(folder, spark_master, told) for folder in (first, second)]
     systems = {side.manifest.source.get("system_identifier") for side in sides}
     if len(systems) > 1:
@@ -99,7 +102,10 @@ def verify_recordings(
         low, (high, ordinal) = _common(connection)
         connection.execute(_COMPARED, {"low": low, "high": high, "ordinal": ordinal})
         report = _report(connection, low, high, samples)
-    report.notes = [note for folder in (first, second) for note in _notes(folder)]
+    report.notes = [
+        f"compared is what both cover: {report.window['first_lsn']} to {report.window['last_lsn']}"
+    ]
+    report.notes += [note for folder in (first, second) for note in _notes(folder)]
     report.details = {
         "recording": str(first),
         "other": str(second),

@@ -41,7 +41,7 @@ def told(one: Report) -> str:
 @pytest.mark.parametrize(
     ("question", "names", "sides"),
     [
-        ("database", DATABASE, "7 rows in the tables, 8 keys in the topics"),
+        ("database", DATABASE, "7 rows in the tables, 8 rows in the topics"),
         ("recordings", RECORDINGS, "7 rows in the first, 8 rows in the second"),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.audit.classes import ANOMALIES, CLASSES, EXCUSED, LOST, UNDECIDED
+from bwtui.audit.classes import ANOMALIES, CLASSES, EXCUSED, LOST, UNDECIDED, Question
 from bwtui.errors import UsageError
 from bwtui.tui.judgement import Tone
 
@@ -73,6 +73,12 @@ class AuditReport:
         """The folder that was audited; None if it was a database, or two recordings."""
         name = self.raw.get("recording")
         return Path(name) if isinstance(name, str) and "other" not in self.raw else None
+
+    @property
+    def question(self) -> Question:
+        """What the audit was asked; reports of old say nothing of it, and were of recordings."""
+        asked = self.raw.get("question")
+        return asked if asked in ("database", "recordings") else "recording"
 
     @property
     def recording_id(self) -> str:

@@ -8,6 +8,7 @@ from rich.text import Text
 from textual.content import Content
 
 from bwtui.audit.classes import LOST, UNDECIDED
+from bwtui.audit.terminal import SIDES
 from bwtui.recording.change import Change
 from bwtui.recording.target import MICROS
 from bwtui.tui import figures
@@ -129,7 +130,8 @@ def verdict_content(report: AuditReport | None, now: float) -> Content:
         "anomalies": ("$error", "✗ ANOMALIES"),
         "indeterminate": ("$warning", "▲ INDETERMINATE"),
     }[report.verdict]
-    sides = f"{report.expected:,} messages, {report.actual:,} records"
+    left, right = SIDES[report.question]
+    sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
     if report.verdict == "anomalies":
         sides = f"{report.wrong:,} in {sides}"
     elif report.verdict == "indeterminate":
