@@ -56,7 +56,8 @@ def written_to(database: str) -> Iterator[None]:
     def write() -> None:
         with session(database) as writer:
             turn = 0
-            while not stop.is_set():
+            # As fast as it can it would leave hundreds of thousands of records where the audit has to wait.
+            while not stop.wait(0.005):
                 turn += 1
                 writer.run(
                     "update kinds set f8 = f8 + 1, words[1] = %s where id = %s", f"é{turn}", turn % 100
