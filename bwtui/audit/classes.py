@@ -72,6 +72,6 @@ ACTUAL = (
 
 def verdict_of(counts: dict[str, int]) -> Verdict:
     """Return what the counts of the classes amount to."""
-    if any(counts.get(name, 0) for name in ANOMALIES):
+    if any(counts.get(name, 0) for name in WRONG):
         return "anomalies"
     return "indeterminate" if counts.get(UNDECIDED, 0) else "clean"

@@ -22,7 +22,7 @@ from typing import Any
 
 import duckdb
 
-from bwtui.audit.classes import Verdict
+from bwtui.audit.classes import DATABASE, UNDECIDED, verdict_of
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.folding import Fold
 from bwtui.audit.report import Finding, Report
@@ -40,7 +40,6 @@ __all__ = ["Request", "Table", "verify_database"]
 #: How often a key is looked at before it is left undecided, and how long a fence is waited for.
 ROUNDS = 8
 FENCE_SECONDS = 120.0
-_CLASSES = ("missing_key", "extra_key", "different_row", "missing_row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +149,10 @@ class _Live:
 
     def _report(self, cluster: str) -> Report:
         tables = {table.topic: table for table in self._request.tables}
-        counts = dict.fromkeys((*_CLASSES, "indeterminate"), 0) | self._fold.counts()
-        verdict: Verdict = "indeterminate" if counts["indeterminate"] else "clean"
-        if any(counts[name] for name in _CLASSES):
-            verdict = "anomalies"
+        counts = dict.fromkeys((*DATABASE, UNDECIDED), 0) | self._fold.counts()
         findings = self._fold.findings(self._request.samples)
         return Report(
-            verdict=verdict,
+            verdict=verdict_of(counts),
             window={"fences": self._fences},
             expected=self._fold.rows,
             actual=self._fold.keys(),

@@ -16,6 +16,7 @@ from typing import Any
 
 import duckdb
 
+from bwtui.audit.classes import RECORDINGS, verdict_of
 from bwtui.audit.report import Finding, Report
 from bwtui.errors import UsageError
 from bwtui.lsn import format_lsn
@@ -161,15 +162,15 @@ def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples:
     ).fetchall()
     expected = sum(number for name, number in counts.items() if name != "extra")
     actual = sum(number for name, number in counts.items() if name != "missing")
-    wrong = {name: counts.get(name, 0) for name in _NOTES}
+    wrong = {name: counts.get(name, 0) for name in RECORDINGS}
     return Report(
-        verdict="anomalies" if any(wrong.values()) else "clean",
+        verdict=verdict_of(wrong),
         window={"first_lsn": format_lsn(low), "last_lsn": format_lsn(high)},
         expected=expected,
         actual=actual,
         balance={
-            "expected": {name: counts.get(name, 0) for name in ("equal", *_NOTES) if name != "extra"},
-            "actual": {name: counts.get(name, 0) for name in ("equal", *_NOTES) if name != "missing"},
+            "expected": {name: counts.get(name, 0) for name in ("equal", *RECORDINGS) if name != "extra"},
+            "actual": {name: counts.get(name, 0) for name in ("equal", *RECORDINGS) if name != "missing"},
         },
         classes=wrong,
         without={},
