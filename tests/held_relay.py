@@ -87,7 +87,7 @@ class HoldingSink:
         """Nothing is down here."""
         return None
 
-    def discard(self) -> None:
+    def discard(self, *, in_order: bool) -> None:
         """Forget what waits."""
         self._waiting.clear()
 

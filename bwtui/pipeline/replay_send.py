@@ -1,8 +1,10 @@
 """One task of a replay: sends the rows of its lanes, each lane in order, and knows what became of them.
 
-The producer is idempotent, so what is durable of a lane is always its beginning. What is on its way is
-bounded in messages and bytes here, and librdkafka's own queue never fills: a message that is refused for a
-full queue while the next is taken would change the order of a key.
+What is durable of a lane is always its beginning: the producer is idempotent, and ends at the first message
+that is refused; the first message of a lane goes alone, since a broker takes any sequence number as the first
+of a producer in a partition (KIP-360). What is on its way is bounded in messages and bytes here, and librdkafka's own
+queue never fills: a message that is refused for a full queue while the next is taken would change the order of
+a key.
 """
 
 import time
@@ -34,6 +36,7 @@ _INVALID = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)
 #: What a replay keeps to itself.
 FIXED = {
     "enable.idempotence": True,
+    "enable.gapless.guarantee": True,
     "acks": "all",
     "allow.auto.create.topics": False,
     "delivery.report.only.error": False,
@@ -230,14 +233,20 @@ class _Sender:
         by_lane: dict[int, list[int]] = {}
         for row in range(at, until):
             by_lane.setdefault(lanes[row], []).append(row)
+        rest: list[tuple[_Lane, list[int]]] = []
         for number, rows in by_lane.items():
             lane = self._lanes.get(number) or self._open(number)
             if lane.tail is not None and not lane.tail.is_passed:
-                unfound = self._unfound(lane, columns, rows)
-            else:
-                unfound = rows
-            if unfound:
-                self._send_lane(lane, columns, unfound)
+                rows = self._unfound(lane, columns, rows)
+            if rows and not lane.handed:
+                self._send_lane(lane, columns, rows[:1])
+                rows = rows[1:]
+            rest.append((lane, rows))
+        while any(lane.handed and not lane.acknowledged for lane, _ in rest):
+            self._poll(_WAIT_SECONDS)
+        for lane, rows in rest:
+            if rows:
+                self._send_lane(lane, columns, rows)
 
     def _open(self, number: int) -> _Lane:
         topic, partition = self._work.places[number]
@@ -287,6 +296,8 @@ class _Sender:
                 )
         except (KafkaException, BufferError) as error:
             # Nothing behind the first that was not taken may follow.
+            if isinstance(error, KafkaException) and error.args[0].fatal():
+                self._await_failure()
             self._producer.purge()
             cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
             raise self._refusal(cause, topic, len(values[row] or b"")) from error
@@ -308,7 +319,8 @@ class _Sender:
                 self._bytes -= size
                 lane.noted = lane.acknowledged + lane.found
                 # A copy that the broker knew already may come back without an offset.
-                lane.done, lane.last_offset = (position, part), max(lane.last_offset, message.offset() or -1)
+                offset = message.offset()
+                lane.done, lane.last_offset = (position, part), lane.last_offset if offset is None else offset
                 self._dirty.add(lane.number)
 
         return report
@@ -321,8 +333,22 @@ class _Sender:
         ):
             self._failed, self._refused = self._refusal(error, topic, size), size
 
+    def _await_failure(self) -> None:
+        """Wait for the report of the message that ended the producer, and raise it."""
+        while len(self._producer):
+            self._poll(_WAIT_SECONDS)
+        self._poll(0)
+
+    def _serve(self, seconds: float) -> None:
+        try:
+            self._producer.poll(seconds)
+        except KafkaException as error:
+            # That the producer has ended comes as an exception, and once; why, the reports say.
+            if not error.args[0].fatal():
+                raise
+
     def _poll(self, seconds: float) -> None:
-        self._producer.poll(seconds)
+        self._serve(seconds)
         if self._heard.error is not None and self._heard.is_refusal:
             self._failed = plain_kafka_error(self._heard.error, self._work.client)
         if self._failed is not None:

@@ -71,7 +71,8 @@ class Copying:
         self._wait_until_durable()
 
     def _wait_until_durable(self) -> None:
-        while not self._acks.is_idle:
+        # A dead letter is in the span that would come next.
+        while not self._acks.is_idle or self._batch.span.pending:
             self.pulse(0.02)
 
     def pulse(self, seconds: float) -> None:

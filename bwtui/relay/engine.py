@@ -50,6 +50,8 @@ from bwtui.source.stream import ReplicationStream
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
+#: So long reports of delivery are waited for when a row was refused; others are read and sent again.
+_SETTLE_SECONDS = 10.0
 #: Past this age the last look at the slot says nothing of the present.
 _LAG_IS_OLD_SECONDS = 10.0
 
@@ -301,6 +303,7 @@ class Engine:
         acks = Acknowledgements(self._report.confirmed_lsn, parts.recorder)
         careful_until = 0
         start_lsn = 0
+        parts.sink.discard(in_order=True)
         while True:
             try:
                 stream = self._open_stream(parts, publications, start_lsn)
@@ -356,7 +359,9 @@ class Engine:
         failure = redrive.failure
         self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
         self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {failure.reason}"
-        while not parts.sink.flush(0.2):
+        # What was under way may have arrived; behind a row that was refused, nothing more will.
+        until = time.monotonic() + _SETTLE_SECONDS
+        while not parts.sink.flush(0.2) and (failure.is_outage or time.monotonic() < until):
             self._check_stop()
         parts.sink.take_failures()
         acks.advance()
@@ -367,8 +372,9 @@ class Engine:
             self._check_stop()
             parts.sink.poll(0.01)
             acks.advance()
+        # Carefully, one row at a time is sent, and each stands for itself.
+        parts.sink.discard(in_order=False)
         if failure.is_outage:
-            parts.sink.discard()
             self._wait(_RECONNECT_SECONDS)
         return self._report.received_lsn + 1
 

@@ -209,8 +209,9 @@ class Streaming:
             span.pending = span.failed = 0
             for receipt in span.receipts:
                 receipt.refuse_rest()
-        if self._acks.advance() >= self.careful_until:
+        if self._acks.advance() >= self.careful_until and not self._batch.span.pending and not sink.queued():
             self.careful_until = 0
+            sink.discard(in_order=True)
 
     def _finish(self) -> None:
         """Let what is in flight arrive, confirm it, and end the stream in order."""

@@ -86,8 +86,12 @@ class Sink(Protocol):
     def outage(self) -> str | None:
         """Return one sentence on why nothing can be delivered at present, or None."""
 
-    def discard(self) -> None:
-        """Forget whatever is still in flight and begin anew: those messages will be read again."""
+    def discard(self, *, in_order: bool) -> None:
+        """Forget whatever is still in flight and begin anew: those messages will be read again.
+
+        ``in_order``: behind a message that fails nothing more is delivered, until the next call; otherwise
+        each message stands for itself. It is False in the beginning.
+        """
 
     def queued(self) -> int:
         """Messages that were accepted and are neither durable nor failed."""

@@ -23,6 +23,11 @@ DEFAULTS: Mapping[str, Any] = {
     "topic.metadata.refresh.fast.interval.ms": 100,
 }
 
+#: What keeps later rows back when Kafka refuses one. By itself librdkafka goes on behind a refused request,
+#: under a new epoch, so that a key's later row comes before its earlier one, which is then sent again. With
+#: this the producer ends instead. See also `bwtui.sink.first_requests`.
+IN_ORDER: Mapping[str, Any] = {"enable.gapless.guarantee": True}
+
 #: Settings that bwtui keeps to itself, each with the values that do no harm and the reason.
 FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "enable.idempotence": (("true", "1"), "without it a retry can double or reorder rows"),
@@ -39,6 +44,7 @@ FIXED: Mapping[str, tuple[tuple[str, ...], str]] = {
         ("murmur2_random", "murmur2", "consistent", "consistent_random", "fnv1a", "fnv1a_random"),
         "the rows of one key stay in one partition",
     ),
+    "enable.gapless.guarantee": ((), "it is on while the relay streams, and off in a snapshot"),
     "allow.auto.create.topics": (("false", "0"), "bwtui makes its topics itself, with their settings"),
     "transactional.id": ((), "the relay does not use Kafka transactions"),
     "bootstrap.servers": ((), "it is what -b/--broker says"),

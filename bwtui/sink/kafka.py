@@ -5,9 +5,11 @@ a message refused for a full queue while the next one is taken would change the 
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -15,12 +17,15 @@ from bwtui.errors import BwtuiError, UsageError
 from bwtui.relay.ack import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, Message, MessageTuple, TopicLimits
-from bwtui.sink.config import client_config, producer_config
-from bwtui.sink.delivery_reports import DeliveryReports
+from bwtui.sink.config import IN_ORDER, client_config, producer_config
+from bwtui.sink.delivery_reports import Callback, DeliveryReports
+from bwtui.sink.first_requests import FirstRequests, Refuse
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
 _log = logging.getLogger("bwtui.kafka")
+# librdkafka warns of each setting that it calls experimental, and this one is meant: see `IN_ORDER`.
+_log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 
 #: Errors that the message itself causes; everything else may pass when the service recovers.
 _MESSAGE_ERRORS = frozenset(
@@ -56,7 +61,13 @@ class KafkaSink:
         self._heard_error = False
         self._reader: TopicReader | None = None
         self._client_config = client_config(settings)
+        self._in_order = False
+        self._partitions: dict[str, int] = {}
+        self._first: dict[str, FirstRequests] = {}
+        #: Topics of which every partition has taken a message from this producer.
+        self._open: set[str] = set()
         self._producer = self._new_producer()
+        self._produce: Callable[..., None] = self._producer.produce
         self._reports = DeliveryReports(self._failed)
         self.max_message_bytes = int(self._config["message.max.bytes"])
         try:
@@ -68,13 +79,16 @@ class KafkaSink:
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
     ) -> None:
         """Accept ``messages``; see `Sink.send`."""
+        if self._in_order and topic not in self._open:
+            self._send_first(topic, messages, span, receipt)
+            return
         if receipt is not None:
             self._send_recorded(topic, messages, span, receipt)
             return
-        produce = self._producer.produce
         plain = self._report_for(span, topic, None)
         span.pending += len(messages)
         report, kept = plain, None
+        produce = self._produce
         for message in messages:
             key, value, timestamp, headers = message
             if headers is not kept:
@@ -83,38 +97,92 @@ class KafkaSink:
                 kept = headers
             try:
                 # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
-                produce(topic, value, key, -1, report, None, timestamp, headers)  # type: ignore[arg-type]
-            except KafkaException as error:
-                self._failed(topic, error.args[0], Message(*message), span)
-            except BufferError:
-                self._failed(topic, KafkaError(KafkaError._QUEUE_FULL), Message(*message), span)
+                produce(topic, value, key, -1, report, None, timestamp, headers)
+            except (KafkaException, BufferError) as error:
+                self._failed(topic, _reason(error), Message(*message), span)
+                produce = self._produce
 
     def _send_recorded(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt
     ) -> None:
         """Send with a callback for each message, which notes where it went."""
-        produce = self._producer.produce
+        produce = self._produce
         span.pending += len(messages)
         section = self._reports.take(topic, messages, span, receipt)
         for callback, (key, value, timestamp, headers) in zip(section.callbacks, messages, strict=False):
             try:
-                produce(topic, value, key, -1, callback, None, timestamp, headers)  # type: ignore[arg-type]
-            except KafkaException as error:
-                section.refuse(callback, error.args[0], Message(key, value, timestamp, headers))
-            except BufferError:
-                full = KafkaError(KafkaError._QUEUE_FULL)
-                section.refuse(callback, full, Message(key, value, timestamp, headers))
+                produce(topic, value, key, -1, callback, None, timestamp, headers)
+            except (KafkaException, BufferError) as error:
+                section.refuse(callback, _reason(error), Message(key, value, timestamp, headers))
+                produce = self._produce
+
+    def _send_first(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None
+    ) -> None:
+        """Send to a topic of which not every partition has taken a message from this producer."""
+        span.pending += len(messages)
+        first = self._first.setdefault(topic, FirstRequests(self._partitions.get(topic, 1)))
+        if receipt is not None:
+            section = self._reports.take(topic, messages, span, receipt)
+            for callback, message in zip(section.callbacks, messages, strict=False):
+                first.add(message, callback, partial(section.refuse, callback))
+        else:
+            for message in messages:
+                report = self._report_for(span, topic, message[3])
+                first.add(message, report, partial(self._failed_here, topic, span))
+        self._pump()
+
+    def _failed_here(self, topic: str, span: Span, error: KafkaError, message: Message) -> None:
+        self._failed(topic, error, message, span)
+
+    def _pump(self) -> None:
+        """Let go what need not wait any more behind the first message into a partition."""
+        for topic, first in list(self._first.items()):
+            first.pump(partial(self._put, topic))
+            if first.is_open:
+                self._open.add(topic)
+                del self._first[topic]
+
+    def _put(self, topic: str, message: MessageTuple, callback: Callback, refuse: Refuse) -> bool:
+        key, value, timestamp, headers = message
+        try:
+            self._produce(topic, value, key, -1, callback, None, timestamp, headers)
+        except (KafkaException, BufferError) as error:
+            refuse(_reason(error), Message(*message))
+            return False
+        return True
 
     def poll(self, timeout: float) -> None:
         """See `Sink.poll`."""
         self._heard_error = False
         # The number of events counts errors too.
-        if self._producer.poll(timeout) and not self._heard_error:
+        if self._serve(self._producer.poll, timeout) and not self._heard_error:
             self._outage = None
+        if self._first:
+            self._pump()
 
     def flush(self, timeout: float) -> bool:
         """See `Sink.flush`."""
-        return bool(self._producer.flush(timeout) == 0)
+        until = time.monotonic() + timeout
+        while True:
+            flushed = self._serve(self._producer.flush, max(0.0, until - time.monotonic())) == 0
+            self._pump()
+            if not self.queued() or time.monotonic() >= until:
+                return flushed and not self.queued()
+
+    @staticmethod
+    def _serve(call: Callable[[float], int], timeout: float) -> int | None:
+        """Return what ``call`` returns, or None when the producer has just broken for good.
+
+        That comes as an exception here, and once. What it means for messages, their reports say.
+        """
+        try:
+            return call(timeout)
+        except KafkaException as error:
+            if not error.args[0].fatal():
+                raise
+            _log.warning("the producer has ended: %s", error.args[0].str())
+            return None
 
     def take_failures(self) -> list[DeliveryFailure]:
         """See `Sink.take_failures`."""
@@ -126,21 +194,27 @@ class KafkaSink:
         # With nothing to deliver nothing would take the word back, so it counts only while something waits.
         return self._outage if len(self._producer) else None
 
-    def discard(self) -> None:
+    def discard(self, *, in_order: bool) -> None:
         """See `Sink.discard`: a new producer also leaves behind whatever made the old one unusable."""
+        self._in_order = in_order
+        self._first.clear()
+        self._open.clear()
         self._producer.purge()
-        self._producer.poll(0)
+        self.poll(0)
         self._producer = self._new_producer()
+        self._produce = self._producer.produce
         self._reports = DeliveryReports(self._failed)
         self._failures = []
 
     def queued(self) -> int:
         """See `Sink.queued`."""
-        return len(self._producer)
+        return len(self._producer) + sum(map(len, self._first.values()))
 
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """See `Sink.ensure_topic`."""
-        return self._admin.ensure(topic, keyed=keyed)
+        limits = self._admin.ensure(topic, keyed=keyed)
+        self._partitions[topic] = self._admin.partitions(topic)
+        return limits
 
     def marks(self, topic: str) -> Marks:
         """See `Sink.marks`."""
@@ -167,7 +241,8 @@ class KafkaSink:
 
     def _new_producer(self) -> Producer:
         try:
-            return Producer({**self._config, "error_cb": self._noticed}, logger=_log)
+            order = IN_ORDER if self._in_order else {}
+            return Producer({**self._config, **order, "error_cb": self._noticed}, logger=_log)
         except (KafkaException, ValueError, TypeError) as error:
             raise _bad_setting(error) from error
 
@@ -193,6 +268,8 @@ class KafkaSink:
         receipt: Receipt | None = None,
         index: int = 0,
     ) -> None:
+        if self._in_order:
+            self._produce = _hold_back
         span.failed += 1
         hint = None
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
@@ -202,6 +279,8 @@ class KafkaSink:
         is_outage = error.code() not in _MESSAGE_ERRORS
         size = len(message.key or b"") + len(message.value or b"")
         reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
+        if error.code() == KafkaError._PURGE_QUEUE:
+            reason = "a message was held back behind one that failed"
         is_final = error.code() in _TOPIC_GONE or error.fatal()
         failure = DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final)
         self._failures.append(replace(failure, receipt=receipt, index=index))
@@ -211,6 +290,17 @@ class KafkaSink:
         if error.code() in _CONNECTION_ERRORS:
             self._heard_error = True
             self._outage = f"Kafka can't be reached: {error.str()}"
+
+
+def _hold_back(*args: Any) -> None:
+    """Refuse a message in librdkafka's stead, as it refuses one that it purges."""
+    raise KafkaException(KafkaError(KafkaError._PURGE_QUEUE))
+
+
+def _reason(error: KafkaException | BufferError) -> KafkaError:
+    if isinstance(error, KafkaException):
+        return cast(KafkaError, error.args[0])
+    return KafkaError(KafkaError._QUEUE_FULL)
 
 
 def _bad_setting(error: Exception) -> BwtuiError:

@@ -35,7 +35,7 @@ class NoSink:
         """There is no service that could be away."""
         return None
 
-    def discard(self) -> None:
+    def discard(self, *, in_order: bool) -> None:
         """Nothing is in flight."""
 
     def queued(self) -> int:

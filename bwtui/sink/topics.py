@@ -1,9 +1,10 @@
 """Topics: made before the first message, and asked for their limits."""
 
 import logging
+import time
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     ConfigResource,
@@ -69,6 +70,22 @@ class TopicAdmin:
             # Somebody else may have made it at the same moment, with other settings.
             limits = self._limits(topic)
         return limits or TopicLimits(self._max_message_bytes, compacted=keyed)
+
+    def partitions(self, topic: str) -> int:
+        """Return how many partitions ``topic`` has. Raises ConnectionFailed, RefusedError.
+
+        A broker may learn of a topic a little after the controller has made it.
+        """
+        until = time.monotonic() + _REQUEST_SECONDS
+        while True:
+            future = self._client.describe_topics(TopicCollection([topic]), request_timeout=_REQUEST_SECONDS)
+            try:
+                return len(future[topic].result().partitions)
+            except KafkaException as error:
+                missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not missing or time.monotonic() > until:
+                    raise self._failed(error.args[0], topic) from error
+                time.sleep(0.02)
 
     def _create(self, topic: NewTopic) -> None:
         future = self._client.create_topics([topic], request_timeout=_REQUEST_SECONDS)[topic.topic]

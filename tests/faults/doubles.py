@@ -40,7 +40,7 @@ class MemorySink:
         """There is never one."""
         return None
 
-    def discard(self) -> None:
+    def discard(self, *, in_order: bool) -> None:
         """Forget what waits; nobody counts it down any more."""
         self._waiting.clear()
         self._failures.clear()

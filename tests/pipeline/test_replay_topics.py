@@ -1,6 +1,7 @@
 """A replay fits what it sends to the topics that are there, or says at once what stands against it."""
 
 import contextlib
+import random
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bwtui.errors import RefusedError, UsageError
 from bwtui.pipeline.kafka_offsets import partitions, pin
 from bwtui.recording.selection import Selection
 from bwtui.sandbox.supervisor import Services
+from tests.faults.administration import limit_topic
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
     FramedStream,
@@ -125,3 +127,26 @@ def test_messages_that_a_topic_would_not_keep(
     with pytest.raises(RefusedError, match="does not take a message") as refused:
         replays.run(folder, prefix="old")
     assert "message.timestamp.before.max.ms" in (refused.value.hint or "")
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_behind_a_refused_message_nothing_is_sent(
+    replays: Replays, services: Services, make_topic: MakeTopic, tmp_path: Path, before: int
+) -> None:
+    """Every message is a request of its own; of a new producer, a broker takes the second one first."""
+    topic, folder = fresh("stopped"), tmp_path / "r"
+    make_topic(1, topic, max_message_bytes="2000")
+    stream = FramedStream(folder, ids=registered(services, topic))
+    stream.begin_pass()
+    bodies = [b"before"] * before + [random.randbytes(20_000)] + [b"behind"] * 30
+    for number, body in enumerate(bodies):
+        stream.change("insert", table(1, topic), number, body)
+        stream.commit()
+    stream.stop()
+    replays.kafka_config = (("batch.num.messages", "1"), ("linger.ms", "0"))
+    with pytest.raises(RefusedError, match=f"topic {topic} takes no message of 200.. bytes"):
+        replays.run(folder)
+    assert len(topic_content(services, topic).get(0, [])) == before
+    limit_topic(services, topic, 1_000_000)
+    replays.run(folder)
+    assert all_of(topic_content(services, topic)) == expected(folder)[topic]
