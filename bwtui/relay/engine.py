@@ -197,9 +197,12 @@ class Engine:
             self._lag.start()
             publications = findings.publications
             if findings.slot is None:
+                # A snapshot has each key once, and no row of it is read again for another's sake.
+                parts.sink.discard(in_order=False)
                 publications = Beginning(self._settings, self._report, parts, self._enter).run(
                     connection, findings
                 )
+                parts.sink.discard(in_order=True)
             else:
                 note = parts.memory.check(findings.slot)
                 if note is not None:
@@ -303,7 +306,6 @@ class Engine:
         acks = Acknowledgements(self._report.confirmed_lsn, parts.recorder)
         careful_until = 0
         start_lsn = 0
-        parts.sink.discard(in_order=True)
         while True:
             try:
                 stream = self._open_stream(parts, publications, start_lsn)

@@ -90,7 +90,7 @@ class Sink(Protocol):
         """Forget whatever is still in flight and begin anew: those messages will be read again.
 
         ``in_order``: behind a message that fails nothing more is delivered, until the next call; otherwise
-        each message stands for itself. It is False in the beginning.
+        each message stands for itself. It is True in the beginning.
         """
 
     def queued(self) -> int:

@@ -61,7 +61,7 @@ class KafkaSink:
         self._heard_error = False
         self._reader: TopicReader | None = None
         self._client_config = client_config(settings)
-        self._in_order = False
+        self._in_order = True
         self._partitions: dict[str, int] = {}
         self._first: dict[str, FirstRequests] = {}
         #: Topics of which every partition has taken a message from this producer.
@@ -127,9 +127,12 @@ class KafkaSink:
             for callback, message in zip(section.callbacks, messages, strict=False):
                 first.add(message, callback, partial(section.refuse, callback))
         else:
+            plain = self._report_for(span, topic, None)
+            refuse = partial(self._failed_here, topic, span)
             for message in messages:
-                report = self._report_for(span, topic, message[3])
-                first.add(message, report, partial(self._failed_here, topic, span))
+                headers = message[3]
+                report = plain if headers is None else self._report_for(span, topic, headers)
+                first.add(message, report, refuse)
         self._pump()
 
     def _failed_here(self, topic: str, span: Span, error: KafkaError, message: Message) -> None:
