@@ -34,17 +34,17 @@ def only_relay(name: str | None) -> str:
     """Return ``name``, or the name of the only running relay. Raises ConnectionFailed or UsageError."""
     if name is not None:
         return name
-    running = all_running()
+    running, _ = all_running()
     if len(running) > 1:
         names = ", ".join(status.name for status in running)
         raise UsageError(f"{len(running)} relays are running", f"name one of them: {names}")
     return running[0].name
 
 
-def all_running() -> "list[Status]":
-    """Return the status of every running relay; tells of those that do not answer.
+def all_running() -> "tuple[list[Status], list[str]]":
+    """Return the status of every relay that answers, and the names of those that do not, having told of them.
 
-    Raises ConnectionFailed when there is none.
+    Raises ConnectionFailed when none answers.
     """
     from bwtui.relay.control import does_not_answer, running_relays
 
@@ -57,7 +57,7 @@ def all_running() -> "list[Status]":
         click.echo(f"bwtui: {error.message}; {error.hint}", err=True)
     if not running:
         raise ConnectionFailed("no relay is running", "start one with 'bwtui connect'")
-    return running
+    return running, silent
 
 
 def status_of(name: str) -> "Status":

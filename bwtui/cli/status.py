@@ -7,6 +7,7 @@ import click
 
 from bwtui.cli.relay_name import all_running, name_argument, status_of
 from bwtui.cli.table import columns, size
+from bwtui.errors import ConnectionFailed
 
 if TYPE_CHECKING:
     from bwtui.relay.status import Status
@@ -17,8 +18,9 @@ Examples:
   bwtui status shop --json | jq .wal_lag_bytes
 
 \b
-Exit codes: 0 it runs · 4 no such relay runs (then --json prints the last
-status of its last run, where there is one)
+Exit codes: 0 it runs, or all that run answer · 4 no such relay runs (then --json
+prints the last status of its last run, where there is one), or one does not answer
+(those that do are shown all the same)
 """
 
 
@@ -27,7 +29,11 @@ status of its last run, where there is one)
 @click.option("--json", "as_json", is_flag=True, help="One status object a line for each relay.")
 def status(name: str | None, as_json: bool) -> None:
     """Say what the relay NAME is doing, or every one that runs."""
-    found = all_running() if name is None else [_named(name, as_json)]
+    silent: list[str] = []
+    if name is None:
+        found, silent = all_running()
+    else:
+        found = [_named(name, as_json)]
     if as_json:
         for one in found:
             click.echo(json.dumps(one.to_json()))
@@ -35,10 +41,12 @@ def status(name: str | None, as_json: bool) -> None:
         click.echo(_in_full(found[0]))
     else:
         click.echo(_as_table(found))
+    if silent:
+        # What is shown is not all that runs, and a script must not take it for that.
+        raise click.exceptions.Exit(ConnectionFailed.exit_code)
 
 
 def _named(name: str, as_json: bool) -> "Status":
-    from bwtui.errors import ConnectionFailed
     from bwtui.relay import outcome
 
     try:

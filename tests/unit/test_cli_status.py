@@ -1,0 +1,74 @@
+"""`bwtui status` where one of several relays does not answer: those that do are shown, and it ends 4."""
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bwtui.cli.main import CONTEXT
+from bwtui.cli.status import status
+from bwtui.relay import control
+from bwtui.relay.control import socket_path
+from bwtui.relay.server import ControlServer
+from bwtui.settings import RelaySettings
+from tests.unit.relay_double import DoubleEngine
+
+
+@pytest.fixture(autouse=True)
+def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A relay that answers."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    make(tmp_path, "one")
+    with ControlServer("one", DoubleEngine(RelaySettings(name="one"))):
+        yield
+
+
+@pytest.fixture
+def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One whose process is suspended: the kernel takes the connection, and nobody answers."""
+    real = control.request
+    monkeypatch.setattr(control, "request", lambda name, message, timeout=0: real(name, message, 0.2))
+    make(tmp_path, "two")
+    with socket.socket(socket.AF_UNIX) as suspended:
+        suspended.bind(str(socket_path("two")))
+        suspended.listen()
+        yield
+
+
+def make(home: Path, name: str) -> None:
+    """Make a relay's state folder."""
+    (home / name).mkdir()
+    (home / name / control.LOCK_NAME).touch()
+
+
+def run(*arguments: str) -> Result:
+    """Run the command."""
+    # click keeps the options of help as they were when a command was called first.
+    return CliRunner().invoke(status, arguments, **CONTEXT)
+
+
+def test_all_that_run_answer() -> None:
+    ended = run()
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert "one, pid" in ended.stdout
+
+
+@pytest.mark.usefixtures("two")
+def test_one_of_two_does_not_answer() -> None:
+    ended = run()
+    assert ended.exit_code == 4
+    assert "one, pid" in ended.stdout
+    assert ended.stderr.startswith("bwtui: relay two runs, but does not answer; its process may be suspended")
+    ended = run("--json")
+    assert (ended.exit_code, json.loads(ended.stdout)["name"]) == (4, "one")
+    assert run("one").exit_code == 0, "the one that was asked for answers"
+
+
+@pytest.mark.usefixtures("two")
+def test_the_one_that_was_asked_for_does_not_answer() -> None:
+    ended = run("two")
+    assert ended.stdout == ""
+    assert getattr(ended.exception, "exit_code", None) == 4
