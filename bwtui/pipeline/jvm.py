@@ -151,8 +151,8 @@ def _command(java: list[str], folder: Path, memory: str, settings: Sequence[tupl
         f"-Xmx{memory}",
         # Of the collectors the one with the least work for a small heap: it starts a second sooner than G1.
         "-XX:+UseParallelGC",
-        # Rows stay in the tasks' Python, and Java only hands out tasks for some seconds: its second compiler costs
-        # as much CPU as all else that Java does, and takes it from the tasks.
+        # Rows stay in the tasks' Python, and Java only hands out tasks for some seconds: its second compiler
+        # costs as much CPU as all else that Java does, and takes it from the tasks.
         "-XX:TieredStopAtLevel=1",
         f"-Djava.io.tmpdir={folder}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",

@@ -2,9 +2,9 @@
 
 What is durable of a lane is always its beginning: the producer is idempotent, and ends at the first message
 that is refused; the first message of a lane goes alone, since a broker takes any sequence number as the first
-of a producer in a partition (KIP-360). What is on its way is bounded in messages and bytes here, and librdkafka's own
-queue never fills: a message that is refused for a full queue while the next is taken would change the order of
-a key.
+of a producer in a partition (KIP-360). What is on its way is bounded in messages and bytes here, and
+librdkafka's own queue never fills: a message that is refused for a full queue while the next is taken would
+change the order of a key.
 """
 
 import time
@@ -236,17 +236,17 @@ class _Sender:
         rest: list[tuple[_Lane, list[int]]] = []
         for number, rows in by_lane.items():
             lane = self._lanes.get(number) or self._open(number)
-            if lane.tail is not None and not lane.tail.is_passed:
-                rows = self._unfound(lane, columns, rows)
-            if rows and not lane.handed:
-                self._send_lane(lane, columns, rows[:1])
-                rows = rows[1:]
-            rest.append((lane, rows))
+            has_tail = lane.tail is not None and not lane.tail.is_passed
+            unfound = self._unfound(lane, columns, rows) if has_tail else rows
+            first = 0 if lane.handed else 1
+            if unfound[:first]:
+                self._send_lane(lane, columns, unfound[:first])
+            rest.append((lane, unfound[first:]))
         while any(lane.handed and not lane.acknowledged for lane, _ in rest):
             self._poll(_WAIT_SECONDS)
-        for lane, rows in rest:
-            if rows:
-                self._send_lane(lane, columns, rows)
+        for lane, unfound in rest:
+            if unfound:
+                self._send_lane(lane, columns, unfound)
 
     def _open(self, number: int) -> _Lane:
         topic, partition = self._work.places[number]

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -28,7 +28,7 @@ from bwtui.pipeline.kafka_offsets import Pinned, partitions, pin
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import LOCAL, spark_session
 from bwtui.pipeline.verify_deep import Comparison, one_of
-from bwtui.pipeline.verify_digests import BESIDE, OnCount, write_actual, write_expected
+from bwtui.pipeline.verify_digests import BESIDE, OnCount, Sides, write_digests
 from bwtui.pipeline.verify_facts import Facts, read_facts
 from bwtui.pipeline.verify_fields import add_fields
 from bwtui.pipeline.verify_look import KafkaLook, RowReader
@@ -82,22 +82,22 @@ def verify_recording(
         facts = read_facts(folder)
         source, rows, texts = sealed.manifest.source, sealed.manifest.rows, _schemas(sealed)
         with _database(work, rows) as connection:
-            told("reading the recording")
+            told("asking Kafka for its topics")
+            sent = _sent(connection, sealed, folder)
+            pinned = _pin(sent, config)
+            told(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
             comparison = Comparison(texts, _is_json(source), 1 if options.deep else one_of(rows))
             kept = [file for file in sealed.manifest.files if file.kind == "changes"]
-            wrong, compared = write_expected(spark, sealed.root, kept, work / "expected", comparison, counted)
-            _view(connection, "expected_in", work / "expected", BESIDE)
-            _refuse_unsent(connection, folder)
-            told("asking Kafka for its topics")
-            pinned = _pin(connection, config)
-            told(f"reading Kafka: {pinned.messages:,} offsets")
-            write_actual(spark, config, pinned, work / "actual", counted)
-            _view(connection, "actual_in", work / "actual")
+            sides = Sides(work / "expected", work / "actual")
+            wrong, compared = write_digests(
+                spark, sealed.root, kept, config, pinned, sides, comparison, counted
+            )
+            _view(connection, "expected_in", sides.expected, BESIDE)
+            _view(connection, "actual_in", sides.actual)
             told("matching messages and records")
             with _ended_beside(session.pop_all()):
                 report = _judge(connection, sealed, pinned, config, facts, wrong, texts, ask, options)
-            messages = core.one(connection, "select count(*) from expected_in where topic is not null")
-        report.notes = notes + _notes(compared, messages, facts)
+        report.notes = notes + _notes(compared, sum(sent.values()), facts)
         ended = time.monotonic()
     report.details = _details(folder, sealed, pinned, compared)
     report.details["seconds"] = {
@@ -173,17 +173,18 @@ def _schemas(sealed: Sealed) -> dict[int, str]:
     return dict(rows)
 
 
-def _refuse_unsent(connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
-    row = connection.execute(
-        "select count(*) filter (where topic is not null), count(*) filter (where state = 'unsent') "
-        "from expected_in"
-    ).fetchone()
-    messages, unsent = row or (0, 0)
-    if not messages or unsent == messages:
+def _sent(connection: duckdb.DuckDBPyConnection, sealed: Sealed, folder: Path) -> dict[str, int]:
+    """Return how many messages each topic is to have. Raises RefusedError where none was sent."""
+    paths = [str(path) for path in sealed.paths("changes")]
+    sql = """select topic, count(*), count(*) filter (where state = 'unsent') from read_parquet(?)
+             where topic is not null group by topic"""
+    rows = connection.execute(sql, [paths]).fetchall() if paths else []
+    if all(messages == unsent for _, messages, unsent in rows):
         raise RefusedError(
             f"{folder} was recorded without Kafka: nothing was sent, so there is nothing to verify",
             "record with 'bwtui connect --record', or compare two recordings: bwtui verify A B",
         )
+    return {topic: messages for topic, messages, _ in rows}
 
 
 # -- what the core reads -------------------------------------------------------------------------------------
@@ -201,10 +202,9 @@ def _check_cluster(config: Config, recorded: str) -> None:
         )
 
 
-def _pin(connection: duckdb.DuckDBPyConnection, config: Config) -> Pinned:
-    rows = connection.execute("select distinct topic from expected_in where topic is not null").fetchall()
+def _pin(topics: Iterable[str], config: Config) -> Pinned:
     try:
-        return pin(config, [topic for (topic,) in rows])
+        return pin(config, list(topics))
     except RefusedError as error:
         raise RefusedError(error.message, "it was deleted since it was recorded") from error
 

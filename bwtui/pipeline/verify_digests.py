@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import duckdb
 import pyarrow as pa
@@ -62,66 +62,57 @@ _MEMORY = "512MB"
 _LOOK_SECONDS = 0.3
 
 
-def write_expected(
+class Sides(NamedTuple):
+    """Folders with the digests of both sides."""
+
+    expected: Path
+    actual: Path
+
+
+def write_digests(
     spark: SparkSession,
     root: Path,
     files: Sequence[SealedFile],
-    target: Path,
+    config: Config,
+    pinned: Pinned,
+    sides: Sides,
     comparison: Comparison,
     counted: OnCount | None = None,
 ) -> tuple[list[int], int]:
-    """Write what was sent. Return the messages that are miscoded, and how many were looked at.
+    """Write what was sent, and what Kafka has: records and holes.
 
-    ``comparison`` is what says so of those that it chooses.
+    Return the messages that are miscoded, and how many were looked at; ``comparison`` says so of those that
+    it chooses. Both sides are one job, so that no core waits for the end of one before it begins the other.
     """
-    target.mkdir()
+    splits = split(pinned.offsets, spark.sparkContext.defaultParallelism, SMALLEST, LARGEST)
+    request = Request(dict(config), tuple(splits), _KAFKA, "read_committed", True, 5.0)
+    tasks: list[list[str] | Split] = [*_gathered(root, files), *splits]
 
     @in_task
-    def read(number: int, paths: list[str]) -> Iterator[int]:
+    def read(number: int) -> Iterator[int]:
+        task = tasks[number]
         with _database() as connection:
-            _write(target, number, _expected(connection, paths))
-            yield from _compared(connection, paths, comparison)
+            if isinstance(task, Split):
+                found = read_split(request, task)
+                _write(sides.actual, number, (_digests(connection, batch) for batch in found))
+            else:
+                _write(sides.expected, number, _expected(connection, task))
+                yield from _compared(connection, task, comparison)
 
-    with watching(target, sum(file.rows for file in files), counted):
-        found = _run(spark, read, _gathered(root, files))
+    def run(numbers: Iterable[int]) -> Iterable[int]:
+        for number in numbers:
+            yield from read(number)
+
+    for folder in sides:
+        folder.mkdir()
+    with watching(sides, sum(file.rows for file in files) + pinned.messages, counted):
+        # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
+        found = spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect()
     # A number below 0 counts the messages of a batch; no id is one.
     return [number for number in found if number >= 0], -sum(number for number in found if number < 0)
 
 
-def write_actual(
-    spark: SparkSession, config: Config, pinned: Pinned, target: Path, counted: OnCount | None = None
-) -> None:
-    """Write what Kafka has, records and holes."""
-    target.mkdir()
-    cores = spark.sparkContext.defaultParallelism
-    splits = split(pinned.offsets, cores, SMALLEST, LARGEST)
-    request = Request(dict(config), tuple(splits), _KAFKA, "read_committed", True, 5.0)
-
-    @in_task
-    def read(number: int, one: Split) -> Iterator[int]:
-        with _database() as connection:
-            _write(target, number, (_digests(connection, batch) for batch in read_split(request, one)))
-        yield from ()
-
-    with watching(target, pinned.messages, counted):
-        _run(spark, read, splits)
-
-
 # -- tasks ---------------------------------------------------------------------------------------------------
-
-
-def _run(spark: SparkSession, read: Callable[[int, Any], Iterator[int]], tasks: Sequence[Any]) -> list[int]:
-    """Run ``read`` on each of the tasks, and return the numbers that they yield."""
-    if not tasks:
-        return []
-
-    def run(numbers: Iterable[int]) -> Iterable[int]:
-        for number in numbers:
-            yield from read(number, tasks[number])
-
-    # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
-    numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-    return list(numbers.mapPartitions(run).collect())
 
 
 def _gathered(root: Path, files: Sequence[SealedFile]) -> list[list[str]]:
@@ -200,7 +191,7 @@ def _finish(path: Path, batches: list[pa.RecordBatch]) -> None:
 
 
 @contextlib.contextmanager
-def watching(folder: Path, total: int, counted: OnCount | None) -> Iterator[None]:
+def watching(folders: Sequence[Path], total: int, counted: OnCount | None) -> Iterator[None]:
     """Tell ``counted`` how many of ``total`` rows are in finished files, while the block runs and after."""
     if counted is None:
         yield
@@ -209,7 +200,8 @@ def watching(folder: Path, total: int, counted: OnCount | None) -> Iterator[None
 
     def watch() -> None:
         while not ended.wait(_LOOK_SECONDS):
-            done = sum(int(path.stem.rpartition("-")[2]) for path in folder.glob("*.parquet"))
+            files = (path for folder in folders for path in folder.glob("*.parquet"))
+            done = sum(int(path.stem.rpartition("-")[2]) for path in files)
             if done:
                 counted(min(done, total), total)
 

@@ -75,9 +75,9 @@ def _telling(desk: RecordingDesk) -> int:
 
 
 def _share(desk: RecordingDesk) -> float:
-    """How much of what Kafka has is read."""
+    """How much of both sides is read."""
     progress = desk.job.child.progress if desk.job is not None else None
-    is_kafka = progress is not None and progress.now is not None and "reading Kafka" in progress.now.name
+    is_kafka = progress is not None and progress.now is not None and "and Kafka" in progress.now.name
     return (progress.share or 0.0) if is_kafka and progress is not None else 0.0
 
 
