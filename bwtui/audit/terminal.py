@@ -15,7 +15,7 @@ SIDES: dict[Question, tuple[str, str]] = {
     "database": ("rows in the tables", "rows in the topics"),
     "recordings": ("rows in the first", "rows in the second"),
 }
-_CLEAN: dict[Question, str] = {
+CLEAN: dict[Question, str] = {
     "recording": "nothing lost, doubled, changed or out of order",
     "database": "each key's latest value is its row",
     "recordings": "they say the same",
@@ -38,6 +38,8 @@ def show(report: Report, console: Console | None = None) -> None:
             more = report.found.get(name, len(mine)) - min(len(mine), _SHOWN)
             if more > 0:
                 console.print(Text(f"  … and {more:,} more: --json has them", style="dim"))
+    if report.details.get("masked") and any(one.key or one.fields for one in report.findings):
+        console.print(Text("note: keys and values are masked; --show-values shows them", style="dim"))
     for note in report.notes:
         console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
 
@@ -51,7 +53,7 @@ def headline(report: Report) -> str:
         # Nobody can say of them whether they are right, so it must not seem as if somebody had.
         sides += f" ({outside:,} outside the recording, which are not judged)"
     if report.verdict == "clean":
-        return f"clean: {sides}, {_CLEAN[report.question]}"
+        return f"clean: {sides}, {CLEAN[report.question]}"
     if report.verdict == "anomalies":
         return f"anomalies: {sum(report.wrong.values()):,} in {sides}"
     return f"indeterminate: {report.classes[UNDECIDED]:,} of {sides} can't be decided"

@@ -78,9 +78,11 @@ class Reader:
 
         if data is None:
             return Decoded("null", {})
-        number = None if self._is_json else schema_id(data)
+        # Confluent's wire format never begins so, and the report of a database does not say what is written.
+        is_json = self._is_json or data[:1] == b"{"
+        number = None if is_json else schema_id(data)
         try:
-            row = json.loads(data) if self._is_json else self._schemas.decode(data)[1]
+            row = json.loads(data) if is_json else self._schemas.decode(data)[1]
         except (Undecodable, ValueError) as error:
             return Decoded("unreadable", {}, number, f"{len(data):,} bytes that can't be read: {error}")
         except BwtuiError as error:

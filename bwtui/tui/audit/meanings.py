@@ -1,5 +1,7 @@
 """What each class of an audit means, in a sentence; docs/audit.md has the definitions."""
 
+from bwtui.audit.classes import UNDECIDED, Question
+
 MEANINGS = {
     "lost_acked": "The broker acknowledged it, it is not there, and nothing excuses that.",
     "lost_unacked": "No word of it came, it is not there, and the relay confirmed it all the same.",
@@ -36,6 +38,8 @@ MEANINGS = {
     "said_differs": "The recordings do not have the same row.",
     "sent_differs": "The same row was sent with other bytes.",
 }
+#: Of tables it means something else.
+_UNDECIDED_ROW = "Written to at every look, or not proven: neither a difference nor none."
 HOPS = {
     "broker": "the broker",
     "relay": "the relay",
@@ -44,6 +48,8 @@ HOPS = {
 }
 
 
-def meaning(name: str) -> str:
+def meaning(name: str, question: Question = "recording") -> str:
     """Return what a class means, or nothing for one that is not known here."""
+    if name == UNDECIDED and question == "database":
+        return _UNDECIDED_ROW
     return MEANINGS.get(name, "")

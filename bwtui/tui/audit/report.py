@@ -13,6 +13,13 @@ from bwtui.tui.judgement import Tone
 #: Neither wrong nor excused: both sides have it.
 _FINE = ("matched", "equal")
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
+#: Stands for a value that the report does not show.
+_MASK = "…"
+
+
+def fields_text(fields: Mapping[str, Any]) -> str:
+    """Return fields in one line, as ``id=7, part=NULL``."""
+    return ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in fields.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +47,13 @@ class Finding:
     @property
     def key_text(self) -> str:
         """The key as ``id=7``."""
-        return ", ".join(
-            f"{name}={'NULL' if value is None else value}" for name, value in (self.key or {}).items()
-        )
+        return fields_text(self.key or {})
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether a mask stands for its key or a value."""
+        values = [*(self.key or {}).values(), *(value for one in self.fields for value in one.values())]
+        return _MASK in values
 
     @property
     def place(self) -> str:
@@ -79,6 +90,15 @@ class AuditReport:
         """What the audit was asked; reports of old say nothing of it, and were of recordings."""
         asked = self.raw.get("question")
         return asked if asked in ("database", "recordings") else "recording"
+
+    @property
+    def masked(self) -> bool:
+        """Whether it does not show keys and values; what can't be decoded is no such one."""
+        told = self.raw.get("masked")
+        if told is None:
+            # Reports of old do not say it, but how they were made.
+            told = "--show-values" not in str(self.raw.get("command", ""))
+        return bool(told) and any(one.is_masked for one in self.findings)
 
     @property
     def recording_id(self) -> str:

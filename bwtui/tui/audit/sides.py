@@ -7,14 +7,20 @@ from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.fields import as_text
 from bwtui.tui.audit.kafka import Decoded
+from bwtui.tui.audit.report import Finding
 
 #: Stands for a field that a side does not have at all.
 ABSENT = "–"
+#: Stands for a value of a table's row that the report does not have, as it is the topic's.
+SAME = "no difference"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldPair:
-    """One field as PostgreSQL said it, as it was sent, and as Kafka has it; None is NULL."""
+    """One field as PostgreSQL said it, as it was sent, and as Kafka has it; None is NULL.
+
+    Of an audit of tables, ``sent`` is what the table has, and ``said`` is absent.
+    """
 
     name: str
     said: str | None
@@ -22,11 +28,13 @@ class FieldPair:
     found: str | None
     #: What was sent is not what PostgreSQL said.
     miscoded: bool = False
+    #: Whether the sides differ, where the report says it: values may be masked, or be written in other ways.
+    judged: bool | None = None
 
     @property
     def differs(self) -> bool:
         """Whether Kafka has something else than was sent; with one side only, nothing differs."""
-        return self.sent != self.found
+        return self.sent != self.found if self.judged is None else self.judged
 
 
 def pairs(
@@ -42,6 +50,27 @@ def pairs(
     for name in names:
         texts = [ABSENT if side is None else side.get(name, ABSENT) for side in sides]
         every.append(FieldPair(name, texts[0], texts[1], texts[2], name in miscoded))
+    return every
+
+
+def table_pairs(finding: Finding, found: Decoded | None) -> list[FieldPair]:
+    """Return the fields of a row as the table and as the topic has it, as far as report and record say it."""
+    row = found.fields if found is not None and found.state == "row" else {}
+    listed = {str(one.get("field")): one for one in finding.fields}
+    if not row and not listed:
+        key = (finding.key or {}).items()
+        if finding.name == "extra_key":
+            # The record's own fields say more, or why they can't be read.
+            return [FieldPair(name, ABSENT, ABSENT, value) for name, value in key] if found is None else []
+        return [FieldPair(name, ABSENT, value, ABSENT) for name, value in key]
+    unlisted = SAME if finding.name == "different_row" else ABSENT
+    every = []
+    for name in dict.fromkeys((*row, *listed)):
+        if (one := listed.get(name)) is None:
+            every.append(FieldPair(name, ABSENT, unlisted, row[name], judged=False))
+        else:
+            there = row.get(name, one.get("kafka"))
+            every.append(FieldPair(name, ABSENT, one.get("postgresql"), there, judged=True))
     return every
 
 

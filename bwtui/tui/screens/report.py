@@ -91,7 +91,9 @@ class ReportScreen(RelayScreen):
     def row_text(self) -> str:
         """Return the finding with its fields."""
         finding = self.selected_finding()
-        return "" if finding is None else finding_text(finding, self.selected_change())
+        if finding is None or self._shown is None:
+            return ""
+        return finding_text(finding, self.selected_change(), self._shown.question)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
         """Another class, or another finding."""
@@ -104,8 +106,8 @@ class ReportScreen(RelayScreen):
         """From a class to its findings; from a finding to both sides of its message."""
         if isinstance(event.grid, ClassGrid):
             self.main_grid().focus()
-        elif (finding := self.selected_finding()) is not None:
-            self.app.push_screen(SidesScreen(finding, self.selected_change()))
+        elif (finding := self.selected_finding()) is not None and self._shown is not None:
+            self.app.push_screen(SidesScreen(finding, self.selected_change(), self._shown))
 
     def action_all_classes(self) -> None:
         """Show or hide the classes without findings."""
@@ -133,7 +135,7 @@ class ReportScreen(RelayScreen):
 
     def _show_finding(self) -> None:
         finding, detail = self.selected_finding(), self.query_one("#finding", Detail)
-        if finding is None:
+        if finding is None or self._shown is None:
             detail.border_title = "An audit" if self._shown is None else "What was audited"
             detail.show(
                 (id(self._shown), self.app.theme), nothing_content(self._shown, self.relay.model.recorded)
@@ -142,7 +144,7 @@ class ReportScreen(RelayScreen):
         detail.border_title = f"Finding {finding.number + 1:,}"
         change = self._changes.get(finding.number)
         identity = (id(self._shown), finding.number, change is not None, self.app.theme)
-        detail.show(identity, finding_content(finding, change, self.app.theme_variables))
+        detail.show(identity, finding_content(finding, change, self._shown, self.app.theme_variables))
         if change is None and finding.position is not None and self._source is not None:
             self._read(finding)
 

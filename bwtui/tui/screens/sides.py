@@ -13,11 +13,13 @@ from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.recording.view import RecordingView
 from bwtui.tui.audit.kafka import Decoded, KafkaSide, Reader, Record
-from bwtui.tui.audit.report import Finding
-from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, said_by
+from bwtui.tui.audit.report import AuditReport, Finding, fields_text
+from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, said_by, table_pairs
+from bwtui.tui.audit.words import WORDS
 from bwtui.tui.playback import RecordedModel, RecordingSource
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
+from bwtui.tui.widgets.compared_sides import recording_lines, table_lines
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.field_pairs import FieldPairs, found_lines, sent_lines, value_content
 from bwtui.tui.widgets.grid import Grid
@@ -30,15 +32,18 @@ class SidesScreen(RelayScreen):
     audits: ClassVar[bool] = True
     own_list = True
 
-    def __init__(self, finding: Finding, change: Change | None) -> None:
+    def __init__(self, finding: Finding, change: Change | None, report: AuditReport) -> None:
         super().__init__()
         self.finding = finding
+        self.report = report
+        self._words = WORDS[report.question]
         self.change = change
         #: The message that is meant: the finding's own, or the one whose copy it is.
         self._part = finding.part
         self._is_copy = False
         self._sent: Decoded | None = None
         self._found: Decoded | None = None
+        self._found_key: Decoded | None = None
         self._record: Record | str | None = None
         self._problem = ""
         self._miscoded: frozenset[str] = frozenset()
@@ -48,12 +53,12 @@ class SidesScreen(RelayScreen):
     def body(self) -> Iterable[Widget]:
         """Return the two sides, their fields, and the selected field in full."""
         sides = Container(
-            Detail(id="sent", title="Expected: what was sent"),
-            Detail(id="found", title="Found: what Kafka has"),
+            Detail(id="sent", title=self._words.expected),
+            Detail(id="found", title=self._words.found),
             id="sides",
             classes="folder",
         )
-        return (sides, FieldPairs(), Detail(id="value", title="Value"))
+        return (sides, FieldPairs(self._words), Detail(id="value", title="Value"))
 
     def on_mount(self) -> None:
         """Look at both sides."""
@@ -72,7 +77,11 @@ class SidesScreen(RelayScreen):
 
     def crumbs(self) -> tuple[str, ...]:
         """Return the path here."""
-        return ("Audit", self.finding.name, self.finding.key_text or self.finding.place or "message")
+        return (
+            "Audit",
+            self.finding.name,
+            self._key_text or self.finding.place or self.finding.lsn or "message",
+        )
 
     def go_back(self) -> None:
         """Return to the findings."""
@@ -91,11 +100,19 @@ class SidesScreen(RelayScreen):
         pair = self.main_grid().selected()
         detail = self.query_one("#value", Detail)
         detail.border_title = "Value" if pair is None else pair.name
-        detail.show((pair, self.app.theme), value_content(pair, self.app.theme_variables))
+        detail.show((pair, self.app.theme), value_content(pair, self._words, self.app.theme_variables))
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """Go into the selected field's values."""
         self.query_one("#value", Detail).focus()
+
+    @property
+    def _key_text(self) -> str:
+        """The key as the report has it, or where that has masked it, as the record has it."""
+        key = self._found_key
+        if self.finding.is_masked and key is not None and key.state == "row":
+            return fields_text(key.fields)
+        return self.finding.key_text
 
     # Reading.
 
@@ -175,26 +192,44 @@ class SidesScreen(RelayScreen):
             self._miscoded = reader.miscoded(message.value, full_texts(self.change))
         if isinstance(self._record, Record):
             self._found = reader.read(self._record.value)
+            self._found_key = None if self._record.key is None else reader.read(self._record.key)
 
     # Showing.
 
     def _show(self) -> None:
         if not self.is_attached:
             return
-        colours = self.app.theme_variables
-        sent = sent_lines(self.finding, self.change, self._part, colours, is_copy=self._is_copy)
-        if self._searching:
-            sent = [Text("looking for the message whose copy this is…", colours["quiet"])]
-        found = found_lines(self.finding, self._record, self._found, self._problem, colours)
+        sent, found = self._expected_lines(), self._found_lines()
         self.query_one("#sent", Detail).show(tuple(map(str, sent)), Text("\n").join(sent))
         self.query_one("#found", Detail).show(tuple(map(str, found)), Text("\n").join(found))
         grid = self.main_grid()
-        grid.show_pairs(self._pairs(), has_found=self._found is not None)
+        # The report of a database says by itself what differs.
+        has_found = self._found is not None or self.report.question == "database"
+        grid.show_pairs(self._pairs(), has_found=has_found)
         if self._record is None and not self._problem and self.finding.offset is not None:
             grid.empty_text = "asking Kafka…"
         self.on_grid_highlighted(Grid.Highlighted(grid, grid.cursor_key))
 
+    def _expected_lines(self) -> list[Text]:
+        finding, colours = self.finding, self.app.theme_variables
+        if self.report.question == "database":
+            return table_lines(finding, self._key_text, self.report, colours)
+        if self.report.question == "recordings":
+            return recording_lines(finding, self.report, colours, second=False)
+        if self._searching:
+            return [Text("looking for the message whose copy this is…", colours["quiet"])]
+        return sent_lines(finding, self.change, self._part, colours, is_copy=self._is_copy)
+
+    def _found_lines(self) -> list[Text]:
+        finding, colours = self.finding, self.app.theme_variables
+        if self.report.question == "recordings":
+            return recording_lines(finding, self.report, colours, second=True)
+        sides = self._found_key, self._found
+        return found_lines(finding, self._record, sides, self._problem, colours)
+
     def _pairs(self) -> list[FieldPair]:
+        if self.report.question == "database":
+            return table_pairs(self.finding, self._found)
         message = None if self.change is None else message_of(self.change, self._part)
         said = None if self.change is None or message is None else said_by(self.change, message)
         if self._sent is None and self._found is None:

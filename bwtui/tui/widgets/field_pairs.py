@@ -6,39 +6,45 @@ from datetime import datetime
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from bwtui.audit.classes import DATABASE
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.fields import key_text
 from bwtui.recording.target import MICROS
 from bwtui.tui import figures
 from bwtui.tui.audit.kafka import HOLES, Decoded, Record
-from bwtui.tui.audit.report import Finding
-from bwtui.tui.audit.sides import ABSENT, FieldPair, message_of
+from bwtui.tui.audit.report import Finding, fields_text
+from bwtui.tui.audit.sides import ABSENT, SAME, FieldPair, message_of
+from bwtui.tui.audit.words import Words
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column
 from bwtui.tui.widgets.listing import Item, Listing
 
-COLUMNS = (
-    Column("mark", "", 1),
-    Column("field", "Field", 14, grow=26),
-    Column("sent", "Sent", 20, grow=70),
-    Column("found", "Kafka has", 20, grow=70),
-    Column("said", "PostgreSQL said", 18, drop=1, grow=70),
-)
+
+def _columns(words: Words) -> list[Column]:
+    found = [
+        Column("mark", "", 1),
+        Column("field", "Field", 14, grow=26),
+        Column("sent", words.left, 20, grow=70),
+        Column("found", words.right, 20, grow=70),
+    ]
+    return found + ([Column("said", words.source, 18, drop=1, grow=70)] if words.source else [])
 
 
 class FieldPairs(Listing):
     """Field by field; those that differ are marked, and are all that ``e`` leaves."""
 
-    def __init__(self) -> None:
-        super().__init__(COLUMNS, ("field",), id="fields", noun="fields")
+    def __init__(self, words: Words) -> None:
+        super().__init__(_columns(words), ("field",), id="fields", noun="fields")
         self.border_title = "Fields"
+        self._words = words
         self._pairs: list[FieldPair] = []
         self._turns = 0.0
 
     def show_pairs(self, found: Sequence[FieldPair], *, has_found: bool) -> None:
         """Show these fields; without a row on Kafka's side nothing differs."""
         self._pairs, self._turns = list(found), self._turns + 10
-        items = [_item(n, pair, has_found) for n, pair in enumerate(self._pairs)]
+        has_source = bool(self._words.source)
+        items = [_item(n, pair, has_found, has_source) for n, pair in enumerate(self._pairs)]
         self.set_items(items, self._turns)
         # What differs is what one came for.
         if first := next((item.key for item in items if item.trouble), None):
@@ -51,37 +57,39 @@ class FieldPairs(Listing):
     def _show(self) -> None:
         super()._show()
         if not self.items:
-            self.empty_text = "no row on either side: there are no fields to compare"
+            self.empty_text = self._words.no_fields
 
 
-def _item(number: int, pair: FieldPair, has_found: bool) -> Item:
+def _item(number: int, pair: FieldPair, has_found: bool, has_source: bool) -> Item:
     both = has_found and ABSENT not in (pair.sent, pair.found)
     differs = both and pair.differs
     mark = Cell("≠", "bad") if differs else Cell("!", "bad") if pair.miscoded else Cell("")
     loud = "bad" if differs else ""
     values = tuple(_shown(value) for value in (pair.sent, pair.found, pair.said))
+    shown = 5 if has_source else 4
     cells = (
         mark,
         Cell(pair.name, loud or "strong"),
-        Cell(values[0], "warn" if differs else "muted" if pair.sent in (None, ABSENT) else ""),
+        Cell(values[0], "warn" if differs else "muted" if pair.sent in (None, ABSENT, SAME) else ""),
         Cell(values[1], "bad" if differs else "muted" if pair.found in (None, ABSENT) else ""),
         Cell(values[2], "bad" if pair.miscoded else "muted"),
     )
     trouble = differs or pair.miscoded
-    return Item(str(number), cells, (0, number, *values), " ".join((pair.name, *values)), trouble)
+    found = (0, number, *values)
+    return Item(str(number), cells[:shown], found[:shown], " ".join((pair.name, *values)), trouble)
 
 
 def _shown(value: str | None) -> str:
     return "NULL" if value is None else value or "''"
 
 
-def value_content(pair: FieldPair | None, colours: dict[str, str]) -> RenderableType:
+def value_content(pair: FieldPair | None, words: Words, colours: dict[str, str]) -> RenderableType:
     """Return a field's values in full, under each other."""
     if pair is None:
         return Text("no field selected", colours["quiet"])
     both = ABSENT not in (pair.sent, pair.found)
     loud = f"bold {colours['error']}" if both and pair.differs else ""
-    rows = (("PostgreSQL said", pair.said, ""), ("sent", pair.sent, ""), ("Kafka has", pair.found, loud))
+    rows = ((words.source, pair.said, ""), (words.left, pair.sent, ""), (words.right, pair.found, loud))
     return Group(
         *(
             Text.assemble((f"{name:<16}", colours["quiet"]), (_shown(value), style))
@@ -148,27 +156,31 @@ def _bytes(key: bytes | None, value: bytes | None, ids: tuple[int | None, int | 
 def found_lines(
     finding: Finding,
     record: Record | str | None,
-    found: Decoded | None,
+    sides: tuple[Decoded | None, Decoded | None],
     problem: str,
     colours: dict[str, str],
 ) -> list[Text]:
-    """Say what Kafka has."""
+    """Say what Kafka has; ``sides`` are its key and its value."""
     quiet = colours["quiet"]
+    key, found = sides
     where = Text.assemble((finding.topic or figures.NONE, "bold"), f" {finding.place}")
+    if key is not None and key.state == "row":
+        where.append("  key ", quiet)
+        where.append(fields_text(key.fields))
     if problem:
         return [where, Text(f"✗ {problem}", colours["error"])]
     if finding.offset is None:
-        nowhere = (
-            "it has no place: no word of it ever came" if finding.topic is None else "no offset is known"
-        )
-        return [where, Text(nowhere, colours["warning"])]
+        return [where, Text(_nowhere(finding), colours["warning"])]
     if record is None:
         return [where, Text("asking Kafka…", quiet)]
     if isinstance(record, str):
         return [where, Text(f"✗ {HOLES.get(record, record)}", colours["error"])]
     stamp = datetime.fromtimestamp(record.timestamp / 1000).strftime("%Y-%m-%d %H:%M:%S")
-    ids = (None, None if found is None else found.schema_id)
-    lines = [where, Text.assemble(("timestamp ", quiet), stamp), _bytes(record.key, record.value, ids, quiet)]
+    ids = (None if key is None else key.schema_id, None if found is None else found.schema_id)
+    lines = [where]
+    if key is not None and key.state == "unreadable":
+        lines.append(Text(f"✗ key: {key.problem}", colours["error"]))
+    lines += [Text.assemble(("timestamp ", quiet), stamp), _bytes(record.key, record.value, ids, quiet)]
     if record.headers:
         lines.append(Text("headers " + ", ".join(name for name, _ in record.headers), quiet))
     if found is not None and found.state == "unreadable":
@@ -176,3 +188,9 @@ def found_lines(
     elif found is not None and found.state == "null":
         lines.append(Text("a tombstone: it has no fields", colours["warning"]))
     return lines
+
+
+def _nowhere(finding: Finding) -> str:
+    if finding.name in DATABASE:
+        return "no record of it is there"
+    return "it has no place: no word of it ever came" if finding.topic is None else "no offset is known"

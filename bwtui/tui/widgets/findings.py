@@ -7,14 +7,15 @@ from rich.table import Table
 from rich.text import Text
 from textual.content import Content
 
-from bwtui.audit.classes import LOST, UNDECIDED
-from bwtui.audit.terminal import SIDES
+from bwtui.audit.classes import LOST, UNDECIDED, Question
+from bwtui.audit.terminal import CLEAN, SIDES
 from bwtui.recording.change import Change
 from bwtui.recording.target import MICROS
 from bwtui.tui import figures
 from bwtui.tui.audit.meanings import HOPS, meaning
 from bwtui.tui.audit.report import AuditReport, Finding, tone_of
 from bwtui.tui.audit.sides import message_of
+from bwtui.tui.audit.words import MASKED, WORDS
 from bwtui.tui.judgement import MARKS
 from bwtui.tui.widgets.columns import Cell, Column
 from bwtui.tui.widgets.listing import Item, Listing
@@ -137,8 +138,9 @@ def verdict_content(report: AuditReport | None, now: float) -> Content:
     elif report.verdict == "indeterminate":
         sides = f"{report.classes.get(UNDECIDED, 0):,} of {sides} can't be decided"
     parts: list[tuple[str, str]] = [(f" {word}  ", f"bold {tone}"), (sides, "bold")]
-    age = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
-    return Content.assemble(*parts, "\n   ", *age) + _summary(report)
+    told = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
+    told += [("values are masked · ", "$warning")] if report.masked else []
+    return Content.assemble(*parts, "\n   ", *told) + _summary(report)
 
 
 def _when(moment: float, now: float) -> str:
@@ -153,7 +155,7 @@ def _when(moment: float, now: float) -> str:
 def _summary(report: AuditReport) -> Content:
     if report.verdict == "clean":
         excused = [f"{c:,} {n}" for n, c in report.classes.items() if c and tone_of(n) == "muted"]
-        text = "nothing lost, doubled, changed or out of order"
+        text = CLEAN[report.question]
         more = ", ".join(excused)
         return Content.styled(text + (f"; {more}" if more else ""), "$quiet")
     parts = [f"{report.missing:,} lost"] if report.missing else []
@@ -174,7 +176,8 @@ def nothing_content(report: AuditReport | None, recorded: bool) -> Content:
             "It changes nothing. It needs the brokers and the schema registry."
         )
     lines = [_fact(name, value) for name, value in _facts(report)]
-    lines += [Content.styled(f"▲ {note}", "$warning") for note in report.notes]
+    notes = [*report.notes, *([MASKED] if report.masked else [])]
+    lines += [Content.styled(f"▲ {note}", "$warning") for note in notes]
     if recorded and report.verdict == "clean":
         lines.append(
             Content.styled("v verifies again: what was written since is not in this report", "$quiet")
@@ -185,7 +188,9 @@ def nothing_content(report: AuditReport | None, recorded: bool) -> Content:
 def _facts(report: AuditReport) -> list[tuple[str, str]]:
     raw, window = report.raw, report.raw.get("window", {})
     topics = {str(one.get("topic")) for one in raw.get("topics", ())}
-    facts = [("recording", str(raw.get("recording", "")))]
+    facts = [("recording", str(raw.get("recording") or "")), ("second", str(raw.get("other") or ""))]
+    facts.append(("tables", ", ".join(map(str, raw.get("tables") or ()))))
+    facts.append(("fences", ", ".join(map(str, window.get("fences") or ()))))
     if "first_lsn" in window:
         facts.append(("LSNs", f"{window['first_lsn']} to {window['last_lsn']}"))
     if "confirmed_lsn" in window:
@@ -208,17 +213,21 @@ def _fact(name: str, value: str) -> Content:
     return Content.assemble((f"{name:<11}", "$quiet"), value)
 
 
-def finding_content(finding: Finding, change: Change | None, colours: dict[str, str]) -> RenderableType:
+def finding_content(
+    finding: Finding, change: Change | None, report: AuditReport, colours: dict[str, str]
+) -> RenderableType:
     """Return a finding in full; ``change`` when the recording has it at hand."""
-    lines: list[RenderableType] = [*_lines(finding, change, colours)]
+    lines: list[RenderableType] = [*_lines(finding, change, report.question, colours)]
+    if report.masked and finding.is_masked:
+        lines.append(Text(MASKED, colours["warning"]))
     if finding.fields:
-        lines += ["", _fields(finding, colours)]
+        lines += ["", _fields(finding, report.question, colours)]
     return Group(*lines)
 
 
-def finding_text(finding: Finding, change: Change | None) -> str:
+def finding_text(finding: Finding, change: Change | None, question: Question) -> str:
     """Return a finding as plain text, to be copied."""
-    lines = [str(line) for line in _lines(finding, change, _NO_COLOURS)]
+    lines = [str(line) for line in _lines(finding, change, question, _NO_COLOURS)]
     lines += [
         f"{one.get('field')}: {', '.join(f'{n}={v}' for n, v in one.items() if n != 'field')}"
         for one in finding.fields
@@ -226,10 +235,13 @@ def finding_text(finding: Finding, change: Change | None) -> str:
     return "\n".join(lines)
 
 
-def _lines(finding: Finding, change: Change | None, colours: dict[str, str]) -> list[Text]:
+def _lines(
+    finding: Finding, change: Change | None, question: Question, colours: dict[str, str]
+) -> list[Text]:
     quiet, tone = colours["quiet"], tone_of(finding.name)
     style = {"bad": colours["error"], "warn": colours["warning"]}.get(tone, quiet)
-    head = Text.assemble((f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (meaning(finding.name), style))
+    means = meaning(finding.name, question)
+    head = Text.assemble((f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (means, style))
     lines = [head, _about(finding, change, quiet), _sent(finding, change, quiet), _found(finding, quiet)]
     fault = f"at fault: {HOPS[finding.hop]}" if finding.hop in HOPS else ""
     note = finding.note or ""
@@ -269,12 +281,12 @@ def _found(finding: Finding, quiet: str) -> Text | None:
     return Text.assemble(("place  ", quiet), where, ("  Enter: both sides", quiet))
 
 
-def _fields(finding: Finding, colours: dict[str, str]) -> Table:
+def _fields(finding: Finding, question: Question, colours: dict[str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
     sides = [name for name in ("postgresql", "sent", "kafka") if any(name in one for one in finding.fields)]
     if all(one.get("postgresql") == one.get("sent") for one in finding.fields) and len(sides) == 3:
         sides.remove("postgresql")
-    titles = {"postgresql": "PostgreSQL said", "sent": "Sent", "kafka": "Kafka has"}
+    titles = WORDS[question].of_fields
     table.add_column("Differs", max_width=24, overflow="fold")
     for side in sides:
         table.add_column(titles[side], overflow="fold")

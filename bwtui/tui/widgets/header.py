@@ -102,7 +102,7 @@ def _news(model: Model, stopping: bool) -> Content:
     status = model.live.status
     head = model.picture.playhead
     if model.kind == "report":
-        return Content.styled("the recording is not open: the report alone", "$quiet")
+        return Content.styled(model.remark, "$quiet")
     if head is not None and status is not None:
         return _as_of(head, status)
     if model.link == "gone" and status is not None:

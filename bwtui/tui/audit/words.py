@@ -1,0 +1,46 @@
+"""What the two sides of an audit are called on the screens: that depends on what was asked."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bwtui.audit.classes import Question
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The names of both sides."""
+
+    #: Above the two sides.
+    expected: str
+    found: str
+    #: Above their values.
+    left: str
+    right: str
+    #: Above what PostgreSQL said, where that is neither of them.
+    source: str = ""
+    #: Said where there are no fields.
+    no_fields: str = "no row on either side: there are no fields to compare"
+
+    @property
+    def of_fields(self) -> Mapping[str, str]:
+        """The title of each value that a report has of a field."""
+        return {"postgresql": self.source or self.left, "sent": self.left, "kafka": self.right}
+
+
+WORDS: Mapping[Question, Words] = {
+    "recording": Words(
+        "Expected: what was sent", "Found: what Kafka has", "Sent", "Kafka has", "PostgreSQL said"
+    ),
+    "database": Words(
+        "Expected: the table's row", "Found: the topic's latest value", "Table has", "Topic has"
+    ),
+    "recordings": Words(
+        "Expected: the first recording",
+        "Found: the second recording",
+        "First has",
+        "Second has",
+        no_fields="the report has no fields: the recordings have them, at this place",
+    ),
+}
+#: Said where a report has no values.
+MASKED = "values are masked: 'bwtui verify --show-values' shows them"

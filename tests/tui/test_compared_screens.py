@@ -1,0 +1,271 @@
+"""The reports of the other two audits, real ones: tables against topics, and two recordings."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.tui.audit.desk import Connections, Desk
+from bwtui.tui.audit.kafka import KafkaSide, Record
+from bwtui.tui.audit.report import AuditReport, parse_report, read_report
+from bwtui.tui.report_app import ReportApp
+from bwtui.tui.screens.sides import SidesScreen
+from bwtui.tui.widgets.classes import ClassGrid
+from bwtui.tui.widgets.field_pairs import FieldPairs
+from bwtui.tui.widgets.findings import FindingList
+from tests.tui.audited import NOW_MS, REPORTS, AuditedStage, FakeKafka
+from tests.tui.doubles import Clock
+from tests.tui.picture import lines, text
+
+KEY = '{"type": "record", "name": "Key", "fields": [{"name": "id", "type": ["null", "long"]}]}'
+VALUE = (
+    '{"type": "record", "name": "Value", "fields": [{"name": "id", "type": ["null", "int"]}, '
+    '{"name": "note", "type": ["null", "string"]}, {"name": "status", "type": ["null", "string"]}]}'
+)
+
+
+def framed(number: int, *fields: bytes) -> bytes:
+    """Return a key or a value whose fields are all there."""
+    return b"\0" + number.to_bytes(4, "big") + b"".join(b"\2" + one for one in fields)
+
+
+def string(content: str) -> bytes:
+    """Return a short text as Avro has it."""
+    return bytes([len(content) * 2]) + content.encode()
+
+
+def kafka() -> FakeKafka:
+    """Return what the topics of the report hold."""
+    found = FakeKafka(
+        {
+            ("shop.orders", 2, 21): Record(
+                framed(1, b"\4"), framed(2, b"\6", string("note 3"), string("new")), NOW_MS
+            ),
+            ("shop.orders", 1, 12): Record(
+                framed(1, b"\x90\x4e"), framed(2, b"\x08", string("note 4"), string("new")), NOW_MS
+            ),
+            ("shop.orders", 2, 22): Record(b"what", b"\0\0", NOW_MS),
+            ("shop.orders", 1, 11): Record(framed(1, b"\2"), None, NOW_MS),
+        }
+    )
+    found.ask = {1: KEY, 2: VALUE}.get
+    return found
+
+
+def app_of(report: AuditReport, side: KafkaSide | None = None) -> ReportApp:
+    """Return the app over a report."""
+    connections = None if side is None else Connections("", "", (), lambda broker, registry: side)
+    return ReportApp("report.json", Desk(connections, report), Clock())
+
+
+async def opened(report: AuditReport, at: int, check: Callable[[ReportApp], None]) -> None:
+    """Open both sides of a finding, and check what is shown."""
+    app = app_of(report, kafka())
+    async with app.run_test(size=(130, 36)) as pilot:
+        await pilot.press("enter", *["down"] * at, "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert isinstance(app.screen, SidesScreen)
+        check(app)
+
+
+def rows(app: ReportApp) -> list[list[str]]:
+    """Return the marks, names and values of the fields."""
+    return [[cell.text for cell in row.cells] for row in app.screen.query_one(FieldPairs).rows]
+
+
+def read(name: str, **changed: Any) -> AuditReport:
+    """Return a report that the program wrote."""
+    return parse_report(json.loads((REPORTS / f"{name}.json").read_text()) | changed)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_a_database_is_told_in_its_own_words(size: tuple[int, int]) -> None:
+    app = app_of(read("database"))
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        shown = text(app)
+        assert lines(app)[1] == " Audit  the report alone", "there is no recording that could be open"
+        assert "✗ ANOMALIES  4 in 40 rows in the tables, 41 rows in the topics" in shown
+        assert "masked" not in shown
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "Differs  Table has  Topic has" in text(app)
+        clean = read("database", verdict="clean", classes={"missing_key": 0}, findings=[], findings_total={})
+        app.desk.report = clean
+        app.refresh_screens()
+        await pilot.pause()
+        shown = text(app)
+        assert "each key's latest value is its row" in shown
+        assert "tables     public.orders" in shown
+        assert "message" not in shown.replace("messages without", "")
+
+
+async def test_a_row_that_differs() -> None:
+    def check(app: ReportApp) -> None:
+        shown = text(app)
+        assert "Expected: the table's row" in shown and "Found: the topic's latest value" in shown
+        assert "shop.orders 2@21  key id=2" in shown
+        assert "Table has" in shown and "Topic has" in shown
+        assert "Sent" not in shown and "PostgreSQL said" not in shown and "recording" not in shown
+        assert rows(app)[:2] == [["≠", "id", "2", "3"], ["≠", "note", "note 2", "note 3"]]
+        # The report names what differs; a value that it does not name is not made up.
+        assert ["", "status", "no difference", "new"] in rows(app)
+
+    await opened(read("database"), 0, check)
+
+
+async def test_the_key_that_no_row_has_is_decoded() -> None:
+    def check(app: ReportApp) -> None:
+        shown = text(app)
+        assert "shop.orders 1@12  key id=5000" in shown
+        assert "the table has no such row" in shown
+        assert rows(app)[1] == ["", "note", "–", "note 4"]
+
+    await opened(read("database"), 1, check)
+    await opened(read("database-masked"), 1, check)
+
+
+async def test_a_key_that_can_not_be_decoded_says_why() -> None:
+    def check(app: ReportApp) -> None:
+        assert "✗ key: 4 bytes that can't be read: it does not begin" in text(app)
+        assert rows(app) == []
+
+    await opened(read("database"), 2, check)
+
+
+async def test_json_needs_no_word_of_it() -> None:
+    report = read("database")
+
+    def check(app: ReportApp) -> None:
+        assert "key id=2" in text(app)
+        assert ["≠", "note", "note 2", "three"] in rows(app)
+
+    side = kafka()
+    side.records["shop.orders", 2, 21] = Record(b'{"id":2}', b'{"id": 3, "note": "three"}', NOW_MS)
+    app = app_of(report, side)
+    async with app.run_test(size=(130, 36)) as pilot:
+        await pilot.press("enter", "enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        check(app)
+
+
+async def test_a_row_that_is_missing() -> None:
+    def check(app: ReportApp) -> None:
+        shown = text(app)
+        assert "a tombstone: it has no fields" in shown
+        assert "the table has the row; the report has its key alone" in shown
+        assert rows(app) == [["", "id", "1", "–"]]
+
+    await opened(read("database"), 3, check)
+
+
+async def test_a_row_without_a_key_and_one_that_is_undecided() -> None:
+    report = read("database")
+    finding = replace(
+        report.findings[0], name="missing_row", partition=None, offset=None, fields=(), key={"a": "1"},
+        note="2 in the table, 1 in the topic",
+    )  # fmt: skip
+
+    def check(app: ReportApp) -> None:
+        shown = text(app)
+        assert "2 in the table, 1 in the topic" in shown
+        assert "no record of it is there" in shown
+        assert rows(app) == [["", "a", "1", "–"]]
+
+    await opened(replace(report, findings=(finding,)), 0, check)
+
+    def undecided(app: ReportApp) -> None:
+        assert "it was written to at every look, or nothing is proven" in text(app)
+
+    unknown = replace(report.findings[0], name="indeterminate")
+    await opened(replace(report, findings=(unknown,)), 0, undecided)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_a_masked_report_says_so(size: tuple[int, int]) -> None:
+    app = app_of(read("database-masked"))
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("enter")
+        await pilot.pause()
+        shown = text(app)
+        assert "values are masked · 1 missing_key" in lines(app)[3]
+        assert "values are masked: 'bwtui verify --show-values' shows them" in shown
+        await pilot.press("enter")
+        await app.workers.wait_for_complete()
+        await pilot.pause()
+        assert "values are masked" in text(app)
+        assert rows(app)[0] == ["≠", "id", "…", "…"], "that they differ is known"
+
+
+def test_what_is_masked() -> None:
+    assert read("database-masked").masked
+    # A key that can't be decoded has a mask, whatever was asked for.
+    assert not read("database").masked
+    old = {"masked": None}
+    assert read("database-masked", **old).masked and not read("database", **old).masked
+    assert not read("faults").masked and not read("recordings").masked
+    assert not read("database-masked", findings=[]).masked, "there is nothing to mask"
+
+
+async def test_two_recordings() -> None:
+    def missing(app: ReportApp) -> None:
+        shown = text(app)
+        assert "Expected: the first recording" in shown and "Found: the second recording" in shown
+        assert "First has" in shown and "Second has" in shown and "Kafka" not in shown
+        assert "it has the row, at position 40" in shown and "it does not have the row" in shown
+        assert "bwtui open recordings/a --at 0/" in shown and "bwtui open recordings/b" not in shown
+        assert rows(app) == []
+
+    def differs(app: ReportApp) -> None:
+        shown = text(app)
+        assert "it has the row, at position 42" in shown and "the same change has another row" in shown
+        assert "bwtui open recordings/b --at 0/" in shown
+
+    report = read("recordings")
+    await opened(report, 0, missing)
+    await opened(report, 2, differs)
+
+    def extra(app: ReportApp) -> None:
+        first, _, second = next(line for line in lines(app) if "it does not" in line).partition("││")
+        assert "it does not have the row" in first
+        assert "it has the row, at position 40" in second
+
+    turned = replace(report, findings=(replace(report.findings[0], name="extra"),))
+    await opened(turned, 0, extra)
+
+
+def test_a_report_of_old_is_of_a_recording() -> None:
+    assert read_report(REPORTS / "faults.json").question == "recording"
+    assert read("recordings").question == "recordings"
+
+
+# Enter, from wherever one came.
+
+
+@pytest.mark.parametrize(
+    ("with_report", "keys"),
+    [(True, ("5",)), (True, ("4", "5")), (False, ("v", "enter")), (False, ("5", "enter", "v", "enter"))],
+)
+async def test_enter_on_a_class_goes_to_its_findings(
+    with_report: bool, keys: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    stage = AuditedStage(tmp_path, with_report=with_report)
+    async with stage.run((100, 30)):
+        await stage.press(*keys)
+        if not with_report:
+            await stage.until_reading()
+            await stage.end(stage.raw, code=1)
+        assert isinstance(stage.app.focused, ClassGrid)
+        await stage.press("down", "enter")
+        assert isinstance(stage.app.focused, FindingList)
+        assert stage.screen.crumbs() == ("Audit", "lost_acked")
+        await stage.press("enter")
+        assert isinstance(stage.app.screen, SidesScreen)
+        await stage.press("escape", "escape")
+        assert isinstance(stage.app.focused, ClassGrid)
