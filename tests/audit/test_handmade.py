@@ -190,3 +190,45 @@ def test_a_copy_at_the_place_of_a_message_with_the_same_value_is_no_changed_key(
     messages, records, _ = made.classes()
     assert messages == {"matched": 1, "lost_acked": 1}
     assert records == {"matched": 1, "duplicated": 1}
+
+
+# -- topics that were given more partitions ------------------------------------------------------------------
+
+
+def _widened(before: int, after: int, counts: tuple[int, ...]) -> Made:
+    """Messages of many keys, of which some came when the topic had fewer partitions."""
+    made = Made(partitions=counts[-1])
+    rng = random.Random(before)
+    for number in range(before + after):
+        at = min(number // max(before // (len(counts) - 1), 1), len(counts) - 1)
+        hashed = rng.getrandbits(31)
+        made.send(number, 1000 + number, p=hashed % counts[at]).hash31 = hashed
+    return made
+
+
+@pytest.mark.parametrize("counts", [(3, 4), (1, 2), (2, 3, 6)])
+@pytest.mark.parametrize("before", [24, 60, 200])
+def test_partitions_were_added(counts: tuple[int, ...], before: int) -> None:
+    messages, records, beside = _widened(before, 200, counts).classes()
+    assert messages == records == {"matched": before + 200}
+    assert not beside
+
+
+@pytest.mark.parametrize("number", [5, 100])
+def test_a_wrong_partition_is_found_among_those_of_before_and_after(number: int) -> None:
+    made = _widened(30, 200, (3, 4))
+    send = made.world.sends[number]
+    record = made.topic.logs[send.partition].pop(send.offset)
+    made.topic.hole_kinds[send.partition, send.offset] = "gap"
+    send.partition = (send.partition + 1) % 3
+    send.offset = made.topic.append(send.partition, record)
+    messages, _, _ = made.classes()
+    assert messages["misrouted"] == 1, messages
+
+
+def test_what_was_never_heard_of_is_looked_for_where_its_key_was_then() -> None:
+    made = _widened(40, 200, (3, 4))
+    send = next(s for s in made.world.sends[:30] if s.hash31 % 3 != s.hash31 % 4)
+    send.state, send.partition, send.offset = "unknown", None, None
+    messages, records, _ = made.classes()
+    assert messages == {"matched": 240} and records == {"matched": 240}

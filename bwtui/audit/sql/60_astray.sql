@@ -11,8 +11,8 @@ create table lost as
 select id, t, p, kd, vd from excuse anti join hit using (id)
  where class in ('lost_acked', 'indeterminate') and reason <> 'open'
 union all
-select s.id, s.t, case when homes.is_known then s.hash31 % topic.partitions end, s.kd, s.vd
-  from s join topic using (t) join homes using (t) anti join hit using (id)
+select s.id, s.t, home.p, s.kd, s.vd
+  from s left join home using (id) anti join hit using (id)
  where s.state = 'unknown' and s.op not in ('snapshot', 'cleanup') and s.lsn <= getvariable('confirmed');
 
 create table stray as

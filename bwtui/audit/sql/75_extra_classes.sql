@@ -25,7 +25,7 @@ create table extra_class as
 select x.t, x.p, x.o, x.kd, x.vd, j.lsn, j.ordinal,
        case
          when x.is_before then 'outside_window'
-         when copied.here and not coalesce(homes.is_known and sent.hash31 % topic.partitions <> x.p, false)
+         when copied.here and not coalesce(homes.is_known and not list_contains(sent.homes, x.p), false)
            then case
              -- By a run that was not recorded: the tail once more, or a later change to what was before.
              when gap.t is not null or (x.is_after and copied.comes_again) then 'outside_window'
@@ -46,5 +46,11 @@ select x.t, x.p, x.o, x.kd, x.vd, j.lsn, j.ordinal,
   left join (select distinct unrecorded.t, unrecorded.p, extra.o from unrecorded join extra
                on extra.t = unrecorded.t and extra.p = unrecorded.p
               and extra.o > unrecorded.low and extra.o < unrecorded.high) as gap using (t, p, o)
-  left join (select kd, any_value(hash31) as hash31 from e semi join extra using (kd) group by kd) as sent
-    on sent.kd = x.kd;
+  left join (select e.t, e.kd,
+                    list_concat(list(distinct e.hash31 % topic.partitions),
+                                list(distinct e.hash31 % n.n) filter (where n.n > 0)) as homes
+               from e semi join extra using (kd) join topic using (t)
+               left join narrower n on n.t = e.t and e.id < n.before_id
+              where e.hash31 is not null
+              group by e.t, e.kd) as sent
+    on sent.t = x.t and sent.kd = x.kd;
