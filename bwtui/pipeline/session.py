@@ -33,6 +33,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -60,6 +61,8 @@ WRITE_ONCE: Mapping[str, str] = MappingProxyType(
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)")
 _MEMORY = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
 _CONNECT_SECONDS = 5.0
+#: So long a cluster may take to start an executor. Without one, Spark itself would wait for ever.
+EXECUTOR_SECONDS = 120.0
 _SETTINGS: Mapping[str, str] = MappingProxyType(
     {
         "spark.ui.enabled": "false",
@@ -154,6 +157,7 @@ class _Session:
             context = SparkContext(conf=conf, gateway=self._jvm.gateway)
         if not settings["spark.master"].startswith("local"):
             context.addPyFile(str(package_archive(folder)))
+            _await_executor(context)
         return SparkSession(context)
 
     def _close(self) -> None:
@@ -178,6 +182,21 @@ class _Session:
         SparkSession._instantiatedSession = None
         SparkContext._gateway = None
         SparkContext._jvm = None
+
+
+def _await_executor(context: SparkContext) -> None:
+    """Wait until the cluster has started an executor. Raises ConnectionFailed."""
+    status = context._jsc.sc()
+    until = time.monotonic() + EXECUTOR_SECONDS
+    # The driver counts as one.
+    while status.getExecutorMemoryStatus().size() < 2:
+        if time.monotonic() > until:
+            memory = context.getConf().get("spark.executor.memory")
+            raise ConnectionFailed(
+                f"the Spark cluster has started no executor within {EXECUTOR_SECONDS:.0f} s",
+                f"a worker needs a free core, and {memory} of memory beside what others have of it",
+            )
+        time.sleep(0.05)
 
 
 def package_archive(folder: Path) -> Path:
