@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.progress import JsonLines, progress_json_option
+from bwtui.cli.progress import progress_json_option
 from bwtui.cli.recording.selection import selection_options
-from bwtui.errors import RefusedError, UsageError
+from bwtui.errors import UsageError
 
 if TYPE_CHECKING:
-    from bwtui.pipeline.replay import Options, Plan, Target
+    from bwtui.pipeline.replay import Options, Target
     from bwtui.settings import RelaySettings
 
 _EPILOG = """\b
@@ -104,6 +104,7 @@ def replay(
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
     from bwtui.cli.replay_view import Screen, to_json, told
+    from bwtui.cli.verify_view import view_of
     from bwtui.pipeline.replay import Job, Replay
     from bwtui.pipeline.session import WRITE_ONCE, spark_session
     from bwtui.relay.control import state_root
@@ -113,12 +114,9 @@ def replay(
     options = _options(given)
     chosen = _selection(recording, given, with_repeats=with_repeats)
 
-    def confirm(plan: "Plan") -> None:
-        if not yes:
-            _ask(plan)
-
-    lines = JsonLines() if progress_json else None
-    with closing(target(settings)) as goal, Screen(confirm, lines) as screen:
+    # Beside a result for a program nothing is said, but a bar that somebody looks at is in nobody's way.
+    view = view_of(as_json=as_json and not sys.stderr.isatty(), progress_json=progress_json)
+    with closing(target(settings)) as goal, Screen(view, yes=yes) as screen:
         job = Job(recording, goal, chosen, state_root() / "replays", options)
         outcome = Replay(job, screen).run(
             lambda: spark_session(spark_master, "bwtui replay", config=WRITE_ONCE)
@@ -170,17 +168,3 @@ def _selection(recording: Path, given: dict[str, Any], *, with_repeats: bool) ->
         end = view.last_time
         view.close()
     return selection(end, given, with_repeats=with_repeats)
-
-
-def _ask(plan: "Plan") -> None:
-    """Let somebody decide whether to write beside what is there. Raises RefusedError."""
-    from bwtui.cli.replay_view import question
-
-    text = question(plan)
-    if text is None:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise RefusedError(text, "look at it with --dry-run, and give --yes if it is meant")
-    click.echo(f"{text}.", err=True)
-    if not click.confirm("Write it?", default=False, err=True):
-        raise RefusedError("nothing was written")

@@ -1,88 +1,83 @@
-"""What ``bwtui replay`` shows: a bar while it runs, and what it did or would do."""
+"""What ``bwtui replay`` shows and asks: how far it is, and what it did or would do."""
 
 import contextlib
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bwtui.cli.progress import JsonLines, say
+import click
+
+from bwtui.audit.mending import NONE_AGAIN, mending
 from bwtui.cli.table import columns, size
+from bwtui.cli.verify_view import Bar, View
+from bwtui.errors import RefusedError
 from bwtui.pipeline.replay import Outcome, Plan, Watch
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
 
 
 class Screen(Watch):
-    """A bar on stderr with messages, rate and time left, where that is a terminal; or lines for a program."""
+    """Shows phases, messages, rate and time left on a view; and asks, unless ``yes`` was said before."""
 
-    def __init__(self, confirm: Callable[[Plan], None], lines: JsonLines | None = None) -> None:
-        self._confirm = confirm
-        self._lines = lines
-        self._progress: Progress | None = None
-        self._task: Any = None
+    def __init__(self, view: View, *, yes: bool) -> None:
+        self._view = view
+        self._yes = yes
 
     def __enter__(self) -> "Screen":
-        if sys.stderr.isatty() and self._lines is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            shown = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[counted]}"),
-            )
-            self._progress = Progress(*shown, console=Console(stderr=True), transient=True)
-            self._task = self._progress.add_task("starting", total=None, counted="")
-            self._progress.start()
+        if isinstance(self._view, Bar):
+            self._view.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if isinstance(self._view, Bar):
+            self._view.__exit__()
 
     def phase(self, name: str) -> None:
-        """Show the phase; what takes long without a terminal is told in a line."""
-        if self._lines is not None:
-            self._lines.phase(name)
-        elif self._progress is not None:
-            self._progress.reset(self._task, description=name, total=None, counted="")
-        elif name == "sealing the recording":
-            say("the recording is not sealed: sealing it first")
+        """Show the phase."""
+        self._view.phase(name)
 
     def count(self, done: int, total: int) -> None:
         """Show how far the phase is."""
-        if self._lines is not None:
-            self._lines.count(done, total)
-        if self._progress is not None:
-            counted = f"{done:,} of {total:,}"
-            self._progress.update(self._task, completed=done, total=total, counted=counted)
+        self._view.count(done, total)
 
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
         """Show how far it is."""
-        if self._lines is not None:
-            self._lines.count(done, total)
-        if self._progress is not None:
+        if isinstance(self._view, Bar):
             time = "" if left is None else f", {left:,.0f} s left"
-            counted = f"{done:,} of {total:,} messages, {rate:,.0f}/s{time}"
-            self._progress.update(self._task, completed=done, total=total, counted=counted)
+            self._view.show(done, total, f"{done:,} of {total:,} messages, {rate:,.0f}/s{time}")
+        else:
+            self._view.count(done, total)
+
+    def will_ask(self, missing: int) -> None:
+        """Refuse what can't be asked later on. Raises RefusedError."""
+        if not self._yes and not _somebody_is_there():
+            raise _unasked(
+                f"{missing:,} messages that were found missing would stand at the end of their partitions, "
+                "behind newer ones of their keys if there are any"
+            )
 
     def confirm(self, plan: Plan) -> None:
-        """Ask, with the bar out of the way."""
-        with contextlib.ExitStack() as stack:
-            if self._progress is not None:
-                self._progress.stop()
-                stack.callback(self._progress.start)
-            self._confirm(plan)
+        """Let somebody decide whether to write it, with the bar out of the way. Raises RefusedError."""
+        text = question(plan)
+        if self._yes or text is None:
+            return
+        if not _somebody_is_there():
+            raise _unasked(text)
+        with self._view.out_of_the_way() if isinstance(self._view, Bar) else contextlib.nullcontext():
+            click.echo(f"{text}.", err=True)
+            if not click.confirm("Write it?", default=False, err=True):
+                raise RefusedError("nothing was written")
+
+
+def _somebody_is_there() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _unasked(text: str) -> RefusedError:
+    return RefusedError(text, "look at it with --dry-run, and give --yes if it is meant")
 
 
 def question(plan: Plan) -> str | None:
     """Return what has to be said before something is written, or None when there is nothing."""
     if plan.missing is not None:
-        return (
-            f"{plan.missing['messages']:,} missing messages will stand at the end of their partitions, "
-            f"{plan.missing['late']:,} of them behind newer ones of their keys, whose newest is sent again"
-        )
+        return mending(plan.missing["messages"], plan.missing["late"])
     topics = [topic.topic for topic in plan.topics if topic.held]
     if not topics:
         return None
@@ -192,10 +187,15 @@ def _missing(numbers: dict[str, int]) -> list[str]:
     known = numbers["messages"] + numbers["there"]
     lines = [
         f"{known:,} of {numbers['reported']:,} missing messages are in the recording",
-        f"order can't be mended: {numbers['late']:,} of them stand behind newer messages of their keys",
-        f"{numbers['sent_again']:,} newest messages of these keys are sent again behind them, "
-        "so that every latest value is right",
     ]
+    if numbers["late"]:
+        lines += [
+            f"order can't be mended: {numbers['late']:,} of them stand behind newer messages of their keys",
+            f"{numbers['sent_again']:,} newest messages of these keys are sent again behind them, "
+            "so that every latest value is right",
+        ]
+    else:
+        lines.append(f"{NONE_AGAIN}: with what was missing every latest value is right")
     if numbers["there"]:
         lines.append(f"{numbers['there']:,} are in the topics by now, and are left out")
     if numbers["without_message"]:

@@ -1,8 +1,10 @@
-"""What ``bwtui verify`` shows while it runs: a bar on a terminal, plain lines elsewhere."""
+"""What ``bwtui verify`` and ``replay`` show while they run: a bar on a terminal, plain lines elsewhere."""
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any, Protocol, Self, TextIO
 
 from bwtui.cli.progress import JsonLines, say
@@ -71,8 +73,20 @@ class Bar:
 
     def count(self, done: int, total: int) -> None:
         """Show how far it is."""
-        counted = rate(done, total, time.monotonic() - self._since)
+        self.show(done, total, rate(done, total, time.monotonic() - self._since))
+
+    def show(self, done: int, total: int, counted: str) -> None:
+        """Show how far it is, in somebody else's words."""
         self._progress.update(self._task, completed=done, total=total, counted=counted)
+
+    @contextlib.contextmanager
+    def out_of_the_way(self) -> Iterator[None]:
+        """Show nothing meanwhile."""
+        self._progress.stop()
+        try:
+            yield
+        finally:
+            self._progress.start()
 
 
 def rate(done: int, total: int, seconds: float) -> str:

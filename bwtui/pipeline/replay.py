@@ -24,11 +24,12 @@ from bwtui.errors import Interrupted, UsageError
 from bwtui.pipeline.kafka_offsets import partitions
 from bwtui.pipeline.replay_job import Job, Options, Outcome, Plan, TopicPlan, Watch
 from bwtui.pipeline.replay_missing import Missing
-from bwtui.pipeline.replay_steps import Steps
+from bwtui.pipeline.replay_steps import Steps, progress_file
 from bwtui.pipeline.replay_target import Target
 from bwtui.pipeline.seal import seal
-from bwtui.recording.folder import existing_segments, segments
+from bwtui.recording.folder import SegmentPath, existing_segments, segments
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
+from bwtui.recording.segment_reader import SegmentReader
 
 __all__ = ["Job", "OpenSession", "Options", "Outcome", "Plan", "Replay", "Target", "TopicPlan", "Watch"]
 
@@ -50,7 +51,7 @@ class Replay:
         Interrupted when it was cancelled.
         """
         job = self._job
-        existing_segments(job.recording)
+        first, *_ = existing_segments(job.recording)
         _ = job.target.hash
         if job.options.only_missing is not None and job.options.prefix is not None:
             raise UsageError(
@@ -58,10 +59,24 @@ class Replay:
             )
         missing = Missing(job.options.only_missing) if job.options.only_missing else None
         cluster, topics = partitions(job.target.client)
+        if missing is not None:
+            self._foresee(missing, first, cluster)
         with contextlib.ExitStack() as stack:
             spark = functools.cache(lambda: self._start(open_session, stack))
             sealed = stack.enter_context(self._sealed(spark))
             return Steps(job, self, spark, sealed, cluster, topics, missing).run()
+
+    def _foresee(self, missing: Missing, first: SegmentPath, cluster: str) -> None:
+        """Have refused before Spark starts what would be refused behind it all."""
+        job = self._job
+        with contextlib.closing(SegmentReader(first)) as segment:
+            recording = str(segment.known_before(1).head.get("recording", ""))
+        if recording:
+            missing.refuse_other(recording, cluster)
+        # A run that was interrupted is gone on with unasked, as it was begun with a yes.
+        is_begun = not job.options.restart and progress_file(job, recording, cluster, missing).load()
+        if not is_begun and not job.options.dry_run:
+            self.watch.will_ask(missing.told()["reported"])
 
     def _start(self, open_session: OpenSession, stack: contextlib.ExitStack) -> SparkSession:
         """Start Spark, which is done when it is first needed: planning and asking do without."""

@@ -134,6 +134,12 @@ class Watch:
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
         """So many messages of all are durable, at so many a second, with so many seconds left."""
 
+    def will_ask(self, missing: int) -> None:
+        """Raise, before any work is done, if nobody can be asked whether to send so many missing messages.
+
+        ``--only-missing`` is never begun without asking.
+        """
+
     def confirm(self, plan: Plan) -> None:
         """Raise to keep anything from being written."""
 

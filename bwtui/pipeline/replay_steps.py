@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -44,6 +44,25 @@ class Control(Protocol):
         """Whether to stop."""
 
 
+def progress_file(job: Job, recording: str, cluster: str, missing: Missing | None) -> ProgressFile:
+    """Return where it is noted how far this replay has come, by what makes it this one."""
+    selection, options = job.selection, job.options
+    what = {
+        "recording": recording,
+        "cluster": cluster,
+        "prefix": options.prefix,
+        "keep_ids": options.keep_ids,
+        # Not its text: a time like -5m means another one when the recording has grown.
+        "where": to_sql(selection.query) if selection.query is not None else None,
+        "table": selection.table.pattern if selection.table is not None else None,
+        "lsn": [selection.from_lsn, selection.to_lsn],
+        "time": [selection.from_time, selection.to_time],
+        "with_repeats": selection.with_repeats,
+        "missing": missing.digest if missing is not None else None,
+    }
+    return ProgressFile(job.state, what)
+
+
 class Steps:
     """The steps of a run, from a sealed recording on."""
 
@@ -65,23 +84,7 @@ class Steps:
         self._cluster = cluster
         self._topics = topics
         self._missing = missing
-        self._file = ProgressFile(job.state, self._what())
-
-    def _what(self) -> dict[str, Any]:
-        selection, options = self._job.selection, self._job.options
-        return {
-            "recording": self._sealed.manifest.recording,
-            "cluster": self._cluster,
-            "prefix": options.prefix,
-            "keep_ids": options.keep_ids,
-            # Not its text: a time like -5m means another one when the recording has grown.
-            "where": to_sql(selection.query) if selection.query is not None else None,
-            "table": selection.table.pattern if selection.table is not None else None,
-            "lsn": [selection.from_lsn, selection.to_lsn],
-            "time": [selection.from_time, selection.to_time],
-            "with_repeats": selection.with_repeats,
-            "missing": self._missing.digest if self._missing is not None else None,
-        }
+        self._file = progress_file(job, sealed.manifest.recording, cluster, missing)
 
     def run(self) -> Outcome:
         """Plan, ask, and send."""

@@ -10,8 +10,13 @@ import pytest
 from confluent_kafka import Producer
 
 from bwtui.audit.report import Finding
-from bwtui.cli.replay_view import question, told
+from bwtui.cli.replay_view import Screen, question, told
+from bwtui.cli.verify_view import Silent
 from bwtui.errors import RefusedError, UsageError
+from bwtui.pipeline.kafka_offsets import partitions
+from bwtui.pipeline.replay_missing import Missing
+from bwtui.pipeline.replay_progress import Progress
+from bwtui.pipeline.replay_steps import progress_file
 from bwtui.recording.reader import open_recording
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
@@ -174,3 +179,40 @@ def test_a_report_that_does_not_fit(replays: Replays, loss: Loss, tmp_path: Path
     report.write_text(json.dumps({"classes": {}, "findings": [], **loss.names}))
     with pytest.raises(UsageError, match="found nothing missing"):
         replays.run(loss.folder, only_missing=report)
+
+
+class Begun(Exception):
+    """The work has begun: Spark would start next."""
+
+
+class Beginning(Screen):
+    """A screen that lets nothing begin."""
+
+    def phase(self, name: str) -> None:
+        raise Begun(name)
+
+
+def test_without_a_terminal_it_is_refused_before_anything_begins(
+    replays: Replays, config: dict[str, str], loss: Loss, tmp_path: Path
+) -> None:
+    """Not even a recording that has to be sealed is sealed first. A yes will do, or a run that was begun."""
+    report = loss.report(tmp_path / "report.json")
+    nobody, yes = (Beginning(Silent(), yes=said) for said in (False, True))
+    with pytest.raises(RefusedError, match="3 messages that were found missing would stand") as refused:
+        replays.run(loss.folder, nobody, only_missing=report)
+    assert "--yes" in (refused.value.hint or "")
+    with pytest.raises(RefusedError, match="the report is of another recording"):
+        other = loss.report(tmp_path / "other.json", recording_id="other")
+        replays.run(loss.folder, nobody, only_missing=other)
+    for watch, options in ((yes, {}), (nobody, {"dry_run": True})):
+        with pytest.raises(Begun):
+            replays.run(loss.folder, watch, only_missing=report, **options)
+    job, (cluster, _) = replays.job(loss.folder, only_missing=report), partitions(config)
+    with contextlib.closing(job.target):
+        file = progress_file(job, loss.names["recording_id"], cluster, Missing(report))
+    replays.state.mkdir()
+    file.save(Progress(file.what))
+    with pytest.raises(Begun):
+        replays.run(loss.folder, nobody, only_missing=report)
+    with pytest.raises(RefusedError, match="3 messages that were found missing would stand"):
+        replays.run(loss.folder, nobody, only_missing=report, restart=True)

@@ -13,6 +13,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
+from bwtui.audit.mending import mending
 from bwtui.tui import figures
 
 
@@ -164,10 +165,7 @@ def plan_warnings(plan: dict[str, Any]) -> list[str]:
     found = []
     missing = plan.get("missing")
     if missing:
-        found.append(
-            f"{missing.get('messages', 0):,} missing messages will stand at the end of their partitions, "
-            f"{missing.get('late', 0):,} of them behind newer ones of their keys, whose newest is sent again"
-        )
+        found.append(mending(missing.get("messages", 0), missing.get("late", 0)))
     elif not plan.get("resumed"):
         # An earlier run's own messages are what a topic holds then; they are not sent again.
         held = {name: sum(one.get("held", {}).values()) for name, one in plan.get("topics", {}).items()}

@@ -1,0 +1,62 @@
+"""What `bwtui replay` tells while it runs, what it asks, and what it says of messages that come late."""
+
+import pytest
+
+from bwtui.cli.replay_view import Screen, question, told
+from bwtui.cli.verify_view import Lines, Silent, View, view_of
+from bwtui.errors import RefusedError
+from bwtui.pipeline.replay import Outcome, Plan
+from bwtui.pipeline.replay_plan import Count
+
+
+def mended(messages: int, late: int, *, there: int = 0) -> Plan:
+    """Return the plan of a replay of what was missing."""
+    known = {"messages": messages, "late": late, "sent_again": late, "there": there}
+    return Plan(Count(), missing={"reported": messages + there, "without_message": 0, **known})
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_its_phases_are_told_where_there_is_no_terminal(capsys: Captured) -> None:
+    with Screen(view_of(as_json=False, progress_json=False), yes=True) as screen:
+        screen.phase("starting Spark")
+        screen.count(1, 2)
+        screen.phase("sending")
+        screen.progress(10, 20, 5.0, 2.0)
+    assert capsys.readouterr().err == "bwtui: starting Spark\nbwtui: sending\n"
+
+
+def test_a_program_gets_counts_too(capsys: Captured) -> None:
+    with Screen(view_of(as_json=True, progress_json=True), yes=True) as screen:
+        screen.phase("sending")
+        screen.progress(10, 20, 5.0, 2.0)
+    assert capsys.readouterr().err == '{"phase": "sending"}\n{"phase": "sending", "done": 10, "total": 20}\n'
+
+
+@pytest.mark.parametrize("view", [Lines(), Silent()])
+def test_what_can_not_be_asked_is_refused_before_the_work(view: View) -> None:
+    with pytest.raises(RefusedError, match="2 messages that were found missing would stand") as refused:
+        Screen(view, yes=False).will_ask(2)
+    assert "--yes" in (refused.value.hint or "") and "--dry-run" in (refused.value.hint or "")
+    Screen(view, yes=True).will_ask(2)
+    with pytest.raises(RefusedError, match="2 missing messages will stand"):
+        Screen(view, yes=False).confirm(mended(2, 1))
+    Screen(view, yes=True).confirm(mended(2, 1))
+    Screen(view, yes=False).confirm(Plan(Count()))
+
+
+def test_order_that_can_not_be_mended_is_told_only_where_it_is_so() -> None:
+    late = "\n".join((question(mended(3, 2)) or "", told(Outcome(mended(3, 2), "done"))))
+    assert "2 of them behind newer ones of their keys" in late
+    assert "order can't be mended: 2 of them" in late
+    assert "2 newest messages of these keys are sent again" in late
+    fine = "\n".join((question(mended(3, 0)) or "", told(Outcome(mended(3, 0), "done"))))
+    assert "3 missing messages will stand at the end of their partitions; no newer message of a key" in fine
+    assert "has to be sent again: with what was missing every latest value is right" in fine
+    assert "can't be mended" not in fine and "0 " not in fine.replace("sent 0 messages in 0.0 s (0/s)", "")
+    alone = question(mended(1, 1))
+    assert alone == (
+        "1 missing message will stand at the end of its partition, "
+        "behind newer ones of its key, whose newest is sent again"
+    )
