@@ -11,6 +11,7 @@ import click
 
 from bwtui.cli import relay_options
 from bwtui.cli.progress import progress_json_option
+from bwtui.cli.verify_ahead import refuse_empty, refuse_unwritable, unwritable
 from bwtui.cli.verify_view import Bar, view_of
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 
@@ -72,6 +73,10 @@ def verify(
     _refuse_unused(recordings, database)
     settings = relay_options.load(given).settings()
     check(settings)
+    if html is not None:
+        refuse_unwritable(html)
+    for recording in recordings:
+        refuse_empty(recording)
     view = view_of(as_json=as_json, progress_json=progress_json)
     with view if isinstance(view, Bar) else contextlib.nullcontext():
         if database:
@@ -90,6 +95,8 @@ def verify(
                 recordings[0], _kafka(settings), options, ask_registry(settings), view.phase, view.count
             )
     report.details["command"] = _command()
+    # Two recordings are told apart without a look at values.
+    report.details["masked"] = not show_values and report.question != "recordings"
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
 
@@ -241,5 +248,5 @@ def _write(report: "Report", html: Path) -> BwtuiError | None:
     try:
         html.write_text(page(report), encoding="utf-8")
     except OSError as error:
-        return BwtuiError(f"{html} can't be written: {error.strerror}", "name another file with --html")
+        return unwritable(html, error.strerror)
     return None

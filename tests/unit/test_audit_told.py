@@ -81,3 +81,11 @@ def test_null_is_a_value_and_a_mask_is_none() -> None:
     assert line(Finding("corrupted", fields=[shown])) == "differs: note (a → a → NULL)"
     assert line(Finding("corrupted", fields=[masked])) == "differs: note"
     assert line(Finding("corrupted", fields=[{"field": "note"}])) == "differs: note"
+
+
+def test_a_masked_report_says_so_where_there_is_something_to_mask() -> None:
+    finding = Finding("missing_key", key={"id": "…"})
+    note = "note: keys and values are masked; --show-values shows them"
+    assert note in told(report("database", {"missing_key": 1}, [finding], details={"masked": True}))
+    assert note not in told(report("database", {"missing_key": 1}, [finding], details={"masked": False}))
+    assert note not in told(report("database", {}, [], details={"masked": True}))

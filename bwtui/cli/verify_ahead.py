@@ -1,0 +1,64 @@
+"""What ``bwtui verify`` refuses before anything that takes long: it would fail at the end, or for nothing."""
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+
+from bwtui.errors import BwtuiError, RefusedError, UsageError
+
+
+def unwritable(html: Path, reason: str | None) -> BwtuiError:
+    """Return the error of a page that can't be written."""
+    return BwtuiError(f"{html} can't be written: {reason}", "name another file with --html")
+
+
+def refuse_unwritable(html: Path) -> None:
+    """Raise BwtuiError if the page could not be written; nothing is made to try it."""
+    folder, code = html.parent, 0
+    try:
+        if html.is_dir():
+            code = errno.EISDIR
+        elif not folder.is_dir():
+            code = errno.ENOTDIR if folder.exists() else errno.ENOENT
+        elif not os.access(html if html.exists() else folder, os.W_OK):
+            code = errno.EACCES
+    except OSError as error:
+        raise unwritable(html, error.strerror) from error
+    if code:
+        raise unwritable(html, os.strerror(code))
+
+
+def refuse_empty(folder: Path) -> None:
+    """Raise if nothing is in a recording, or nothing yet: UsageError, RefusedError, or DamagedRecording."""
+    from bwtui.recording.sealed import open_sealed
+
+    sealed = None
+    with contextlib.suppress(UsageError):
+        sealed = open_sealed(folder, check_files=False)
+    # What came behind it is looked at when it is sealed.
+    if (sealed.length or sealed.behind) if sealed is not None else _finished_changes(folder):
+        return
+    raise RefusedError(
+        f"{folder} is empty: no change came while it was recorded",
+        "record while something is written, and verify then",
+    )
+
+
+def _finished_changes(folder: Path) -> int:
+    """Return how many changes the finished segments of a recording have."""
+    from bwtui.pipeline.seal_plan import Plan, finished_segments
+    from bwtui.recording.folder import existing_segments
+    from bwtui.recording.segment_reader import SegmentReader
+
+    finished = finished_segments(folder, existing_segments(folder), Plan())
+    if not finished:
+        raise RefusedError(
+            f"{folder} can't be verified yet: it is being written, and no segment is complete",
+            "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
+        )
+    changes = 0
+    for path in finished:
+        with contextlib.closing(SegmentReader(path)) as segment:
+            changes += segment.changes
+    return changes
