@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from bwtui.audit.mending import NONE_AGAIN, mending
+from bwtui.audit.mending import NONE_AGAIN, foreseen, mending
 from bwtui.cli.table import columns, size
 from bwtui.cli.verify_view import Bar, View
 from bwtui.errors import RefusedError
@@ -48,10 +48,7 @@ class Screen(Watch):
     def will_ask(self, missing: int) -> None:
         """Refuse what can't be asked later on. Raises RefusedError."""
         if not self._yes and not _somebody_is_there():
-            raise _unasked(
-                f"{missing:,} messages that were found missing would stand at the end of their partitions, "
-                "behind newer ones of their keys if there are any"
-            )
+            raise _unasked(foreseen(missing))
 
     def confirm(self, plan: Plan) -> None:
         """Let somebody decide whether to write it, with the bar out of the way. Raises RefusedError."""

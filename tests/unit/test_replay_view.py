@@ -39,6 +39,8 @@ def test_what_can_not_be_asked_is_refused_before_the_work(view: View) -> None:
     with pytest.raises(RefusedError, match="2 messages that were found missing would stand") as refused:
         Screen(view, yes=False).will_ask(2)
     assert "--yes" in (refused.value.hint or "") and "--dry-run" in (refused.value.hint or "")
+    with pytest.raises(RefusedError, match="1 message that was found missing would stand at the end of its"):
+        Screen(view, yes=False).will_ask(1)
     Screen(view, yes=True).will_ask(2)
     with pytest.raises(RefusedError, match="2 missing messages will stand"):
         Screen(view, yes=False).confirm(mended(2, 1))
