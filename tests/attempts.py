@@ -1,16 +1,21 @@
 """``bwtui connect --headless`` as a user runs it, to its end, and what it leaves behind."""
 
+import contextlib
 import json
 import os
 import secrets
 import subprocess
 import sys
 import time
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from click.testing import CliRunner
+
+from bwtui.cli.main import cli
 from bwtui.relay.lock import is_held
 from bwtui.sandbox.supervisor import Services
 from tests.database import session
@@ -45,7 +50,8 @@ class Attempts:
         self.state = folder / "state"
         self._folder = folder
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("BWTUI_", "PG"))}
-        self._environment |= {"BWTUI_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(folder)}
+        self._given = {"BWTUI_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(folder)}
+        self._environment |= self._given
 
     def run(self, dsn: str, *args: str) -> Ended:
         """Run ``bwtui connect`` on ``dsn`` until it has caught up or ends on an error."""
@@ -81,6 +87,16 @@ class Attempts:
             timeout=120,
         )
         return Ended(ran.returncode, ran.stdout, ran.stderr, time.monotonic() - start)
+
+    def command_here(self, *args: str) -> Ended:
+        """Run a command of ``bwtui`` in this process, which is to have no settings but those given."""
+        start = time.monotonic()
+        without = {name: None for name in os.environ if name.startswith(("BWTUI_", "PG"))}
+        with contextlib.chdir(self._folder), warnings.catch_warnings():
+            # The end of a command's own process closes what is still open.
+            warnings.simplefilter("ignore", ResourceWarning)
+            ran = CliRunner().invoke(cli, args, prog_name="bwtui", env={**without, **self._given})
+        return Ended(ran.exit_code, ran.stdout, ran.stderr, time.monotonic() - start)
 
     def succeed(self, dsn: str, *args: str) -> Ended:
         """Run the relay, and see that it ends well."""

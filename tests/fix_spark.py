@@ -1,26 +1,91 @@
-"""Fixture: one Spark session for all tests that ask for it; it costs seconds to start."""
+"""Fixtures: one Spark session for all tests that ask for it; it costs seconds to start.
 
+With ``spark_classes`` every Java process of Spark that starts later costs half as much, the commands' too.
+"""
+
+import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from bwtui.pipeline.environment import environment
+from bwtui.pipeline.class_archive import ClassArchive
+from bwtui.pipeline.java import spark_java
 from bwtui.pipeline.session import spark_session
 
-#: What is compiled quickly suits short sessions. For the processes that a test starts, too.
-QUICK = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
+#: A short session that loads what most others do. It leaves the archive as it ends, if there is none.
+_MAKE = """
+import sys
+from bwtui.pipeline.session import spark_session
+with spark_session("local[1]", "bwtui-classes") as spark:
+    spark.range(9).mapInArrow(lambda batches: batches, "id long").write.parquet(sys.argv[1])
+    rows = spark.read.parquet(sys.argv[1])
+    rows.join(rows.groupBy("id").count(), "id").orderBy("id").toArrow()
+"""
+_LOG_LINES = 30
 
-# Making an archive of Spark's classes costs more than a test run has from it.
-os.environ.setdefault("BWTUI_SPARK_ARCHIVE", "off")
+
+@dataclass
+class _Java:
+    """The shared session's Java process: to say how it ended, if it did."""
+
+    pid: int
+    log: Path
+
+    def obituary(self) -> str | None:
+        """Say how it ended and what it wrote last; None while it runs."""
+        try:
+            # It is our child, and stays a zombie until the session is closed.
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return f"process {self.pid} is gone"
+        if fields[0] != "Z":
+            return None
+        code = os.waitstatus_to_exitcode(int(fields[-1]))
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        said = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join([f"process {self.pid} has ended {how}; its last words:", *said[-_LOG_LINES:]])
+
+
+_java: _Java | None = None
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark_classes(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """See that there is the archive of Spark's classes, unless the environment says off."""
+    if os.environ.get("BWTUI_SPARK_ARCHIVE") == "off":
+        return
+    # All worker processes of one run have this folder; the first makes the archive, the others wait for it.
+    folder = tmp_path_factory.getbasetemp().parent
+    with (folder / "spark-classes.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ClassArchive(spark_java())._archive.exists():
+            place = tmp_path_factory.mktemp("spark-classes") / "rows"
+            subprocess.run([sys.executable, "-c", _MAKE, str(place)], check=True, timeout=240)
+
+
+@pytest.fixture(scope="session")
+def spark(spark_classes: None) -> Iterator[SparkSession]:
     """A local Spark session on two cores."""
-    with ExitStack() as stack:
-        with environment(**QUICK):
-            session = stack.enter_context(spark_session("local[2]", "bwtui-tests"))
+    global _java
+    with spark_session("local[2]", "bwtui-tests") as session:
+        pid = session._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+        folder = session.sparkContext.getConf().get("spark.local.dir", "")
+        _java = _Java(pid, Path(folder or "") / "spark.log")
         yield session
+    _java = None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Tell with a failure that the shared session's Java has ended: the failure itself does not say why."""
+    report = yield
+    if report.failed and _java is not None and (told := _java.obituary()) is not None:
+        report.sections.append(("Spark's Java", told))
+    return report

@@ -29,7 +29,9 @@ pytestmark = [
 def demo(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:
     """A running demo in the sandbox of the test run, which stays up."""
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
-    options = Options(rate=200, keep=True, folder=sandbox.folder, record=str(tmp_path / "r"), audit=True)
+    options = Options(
+        rate=200, scale=0.3, keep=True, folder=sandbox.folder, record=str(tmp_path / "r"), audit=True
+    )
     with running(options, Silent()) as demo:
         yield demo
     assert not is_held(NAME)

@@ -3,8 +3,8 @@
 import json
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ConfigResource,
     ResourceType,
 )
+from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
 from bwtui.pipeline import java, verify
+from bwtui.pipeline.failure import plain_errors
 from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts, Ended
 from tests.database import Session, session
@@ -47,10 +49,38 @@ def record(attempts: Attempts, dsn: str, folder: Path) -> str:
     return f"{attempts.name}.orders"
 
 
-def run(attempts: Attempts, folder: Path, *args: str, broker: str = "") -> Ended:
+def run(attempts: Attempts, folder: Path, *args: str) -> Ended:
     """Run ``bwtui verify`` of a recording."""
-    ends = ["-b", broker or attempts.services.broker, "-r", attempts.services.schema_registry]
-    return attempts.command("verify", str(folder), *ends, *args)
+    return attempts.command("verify", str(folder), *_ends(attempts), *args)
+
+
+def _ends(attempts: Attempts, broker: str = "") -> list[str]:
+    return ["-b", broker or attempts.services.broker, "-r", attempts.services.schema_registry]
+
+
+#: Runs `bwtui verify` of recordings as `run` does.
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run ``bwtui verify`` in this process and the run's Spark session; a Java for each costs seconds.
+
+    All else is the command's own: its arguments, what it prints, and its exit code.
+    """
+
+    @contextmanager
+    def shared(*_: Any, **__: Any) -> Iterator[SparkSession]:
+        with plain_errors():
+            yield spark
+
+    for module in ("verify", "verify_recordings"):
+        monkeypatch.setattr(f"bwtui.pipeline.{module}.spark_session", shared)
+
+    def run_here(attempts: Attempts, folder: Path, *args: str, broker: str = "") -> Ended:
+        return attempts.command_here("verify", str(folder), *_ends(attempts, broker), *args)
+
+    return run_here
 
 
 def report_of(ended: Ended) -> dict[str, Any]:
@@ -107,14 +137,14 @@ def copied(recorded: tuple[Attempts, Path], tmp_path: Path) -> tuple[Attempts, P
     return recorded[0], tmp_path / "copy"
 
 
-def test_a_recording_is_sealed_and_clean(copied: tuple[Attempts, Path]) -> None:
+def test_a_recording_is_sealed_and_clean(copied: tuple[Attempts, Path], here: Run) -> None:
     attempts, folder = copied
     ended = run(attempts, folder, "--json")
     report = report_of(ended)
     assert (ended.code, report["verdict"], ended.stderr) == (0, "clean", "")
     assert report["notes"][0].startswith("the recording was sealed first: ")
     assert report["balance"]["expected"]["matched"] == report["balance"]["actual"]["matched"] == 260
-    plain = run(attempts, folder)
+    plain = here(attempts, folder)
     assert plain.code == 0
     phases = [line.removeprefix("bwtui: ") for line in plain.stderr.splitlines()]
     assert phases[1:3] == ["starting Spark", "asking Kafka for its topics"]
@@ -123,7 +153,9 @@ def test_a_recording_is_sealed_and_clean(copied: tuple[Attempts, Path]) -> None:
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])
-def test_a_damaged_recording_names_the_place(copied: tuple[Attempts, Path], is_sealed: bool) -> None:
+def test_a_damaged_recording_names_the_place(
+    copied: tuple[Attempts, Path], here: Run, is_sealed: bool
+) -> None:
     attempts, folder = copied
     if is_sealed:
         assert attempts.command("recording", "seal", str(folder)).code == 0
@@ -133,7 +165,7 @@ def test_a_damaged_recording_names_the_place(copied: tuple[Attempts, Path], is_s
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0x40
     path.write_bytes(content)
-    error, hint = refused(run(attempts, folder), 6)
+    error, hint = refused(here(attempts, folder), 6)
     assert "damaged" in error and path.name in error
     assert hint
 
@@ -143,7 +175,7 @@ def test_no_recording(recorded: tuple[Attempts, Path], tmp_path: Path) -> None:
     assert "is no recording" in error and "--record" in hint
 
 
-def test_nothing_was_sent(attempts: Attempts, database: str, tmp_path: Path) -> None:
+def test_nothing_was_sent(attempts: Attempts, database: str, tmp_path: Path, here: Run) -> None:
     with session(database) as opened:
         opened.run(_TABLE)
         folder = str(tmp_path / "recording")
@@ -151,13 +183,14 @@ def test_nothing_was_sent(attempts: Attempts, database: str, tmp_path: Path) -> 
             "record", "-d", database, "-s", attempts.name, "-o", folder, "--until-caught-up"
         )
     assert ended.code == 0, ended.stderr
-    error, hint = refused(run(attempts, Path(folder)), 2)
+    error, hint = refused(here(attempts, Path(folder)), 2)
     assert "recorded without Kafka" in error and "verify A B" in hint
 
 
-def test_nobody_answers(copied: tuple[Attempts, Path]) -> None:
+def test_nobody_answers(copied: tuple[Attempts, Path], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bwtui.pipeline.kafka_offsets.REQUEST_SECONDS", 1.0)
     attempts, folder = copied
-    error, hint = refused(run(attempts, folder, broker="127.0.0.1:1"), 4)
+    error, hint = refused(here(attempts, folder, broker="127.0.0.1:1"), 4)
     assert "can't reach Kafka at 127.0.0.1:1" in error and "-b" in hint
 
 
@@ -182,23 +215,27 @@ def test_no_java(
     assert "JAVA_HOME" in (caught.value.hint or "")
 
 
-def test_what_the_registry_does_not_know(attempts: Attempts, database: str, tmp_path: Path) -> None:
+def test_what_the_registry_does_not_know(
+    attempts: Attempts, database: str, tmp_path: Path, here: Run
+) -> None:
     """Another producer's record under an id that no registry has is foreign, and no error."""
     topic = record(attempts, database, tmp_path / "recording")
     with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
         producer.produce(topic, b"\0\x7f\xff\xff\xf0\x02a", b"\0\x7f\xff\xff\xf1\x02b")
         assert not producer.flush(30)
-    ended = run(attempts, tmp_path / "recording", "--json")
+    ended = here(attempts, tmp_path / "recording", "--json")
     report = report_of(ended)
     assert ended.code == 1
     assert [one["class"] for one in report["findings"]] == ["foreign"]
     # No registry at all: then nobody can say whose it is.
     attempts.services = replace(attempts.services, schema_registry="http://127.0.0.1:1")
-    error, hint = refused(run(attempts, tmp_path / "recording"), 4)
+    error, hint = refused(here(attempts, tmp_path / "recording"), 4)
     assert "can't reach the schema registry" in error and "-r" in hint
 
 
-def test_offsets_that_are_gone_and_then_the_topic(attempts: Attempts, database: str, tmp_path: Path) -> None:
+def test_offsets_that_are_gone_and_then_the_topic(
+    attempts: Attempts, database: str, tmp_path: Path, here: Run
+) -> None:
     topic = record(attempts, database, tmp_path / "recording")
     admin = AdminClient({"bootstrap.servers": attempts.services.broker})
     places = {at[1]: len(records) for at, records in raw_records(attempts.services, [topic]).items()}
@@ -207,7 +244,7 @@ def test_offsets_that_are_gone_and_then_the_topic(attempts: Attempts, database: 
     configure(admin, topic, "compact,delete", "-1")
     place = TopicPartition(topic, partition, 7)
     admin.delete_records([place])[place].result()
-    ended = run(attempts, tmp_path / "recording", "--json")
+    ended = here(attempts, tmp_path / "recording", "--json")
     report = report_of(ended)
     assert ended.code == 1
     assert report["balance"]["expected"]["lost_acked"] == 7
@@ -217,17 +254,19 @@ def test_offsets_that_are_gone_and_then_the_topic(attempts: Attempts, database: 
     }
     # With a retention that they have outlived it is as it should be.
     configure(admin, topic, "compact,delete", "1")
-    ended = run(attempts, tmp_path / "recording", "--json")
+    ended = here(attempts, tmp_path / "recording", "--json")
     assert ended.code == 0
     assert report_of(ended)["balance"]["expected"]["expired"] >= 7
     admin.delete_topics([topic])[topic].result()
     eventually("the topic is gone", lambda: topic not in admin.list_topics(timeout=10).topics)
-    error, hint = refused(run(attempts, tmp_path / "recording"), 2)
+    error, hint = refused(here(attempts, tmp_path / "recording"), 2)
     assert f"topic {topic} does not exist" in error
     assert "deleted" in hint
 
 
-def test_the_relay_went_on_and_nobody_recorded(attempts: Attempts, database: str, tmp_path: Path) -> None:
+def test_the_relay_went_on_and_nobody_recorded(
+    attempts: Attempts, database: str, tmp_path: Path, here: Run
+) -> None:
     """Rows become again what they were, others are deleted a second time, and then the table is altered."""
     record(attempts, database, tmp_path / "recording")
     with session(database) as opened:
@@ -237,13 +276,15 @@ def test_the_relay_went_on_and_nobody_recorded(attempts: Attempts, database: str
         opened.run("alter table orders add column more int")
         opened.run("update orders set more = 1 where id = 100")
     attempts.succeed(database)
-    ended = run(attempts, tmp_path / "recording", "--json")
+    ended = here(attempts, tmp_path / "recording", "--json")
     report = report_of(ended)
     assert (ended.code, report["findings"]) == (0, [])
     assert report["balance"]["actual"]["outside_window"] == 71
 
 
-def test_two_recordings_of_the_same_changes(attempts: Attempts, database: str, tmp_path: Path) -> None:
+def test_two_recordings_of_the_same_changes(
+    attempts: Attempts, database: str, tmp_path: Path, here: Run
+) -> None:
     """The second begins later, with a snapshot of its own, and ends sooner: where both are, they agree."""
     folders = tmp_path / "a", tmp_path / "b"
     other = Attempts(attempts.services, tmp_path)
@@ -269,14 +310,14 @@ def test_two_recordings_of_the_same_changes(attempts: Attempts, database: str, t
     assert not list(attempts.state.parent.glob(".tmp"))
     # The same, of itself, with the snapshot.
     shutil.copytree(folders[1], tmp_path / "copy")
-    report = report_of(run(attempts, folders[1], str(tmp_path / "copy"), "--json"))
+    report = report_of(here(attempts, folders[1], str(tmp_path / "copy"), "--json"))
     assert report["expected"] == report["balance"]["expected"]["equal"] == 16 + 203
 
 
 def test_recordings_that_have_nothing_in_common(
-    copied: tuple[Attempts, Path], attempts: Attempts, database: str, tmp_path: Path
+    copied: tuple[Attempts, Path], attempts: Attempts, database: str, tmp_path: Path, here: Run
 ) -> None:
     record(attempts, database, tmp_path / "later")
-    error, hint = refused(run(*copied, str(tmp_path / "later")), 2)
+    error, hint = refused(here(*copied, str(tmp_path / "later")), 2)
     assert error == "the recordings have no LSN in common"
     assert "cover the same time" in hint

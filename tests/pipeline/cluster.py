@@ -54,7 +54,9 @@ def _start(folder: Path, log: Path, role: str, *arguments: str) -> "subprocess.P
         "JAVA_HOME": str(spark_java().resolve().parent.parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={settings.as_uri()}",
+        "SPARK_DAEMON_JAVA_OPTS": f"-Dlog4j2.configurationFile={settings.as_uri()}",
+        # For the executors too: what is compiled quickly suits short lives.
+        "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1",
         "PYSPARK_PYTHON": sys.executable,
     }
     # The script puts Java in its own place, so the process is Java's in the end.

@@ -16,7 +16,7 @@ def test_it_is_made_once_and_used_then(
     find: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BWTUI_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("BWTUI_SPARK_ARCHIVE")
+    monkeypatch.delenv("BWTUI_SPARK_ARCHIVE", raising=False)
     java = find()
     making, beside = ClassArchive(java), ClassArchive(java)
     options = making.options()
@@ -33,7 +33,7 @@ def test_it_is_made_once_and_used_then(
 
 def test_a_session_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWTUI_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("BWTUI_SPARK_ARCHIVE")
+    monkeypatch.delenv("BWTUI_SPARK_ARCHIVE", raising=False)
     java = spark_java()
     failed = ClassArchive(java)
     (option,) = [one for one in failed.options() if "AtExit" in one]
@@ -47,6 +47,7 @@ def test_a_session_that_failed_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BWTUI_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("BWTUI_SPARK_ARCHIVE", "off")
     assert ClassArchive(spark_java()).options() == []
     monkeypatch.delenv("BWTUI_SPARK_ARCHIVE")
     monkeypatch.setenv("BWTUI_CACHE_HOME", "/proc/nowhere")

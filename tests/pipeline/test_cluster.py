@@ -1,20 +1,34 @@
-"""The source and the sink on a standalone cluster do what they do on one machine."""
+"""On a standalone cluster source, sink, ``bwtui verify`` and ``bwtui replay`` do what they do on one machine."""
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.kafka_source import read_kafka
-from tests.fix_spark import QUICK
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts, Ended
+from tests.database import session
 from tests.pipeline.cluster import spark_cluster
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import Transactions, produce
+from tests.pipeline.replayed import (
+    Replays,
+    all_of,
+    by_key,
+    expected,
+    fresh,
+    recorded,
+    registered,
+    topic_content,
+)
 
 pytestmark = pytest.mark.services
 
@@ -30,14 +44,13 @@ from bwtui.pipeline.kafka_source import read_kafka
 from bwtui.pipeline.session import WRITE_ONCE, spark_session
 master, broker, source, copy, digest = sys.argv[1:]
 config = {"bootstrap.servers": broker}
-settings = {**WRITE_ONCE, "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
 
 def places(batches):
     import pyarrow, bwtui.pipeline.kafka_scan as module
     for batch in batches:
         yield pyarrow.RecordBatch.from_pydict({"place": [module.__file__]})
 
-with spark_session(master, "cluster", memory="512m", config=settings) as spark:
+with spark_session(master, "cluster", memory="512m", config=WRITE_ONCE) as spark:
     rows = read_kafka(spark, config, pin(config, [source]).offsets, split_sizes=(100, 100))
     found = rows.selectExpr("count(*) rows", digest).first().asDict()
     found["module"] = spark.range(1).mapInArrow(places, "place string").first().place
@@ -52,8 +65,15 @@ with spark_session(master, "cluster", memory="512m", config=settings) as spark:
 """
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The master of a cluster with two workers."""
+    with spark_cluster(tmp_path_factory.mktemp("cluster"), memory="1g") as master:
+        yield master
+
+
 def test_a_cluster_reads_and_writes_the_same(
-    spark: SparkSession, make_topic: MakeTopic, config: dict[str, str], tmp_path: Path
+    spark: SparkSession, cluster: str, make_topic: MakeTopic, config: dict[str, str]
 ) -> None:
     source, copy = make_topic(partitions=2), make_topic()
     rows = [(b"%d" % number, b"v" * number, [("h", b"%d" % number)]) for number in range(400)]
@@ -64,15 +84,13 @@ def test_a_cluster_reads_and_writes_the_same(
         read_kafka(spark, config, pin(config, [source]).offsets).selectExpr("count(*) rows", DIGEST).first()
     )
     assert here is not None and here.rows == 803
-    with spark_cluster(tmp_path) as master:
-        ended = subprocess.run(
-            [sys.executable, "-c", DRIVER, master, config["bootstrap.servers"], source, copy, DIGEST],
-            env=os.environ | QUICK,
-            capture_output=True,
-            text=True,
-            timeout=150,
-            check=False,
-        )
+    ended = subprocess.run(
+        [sys.executable, "-c", DRIVER, cluster, config["bootstrap.servers"], source, copy, DIGEST],
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
     assert (ended.returncode, ended.stderr) == (0, "")
     there = json.loads(ended.stdout)
     assert (there["rows"], there["digest"]) == (here.rows, here.digest)
@@ -81,3 +99,59 @@ def test_a_cluster_reads_and_writes_the_same(
     assert there["written"] == 802
     assert pin(config, [copy]).messages == 802
     assert "write its messages twice" in there["refused"]
+
+
+def verify(attempts: Attempts, recording: Path, *args: str) -> tuple[Ended, dict[str, Any]]:
+    """Run ``bwtui verify``; return how it ended and its report, if there is one."""
+    ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry, "--json"]
+    ended = attempts.command("verify", str(recording), *ends, *args)
+    return ended, json.loads(ended.stdout) if ended.stdout else {}
+
+
+def test_a_cluster_finds_the_same(
+    spark_classes: None, cluster: str, services: Services, database: str, tmp_path: Path
+) -> None:
+    attempts, recording, work = Attempts(services, tmp_path), tmp_path / "recording", tmp_path / "work"
+    with session(database) as opened:
+        opened.run("create table t (id int primary key, v text)")
+        opened.run("insert into t select i, 'v' || i from generate_series(1, 500) i")
+        attempts.succeed(database, "--record", str(recording))
+        opened.run("update t set v = 'w' where id <= 100; delete from t where id > 450")
+        attempts.succeed(database, "--record", str(recording))
+    ended, _ = verify(attempts, recording, "--spark-master", cluster)
+    assert ended.code == 2 and "--work-folder" in ended.stderr
+    work.mkdir()
+    on = ("--spark-master", cluster, "--work-folder", str(work))
+    ended, there = verify(attempts, recording, *on, "--deep")
+    assert (ended.code, there["verdict"]) == (0, "clean"), ended.stderr
+    assert there["compared_with_postgresql"] == 650
+    # Where no worker could write, it says so in one sentence.
+    ended, _ = verify(attempts, recording, "--spark-master", cluster, "--work-folder", str(tmp_path / "no"))
+    assert ended.code == 2 and str(tmp_path / "no") in ended.stderr and "unexpected" not in ended.stderr
+    assert list(work.iterdir()) == []
+    ended, here = verify(attempts, recording)
+    assert (here["balance"], here["classes"]) == (there["balance"], there["classes"])
+    assert not (tmp_path / ".tmp").exists()
+
+
+def test_a_cluster_replays_the_same(
+    replays: Replays, cluster: str, services: Services, tmp_path: Path
+) -> None:
+    topic = fresh("cluster")
+    folder = recorded(tmp_path / "r", topic, 2_000, registered(services, topic))
+    replays.sealed(folder)
+    ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
+    ended = subprocess.run(
+        [sys.executable, "-m", "bwtui", "replay", str(folder), "--spark-master", cluster, "--json"],
+        env={**os.environ, **ends, "BWTUI_STATE_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = json.loads(ended.stdout)
+    sent = expected(folder)[topic]
+    assert told["sent"] == told["messages"] == len(sent)
+    content = topic_content(services, topic)
+    assert by_key(all_of(content)) == by_key(sent) and sum(map(bool, content.values())) > 1

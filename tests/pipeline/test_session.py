@@ -14,8 +14,9 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.pipeline import java
 from bwtui.pipeline.failure import TaskFailed, plain
 from bwtui.pipeline.session import package_archive, spark_session
-from tests.fix_spark import QUICK
 from tests.waiting import eventually
+
+pytestmark = pytest.mark.usefixtures("spark_classes")
 
 #: Two sessions one after the other, in two threads, with a job that fails; then one that is refused.
 QUIET = """
@@ -75,7 +76,7 @@ def run(script: str, folder: Path, *arguments: str) -> "Iterator[subprocess.Pope
     """Run ``script`` in a process of its own, whose temporary files lie in ``folder``."""
     with subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
-        env=os.environ | QUICK | {"TMPDIR": str(folder)},
+        env=os.environ | {"TMPDIR": str(folder)},
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
