@@ -156,6 +156,8 @@ def _fact(name: str, value: Any) -> tuple[str, Any]:
         if name.endswith(unit) and isinstance(value, int) and value > _YEAR_2000 * factor:
             when = datetime.fromtimestamp(value / factor, UTC).isoformat(" ", "seconds")
             return name.removesuffix(unit), when.removesuffix("+00:00") + " UTC"
+    if isinstance(value, bool):
+        return name, "yes" if value else "no"
     if isinstance(value, dict):
         value = ", ".join(f"{part} {one}" for part, one in value.items())
     elif isinstance(value, list | tuple):

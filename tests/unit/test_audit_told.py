@@ -89,3 +89,4 @@ def test_a_masked_report_says_so_where_there_is_something_to_mask() -> None:
     assert note in told(report("database", {"missing_key": 1}, [finding], details={"masked": True}))
     assert note not in told(report("database", {"missing_key": 1}, [finding], details={"masked": False}))
     assert note not in told(report("database", {}, [], details={"masked": True}))
+    assert "<td>masked</td><td>yes</td>" in page(report("database", {}, [], details={"masked": True}))
