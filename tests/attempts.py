@@ -111,8 +111,14 @@ class Attempts:
         ``server``: where to look for what was left behind, if that is not ``dsn``; empty for nowhere.
         """
         look_at = dsn if server is None else server
-        before = _left(look_at)
+        before = left(look_at)
         ended = self.run(dsn, *args)
+        told = self.refused(ended, code, dsn)
+        assert left(look_at) == before
+        return told
+
+    def refused(self, ended: Ended, code: int, dsn: str) -> tuple[str, str]:
+        """See that a run on ``dsn`` was refused as it should be, and return the error and its hint."""
         lines = ended.stderr.splitlines()
         assert [line.partition(": ")[0] for line in lines] == ["bwtui", "hint"], ended.stderr
         assert lines[0].startswith("bwtui: error: ")
@@ -120,7 +126,6 @@ class Attempts:
         assert "Traceback" not in ended.stderr
         assert "unexpected" not in ended.stderr
         assert ended.seconds < QUICK_SECONDS
-        assert _left(look_at) == before
         self._check_folder(ended, dsn)
         return lines[0].removeprefix("bwtui: error: "), lines[1].removeprefix("hint: ")
 
@@ -145,7 +150,8 @@ def password(dsn: str) -> str:
         return ""
 
 
-def _left(dsn: str) -> tuple[list[str], list[str]]:
+def left(dsn: str) -> tuple[list[str], list[str]]:
+    """Return the slots and publications of a database; nothing of an empty ``dsn``."""
     if not dsn:
         return [], []
     with session(dsn) as opened:

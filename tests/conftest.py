@@ -2,8 +2,20 @@
 
 import signal
 
+import pytest
+
 pytest_plugins = ["tests.fix_sandbox", "tests.fix_spark"]
 
 # A shell starts what it runs in the background with SIGINT ignored, which every child then inherits.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+#: Folders of files that take a minute and more, and then those of quick ones: with a long file at the end of
+#: a run one of two processes would wait for the other.
+_FOLDERS = ("pipeline", "integration", "faults", "audit", "tui", "property", "unit")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the folders into this order, and leave all else to pytest-randomly."""
+    items.sort(key=lambda item: _FOLDERS.index(item.path.parent.name))

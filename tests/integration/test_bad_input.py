@@ -3,7 +3,9 @@
 import secrets
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from bwtui.sandbox.supervisor import Sandbox, Services
 from bwtui.source.connection import connect_raw
 from bwtui.source.stream import ReplicationStream
-from tests.attempts import Attempts
+from tests.attempts import Attempts, left
 from tests.database import Session, session
 from tests.second_postgres import SecondPostgres
 
@@ -78,11 +80,6 @@ def test_database_that_does_not_exist(attempts: Attempts, database: str) -> None
     assert "database" in hint
 
 
-def test_a_server_that_is_no_postgresql(attempts: Attempts, services: Services) -> None:
-    broker = services.broker.rpartition(":")[2]
-    attempts.fail(f"postgresql://me:{PASSWORD}@127.0.0.1:{broker}/shop", 4, server="")
-
-
 def test_no_connection_left_for_the_role(
     attempts: Attempts, database: str, source: Session, role: str
 ) -> None:
@@ -92,17 +89,45 @@ def test_no_connection_left_for_the_role(
     assert "raise the limit" in hint
 
 
-def test_broker_unreachable(attempts: Attempts, database: str, source: Session) -> None:
-    error, hint = attempts.fail(database, 4, "-b", f"127.0.0.1:{free_port()}")
+def test_who_may_yet_answer_is_waited_for(
+    services: Services, database: str, source: Session, tmp_path: Path
+) -> None:
+    """Servers that are away or something else, and a slot that is read: at once, for each takes seconds."""
+    postgres, broker = urlsplit(services.postgres).port, services.broker.rpartition(":")[2]
+    folders = [tmp_path / name for name in ("away", "other", "stranger", "active")]
+    for folder in folders:
+        folder.mkdir()
+    away, other, stranger, active = (Attempts(services, folder) for folder in folders)
+    no_postgres = f"postgresql://me:{PASSWORD}@127.0.0.1:{broker}/shop"
+    source.run(f"create publication bwtui_{active.name} for all tables")
+    source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", active.name)
+    connection = connect_raw(database)
+    pid = connection.backend_pid
+    before = left(database)
+    runs = (
+        lambda: away.run(database, "-b", f"127.0.0.1:{free_port()}"),
+        lambda: other.run(database, "-b", f"127.0.0.1:{postgres}"),
+        lambda: stranger.run(no_postgres),
+        lambda: active.run(database),
+    )
+    stream = ReplicationStream(connection, active.name, [f"bwtui_{active.name}"])
+    try:
+        with ThreadPoolExecutor(len(runs)) as pool:
+            is_away, is_other, is_stranger, is_active = pool.map(lambda run: run(), runs)
+    finally:
+        stream.finish()
+    assert left(database) == before
+
+    error, hint = away.refused(is_away, 4, database)
     assert "can't reach Kafka at 127.0.0.1:" in error
     assert "-b/--broker" in hint
-
-
-def test_broker_that_is_no_kafka(
-    attempts: Attempts, database: str, source: Session, services: Services
-) -> None:
-    error, _ = attempts.fail(database, 4, "-b", f"127.0.0.1:{urlsplit(services.postgres).port}")
+    error, _ = other.refused(is_other, 4, database)
     assert "can't reach Kafka" in error
+    stranger.refused(is_stranger, 4, no_postgres)
+    error, hint = active.refused(is_active, 2, database)
+    assert f"slot {active.name} is already active" in error
+    assert str(pid) in error
+    assert "-s/--slot" in hint
 
 
 def test_registry_unreachable(attempts: Attempts, database: str, source: Session) -> None:
@@ -253,21 +278,6 @@ def test_slot_of_another_database(
         finally:
             elsewhere.run("select pg_drop_replication_slot(%s)", attempts.name)
     assert f"slot {attempts.name} belongs to database postgres" in error
-
-
-def test_slot_already_active(attempts: Attempts, database: str, source: Session) -> None:
-    source.run(f"create publication bwtui_{attempts.name} for all tables")
-    source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", attempts.name)
-    connection = connect_raw(database)
-    pid = connection.backend_pid
-    stream = ReplicationStream(connection, attempts.name, [f"bwtui_{attempts.name}"])
-    try:
-        error, hint = attempts.fail(database, 2)
-    finally:
-        stream.finish()
-    assert f"slot {attempts.name} is already active" in error
-    assert str(pid) in error
-    assert "-s/--slot" in hint
 
 
 def test_slot_without_its_publication(attempts: Attempts, database: str, source: Session) -> None:

@@ -1,4 +1,4 @@
-"""On a standalone cluster source, sink, ``bwtui verify`` and ``bwtui replay`` do what they do on one machine."""
+"""On a standalone cluster source, sink, ``verify`` and ``replay`` do what they do on one machine."""
 
 import json
 import os
