@@ -54,6 +54,7 @@ select topic, "partition", "offset", offset_end, kind, "timestamp" as ts,
 _KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "key", "value")
 
 _BATCH = 100_000
+_BATCH_BYTES = 32 << 20
 #: A task's output is cut into files of so many rows, which is how its progress is seen.
 _FILE = 250_000
 #: Files of a recording are gathered into tasks of so many rows.
@@ -93,8 +94,8 @@ def write_digests(
         task = tasks[number]
         with _database() as connection:
             if isinstance(task, Split):
-                found = read_split(request, task)
-                _write(sides.actual, number, (_digests(connection, batch) for batch in found))
+                found = _gathered_rows(read_split(request, task))
+                _write(sides.actual, number, (_digests(connection, table) for table in found))
             else:
                 _write(sides.expected, number, _expected(connection, task))
                 yield from _compared(connection, task, comparison)
@@ -145,8 +146,20 @@ def _expected(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> It
         yield batch.drop_columns(["key"]).append_column("hash31", murmur2_of(keys))
 
 
-def _digests(connection: duckdb.DuckDBPyConnection, batch: pa.RecordBatch) -> pa.RecordBatch:
-    connection.register("rows", pa.table(batch))
+def _gathered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put small batches together: to plan a query for each costs as much as to hash what is in it."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _BATCH or sum(one.nbytes for one in held) >= _BATCH_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _digests(connection: duckdb.DuckDBPyConnection, table: pa.Table) -> pa.RecordBatch:
+    connection.register("rows", table)
     made = connection.sql(_ACTUAL).to_arrow_table().combine_chunks()
     connection.unregister("rows")
     return made.to_batches()[0]
