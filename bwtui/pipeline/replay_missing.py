@@ -89,7 +89,7 @@ class Missing:
         spark = every.sparkSession
         names = ["position", "part"] if self._by_position else ["topic", "lsn", "ordinal", "part"]
         wanted = spark.createDataFrame(self._wanted)
-        reported = columns(chosen).join(wanted, names, "left_semi").cache()
+        reported = columns(chosen).join(wanted, names, "left_semi").localCheckpoint()
         found = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
         if not found:
             raise RefusedError(
@@ -104,11 +104,13 @@ class Missing:
         views = {"reported": reported, "every": columns(every), **_topics(spark, config, list(found), ends)}
         for name, view in views.items():
             view.createOrReplaceTempView(f"replay_{name}")
+        # Each is made at once. As views of views, Spark would plan, and tell its plan of, each as often as others
+        # refer to it: more than the memory holds.
         for name, text in _VIEWS.items():
-            spark.sql(text).cache().createOrReplaceTempView(f"replay_{name}")
+            spark.sql(text).localCheckpoint().createOrReplaceTempView(f"replay_{name}")
         sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))
         sent.createOrReplaceTempView("replay_sent")
-        self._rows = spark.sql(_PLACED).cache()
+        self._rows = spark.sql(_PLACED).localCheckpoint()
         self._tell(sum(found.values()))
 
     def _tell(self, known: int) -> None:

@@ -75,6 +75,8 @@ _SETTINGS: Mapping[str, str] = MappingProxyType(
         # 200 tasks with a few rows each take seconds; adaptive execution merges these again.
         "spark.sql.shuffle.partitions": "16",
         "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
+        # The text of a plan is for the same screen, and may be longer than what it plans.
+        "spark.sql.maxPlanStringLength": "8192",
         # Task metrics and histories for a screen that is off.
         "spark.sql.ui.retainedExecutions": "1",
         "spark.ui.retainedTasks": "100",
