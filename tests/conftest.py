@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-pytest_plugins = ["tests.fix_sandbox", "tests.fix_spark"]
+pytest_plugins = ["tests.fix_pilot", "tests.fix_sandbox", "tests.fix_spark"]
 
 # A shell starts what it runs in the background with SIGINT ignored, which every child then inherits.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
