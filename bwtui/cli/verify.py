@@ -207,8 +207,9 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
     def ask(number: int) -> str | None:
         url = settings.schema_registry
         try:
-            client = SchemaRegistryClient({"url": url, "timeout": 10, **dict(settings.registry_config)})
-            return client.get_schema(number).schema_str
+            configured = {"url": url, "timeout": 10, **dict(settings.registry_config)}
+            with contextlib.closing(SchemaRegistryClient(configured)) as client:
+                return client.get_schema(number).schema_str
         except SchemaRegistryError as error:
             if error.http_status_code == 404:
                 return None

@@ -89,8 +89,15 @@ class Jvm:
             self._archive.keep()
         self.kill()
 
-    def kill(self) -> None:
+    @property
+    def exit_leaves_something(self) -> bool:
+        """Whether the process makes the archive of Spark's classes as it exits by itself."""
+        return self._archive.exit_seconds > 0
+
+    def kill(self, *, at_once: bool = False) -> None:
         """End the process now. Its Python workers end with it: they read from it."""
+        if at_once:
+            self.process.kill()
         self._let_go()
         self._archive.forget()
         for signal_number in (signal.SIGTERM, signal.SIGKILL):
@@ -154,6 +161,8 @@ def _command(java: list[str], folder: Path, memory: str, settings: Sequence[tupl
         # Rows stay in the tasks' Python, and Java only hands out tasks for some seconds: its second compiler
         # costs as much CPU as all else that Java does, and takes it from the tasks.
         "-XX:TieredStopAtLevel=1",
+        # Figures for others to read, in a file that would stay when the process is killed.
+        "-XX:-UsePerfData",
         f"-Djava.io.tmpdir={folder}",
         f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}",
         *java_options(),

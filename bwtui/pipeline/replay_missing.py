@@ -104,8 +104,8 @@ class Missing:
         views = {"reported": reported, "every": columns(every), **_topics(spark, config, list(found), ends)}
         for name, view in views.items():
             view.createOrReplaceTempView(f"replay_{name}")
-        # Each is made at once. As views of views, Spark would plan, and tell its plan of, each as often as others
-        # refer to it: more than the memory holds.
+        # Each is made at once. As views of views, Spark would plan, and tell its plan of, each as often as
+        # others refer to it: more than the memory holds.
         for name, text in _VIEWS.items():
             spark.sql(text).localCheckpoint().createOrReplaceTempView(f"replay_{name}")
         sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))

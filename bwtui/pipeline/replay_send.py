@@ -139,6 +139,8 @@ class _Sender:
         self._lanes: dict[int, _Lane] = {}
         self._dirty: set[int] = set()
         self._failed: BwtuiError | None = None
+        #: Why the producer has ended for good.
+        self._ended: KafkaError | None = None
         #: Size of the largest message that was refused.
         self._refused = 0
         self._bytes = 0
@@ -296,7 +298,7 @@ class _Sender:
                 )
         except (KafkaException, BufferError) as error:
             # Nothing behind the first that was not taken may follow.
-            if isinstance(error, KafkaException) and error.args[0].fatal():
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
                 self._await_failure()
             self._producer.purge()
             cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
@@ -326,6 +328,9 @@ class _Sender:
         return report
 
     def _refuse(self, error: KafkaError | None, topic: str, message: Message) -> None:
+        if error is not None and error.code() == KafkaError._PURGE_QUEUE:
+            # Behind the message that ended the producer, whose own report comes before this one or after.
+            return
         size = len(message.value() or b"")
         # The broker refuses a whole batch for one message, which is the largest.
         if error is not None and (
@@ -346,9 +351,12 @@ class _Sender:
             # That the producer has ended comes as an exception, and once; why, the reports say.
             if not error.args[0].fatal():
                 raise
+            self._ended = error.args[0]
 
     def _poll(self, seconds: float) -> None:
         self._serve(seconds)
+        if self._ended is not None and self._failed is None and not len(self._producer):
+            self._failed = plain_kafka_error(self._ended, self._work.client)
         if self._heard.error is not None and self._heard.is_refusal:
             self._failed = plain_kafka_error(self._heard.error, self._work.client)
         if self._failed is not None:

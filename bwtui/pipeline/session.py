@@ -128,6 +128,7 @@ class _Session:
 
     def __init__(self, java: Path, folder: Path, memory: str, settings: dict[str, str]) -> None:
         loopback = settings.get("spark.driver.host") == "127.0.0.1"
+        self._is_local = settings["spark.master"].startswith("local")
         self._jvm = Jvm(java, folder, memory, list(settings.items()), loopback=loopback)
         try:
             with plain_errors(self._jvm.ended):
@@ -163,6 +164,10 @@ class _Session:
         return SparkSession(context)
 
     def _close(self) -> None:
+        if self._is_local and not self._jvm.exit_leaves_something:
+            # What it has is in its folder, and nobody else knows of it: to end in order takes a second more.
+            self._abandon(at_once=True)
+            return
         try:
             with warnings.catch_warnings(), contextlib.suppress(*SPARK_ERRORS):
                 warnings.simplefilter("ignore")
@@ -171,13 +176,18 @@ class _Session:
         finally:
             self._abandon()
 
-    def _abandon(self) -> None:
+    def _abandon(self, *, at_once: bool = False) -> None:
         """End the Java process without a word to it, and let PySpark forget it."""
-        self._jvm.kill()
-        context = SparkContext._active_spark_context
+        # Another session of this process would be PySpark's, and is not ours to end.
+        is_ours = SparkContext._gateway is self._jvm.gateway
+        context = SparkContext._active_spark_context if is_ours else None
         if context is not None:
-            # It would print a traceback of the connection that has just ended.
+            # It would print a traceback of the connection that ends.
             context._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign,assignment]
+        self._jvm.kill(at_once=at_once)
+        if not is_ours:
+            return
+        if context is not None:
             # With no Java behind it, stop only closes what PySpark has in this process.
             context._jsc = None
             context.stop()

@@ -117,8 +117,10 @@ class FolderLock:
                 path.rmdir() if path.is_dir() else path.unlink()
 
     def release(self) -> None:
-        """Let go of the lock."""
-        os.close(self._fd)
+        """Let go of the lock, once."""
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:
