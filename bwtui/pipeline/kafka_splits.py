@@ -30,6 +30,7 @@ def split(
     return [
         Split(*place, low + (high - low) * number // count, low + (high - low) * (number + 1) // count)
         for place, (low, high) in sorted(offsets.items())
-        for count in [-(-(high - low) // size)]
+        # A partition that is a little larger than that is no reason for two.
+        for count in [max(round((high - low) / size), -(-(high - low) // largest), int(high > low))]
         for number in range(count)
     ]
