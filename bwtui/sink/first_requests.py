@@ -6,7 +6,7 @@ stand before its earlier one, which is sent again. Behind a request that it took
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from confluent_kafka import KafkaError
@@ -43,6 +43,11 @@ class FirstRequests:
     def is_open(self) -> bool:
         """Whether every partition has taken a message."""
         return len(self._seen) >= self._partitions
+
+    def knows(self, messages: Sequence[MessageTuple]) -> bool:
+        """Whether ``messages`` may go as they are: nothing waits, and the partition of each key is known."""
+        keys = self._keys
+        return not self._waiting and all(message[0] in keys for message in messages)
 
     def add(self, message: MessageTuple, callback: Callback, refuse: Refuse) -> None:
         """Let ``message`` wait for its turn."""

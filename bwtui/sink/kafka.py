@@ -64,6 +64,8 @@ class KafkaSink:
         self._in_order = True
         self._partitions: dict[str, int] = {}
         self._first: dict[str, FirstRequests] = {}
+        #: Those of them in which messages wait.
+        self._held: dict[str, FirstRequests] = {}
         #: Topics of which every partition has taken a message from this producer.
         self._open: set[str] = set()
         self._producer = self._new_producer()
@@ -80,8 +82,12 @@ class KafkaSink:
     ) -> None:
         """Accept ``messages``; see `Sink.send`."""
         if self._in_order and topic not in self._open:
-            self._send_first(topic, messages, span, receipt)
-            return
+            first = self._first.setdefault(topic, FirstRequests(self._partitions.get(topic, 1)))
+            if first.is_open and not len(first):
+                self._open.add(topic)
+            elif not first.knows(messages):
+                self._send_first(first, topic, messages, span, receipt)
+                return
         if receipt is not None:
             self._send_recorded(topic, messages, span, receipt)
             return
@@ -117,11 +123,15 @@ class KafkaSink:
                 produce = self._produce
 
     def _send_first(
-        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None
+        self,
+        first: FirstRequests,
+        topic: str,
+        messages: Sequence[MessageTuple],
+        span: Span,
+        receipt: Receipt | None,
     ) -> None:
         """Send to a topic of which not every partition has taken a message from this producer."""
         span.pending += len(messages)
-        first = self._first.setdefault(topic, FirstRequests(self._partitions.get(topic, 1)))
         if receipt is not None:
             section = self._reports.take(topic, messages, span, receipt)
             for callback, message in zip(section.callbacks, messages, strict=False):
@@ -133,6 +143,7 @@ class KafkaSink:
                 headers = message[3]
                 report = plain if headers is None else self._report_for(span, topic, headers)
                 first.add(message, report, refuse)
+        self._held[topic] = first
         self._pump()
 
     def _failed_here(self, topic: str, span: Span, error: KafkaError, message: Message) -> None:
@@ -140,11 +151,10 @@ class KafkaSink:
 
     def _pump(self) -> None:
         """Let go what need not wait any more behind the first message into a partition."""
-        for topic, first in list(self._first.items()):
+        for topic, first in list(self._held.items()):
             first.pump(partial(self._put, topic))
-            if first.is_open:
-                self._open.add(topic)
-                del self._first[topic]
+            if not len(first):
+                del self._held[topic]
 
     def _put(self, topic: str, message: MessageTuple, callback: Callback, refuse: Refuse) -> bool:
         key, value, timestamp, headers = message
@@ -161,7 +171,7 @@ class KafkaSink:
         # The number of events counts errors too.
         if self._serve(self._producer.poll, timeout) and not self._heard_error:
             self._outage = None
-        if self._first:
+        if self._held:
             self._pump()
 
     def flush(self, timeout: float) -> bool:
@@ -201,6 +211,7 @@ class KafkaSink:
         """See `Sink.discard`: a new producer also leaves behind whatever made the old one unusable."""
         self._in_order = in_order
         self._first.clear()
+        self._held.clear()
         self._open.clear()
         self._producer.purge()
         self.poll(0)
@@ -211,7 +222,7 @@ class KafkaSink:
 
     def queued(self) -> int:
         """See `Sink.queued`."""
-        return len(self._producer) + sum(map(len, self._first.values()))
+        return len(self._producer) + sum(map(len, self._held.values()))
 
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """See `Sink.ensure_topic`."""

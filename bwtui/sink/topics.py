@@ -72,18 +72,21 @@ class TopicAdmin:
         return limits or TopicLimits(self._max_message_bytes, compacted=keyed)
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions ``topic`` has. Raises ConnectionFailed, RefusedError.
+        """Return how many partitions ``topic`` has, 1 if we may not know.
 
-        A broker may learn of a topic a little after the controller has made it.
+        Raises ConnectionFailed, RefusedError.
         """
+        # A broker may learn of a topic a little after the controller has made it.
         until = time.monotonic() + _REQUEST_SECONDS
         while True:
             future = self._client.describe_topics(TopicCollection([topic]), request_timeout=_REQUEST_SECONDS)
             try:
                 return len(future[topic].result().partitions)
             except KafkaException as error:
-                missing = error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                if not missing or time.monotonic() > until:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    return 1
+                if code != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until:
                     raise self._failed(error.args[0], topic) from error
                 time.sleep(0.02)
 

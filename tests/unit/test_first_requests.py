@@ -85,6 +85,21 @@ def test_messages_without_a_key_have_no_order() -> None:
     assert not len(first)
 
 
+def test_keys_of_known_partitions_need_not_wait() -> None:
+    producer, first = Producer(2), FirstRequests(2)
+    assert first.knows([message(None), message(None)])
+    assert not first.knows([message(None), message(4)])
+    first.add(message(4), nothing, refused)
+    first.pump(producer.put)
+    first.add(message(6), nothing, refused)
+    producer.report()
+    # Key 4 is known by now, but another one waits, perhaps for an older row.
+    assert not first.knows([message(4)])
+    first.pump(producer.put)
+    assert first.knows([message(4), message(None)]) and not first.knows([message(6)])
+    assert not first.is_open
+
+
 def test_at_most_one_request_into_a_partition_that_has_taken_none() -> None:
     for seed in range(200):
         choice = random.Random(seed)
