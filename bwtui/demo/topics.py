@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 # librdkafka's own messages are no news for the reader of a verdict; errors arrive as events.
 _log.addHandler(logging.NullHandler())
 _TIMEOUT = 10.0
+#: A topic that was just made, or whose broker has just gone, has no leader for a moment.
+_LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_LEADER_SECONDS = 10.0
 #: No record for this long while some are due: the comparison can't be decided.
 _PATIENCE = 30.0
 _BATCH = 2_000
@@ -200,9 +203,14 @@ class TopicReader:
 
 
 def _decided(call: Callable[[], T], what: str) -> T:
-    try:
-        return call()
-    except KafkaException as error:
-        raise Indeterminate(
-            f"the comparison could not {what}: {error.args[0].str()}", "is the broker still running?"
-        ) from error
+    until = time.monotonic() + _LEADER_SECONDS
+    while True:
+        try:
+            return call()
+        except KafkaException as error:
+            if error.args[0].code() in _LEADERLESS and time.monotonic() < until:
+                time.sleep(0.1)
+                continue
+            raise Indeterminate(
+                f"the comparison could not {what}: {error.args[0].str()}", "is the broker still running?"
+            ) from error

@@ -7,9 +7,10 @@ import uuid
 from decimal import Decimal
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.demo.compare import canonical
-from bwtui.demo.topics import TopicContents
+from bwtui.demo.topics import TopicContents, _decided
 from bwtui.demo.verdict import Comparison, TableVerdict
 from bwtui.errors import DifferencesFound, Indeterminate
 
@@ -132,3 +133,15 @@ def test_a_log_with_holes_never_proves_equality_but_can_prove_a_difference() -> 
     undecided = Comparison((verdict(holes=2),))
     assert isinstance(undecided.error(), Indeterminate)
     assert Comparison((verdict(holes=2, missing=1),)).outcome == "different"
+
+
+def test_a_partition_without_a_leader_is_waited_for() -> None:
+    answers = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, 7]
+
+    def ask() -> int:
+        answer = answers.pop(0)
+        if answers:
+            raise KafkaException(KafkaError(answer))
+        return answer
+
+    assert _decided(ask, "pin the offsets") == 7
