@@ -50,7 +50,7 @@ from bwtui.source.stream import ReplicationStream
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
-#: So long reports of delivery are waited for when a row was refused; others are read and sent again.
+#: So long reports of delivery are waited for when a row has failed; other rows are read and sent again.
 _SETTLE_SECONDS = 10.0
 #: Past this age the last look at the slot says nothing of the present.
 _LAG_IS_OLD_SECONDS = 10.0
@@ -363,7 +363,7 @@ class Engine:
         self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {failure.reason}"
         # What was under way may have arrived; behind a row that was refused, nothing more will.
         until = time.monotonic() + _SETTLE_SECONDS
-        while not parts.sink.flush(0.2) and (failure.is_outage or time.monotonic() < until):
+        while not parts.sink.flush(0.2) and time.monotonic() < until:
             self._check_stop()
         parts.sink.take_failures()
         acks.advance()

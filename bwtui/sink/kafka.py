@@ -178,6 +178,9 @@ class KafkaSink:
         """See `Sink.flush`."""
         until = time.monotonic() + timeout
         while True:
+            if self._produce is _hold_back:
+                # What the broker sends back when the producer has ended would wait in its queue for ever.
+                self._producer.purge(in_flight=False)
             flushed = self._serve(self._producer.flush, max(0.0, until - time.monotonic())) == 0
             self._pump()
             if not self.queued() or time.monotonic() >= until:
@@ -293,7 +296,7 @@ class KafkaSink:
         is_outage = error.code() not in _MESSAGE_ERRORS
         size = len(message.key or b"") + len(message.value or b"")
         reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
-        if error.code() == KafkaError._PURGE_QUEUE:
+        if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._FATAL):
             reason = "a message was held back behind one that failed"
         is_final = error.code() in _TOPIC_GONE or error.fatal()
         failure = DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final)
