@@ -13,7 +13,7 @@ from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.texts import differing, parse_row, says
 
 #: So many messages are compared when not all are asked for.
-SOME = 10_000
+SOME = 20_000
 COLUMNS = ("position", "part", "key", "value", "key_json", "after", "unchanged", "op")
 
 

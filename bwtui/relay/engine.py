@@ -50,8 +50,6 @@ from bwtui.source.stream import ReplicationStream
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
-#: So long reports of delivery are waited for when a row has failed; other rows are read and sent again.
-_SETTLE_SECONDS = 10.0
 #: Past this age the last look at the slot says nothing of the present.
 _LAG_IS_OLD_SECONDS = 10.0
 
@@ -325,6 +323,12 @@ class Engine:
             except ConnectionFailed as error:
                 # Another server may answer next, whose slot may be an older copy: it says where to start.
                 start_lsn = 0
+                if isinstance(self._phase, Streaming):
+                    careful_until = self._phase.careful_until
+                if careful_until:
+                    # The row that was under way alone must not be taken for one of the next session's.
+                    parts.sink.discard(in_order=False)
+                    acks = Acknowledgements(acks.confirmed, parts.recorder)
                 self._report.error("outage", error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._wait(_RECONNECT_SECONDS)
@@ -358,14 +362,14 @@ class Engine:
 
     def _recover(self, parts: Parts, acks: Acknowledgements, redrive: Redrive) -> int:
         """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""
-        failure = redrive.failure
-        self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
-        self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {failure.reason}"
-        # What was under way may have arrived; behind a row that was refused, nothing more will.
-        until = time.monotonic() + _SETTLE_SECONDS
-        while not parts.sink.flush(0.2) and time.monotonic() < until:
+        self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
+        # What was under way may have arrived. Without a bound: what is thrown away could still arrive, behind
+        # newer rows of its key.
+        while not parts.sink.flush(0.2):
             self._check_stop()
-        parts.sink.take_failures()
+        # That a row was refused may be reported after what was held back behind it.
+        failure = min([redrive.failure, *parts.sink.take_failures()], key=lambda one: one.is_outage)
+        self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
         acks.advance()
         while acks.waits_for_ledger:
             # What is recorded late would be read, and sent, once more.

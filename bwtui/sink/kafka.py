@@ -62,6 +62,8 @@ class KafkaSink:
         self._reader: TopicReader | None = None
         self._client_config = client_config(settings)
         self._in_order = True
+        #: A letter that is refused is sent shorter, and no row has to wait for it.
+        self._letters = settings.dead_letter_topic
         self._partitions: dict[str, int] = {}
         self._first: dict[str, FirstRequests] = {}
         #: Those of them in which messages wait.
@@ -285,7 +287,7 @@ class KafkaSink:
         receipt: Receipt | None = None,
         index: int = 0,
     ) -> None:
-        if self._in_order:
+        if self._in_order and topic != self._letters:
             self._produce = _hold_back
         span.failed += 1
         hint = None

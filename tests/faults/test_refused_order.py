@@ -1,14 +1,20 @@
 """Kafka refuses a row, and its request with it: no later row of the keys in it may come first."""
 
+import os
 import signal
+import time
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from bwtui.demo.shop import Table
+from bwtui.relay.ack import Span
 from bwtui.sandbox.supervisor import Services
+from bwtui.settings import RelaySettings
+from bwtui.sink.kafka import KafkaSink
 from tests.faults.administration import limit_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
-from tests.faults.relays import execute
+from tests.faults.relays import execute, new_name
 from tests.faults.test_on_error import LIMIT, NewRelay, bad, good, table
 
 ITEMS = Table("public", "items", ("id",))
@@ -45,3 +51,35 @@ def test_what_was_refused_comes_first(
         relay.wait_caught_up()
         relay.stop()
     assert_keys_in_order(read_table(services, ITEMS, relay.name))
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["polled at once", "polled late"])
+def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool) -> None:
+    """librdkafka takes back what is under way behind it, and by itself tells nobody for ever."""
+    name = new_name()
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": str(LIMIT)})])[name].result(10)
+    small = (("batch.num.messages", "3"),)
+    sink = KafkaSink(RelaySettings(broker=services.broker, slot=name, kafka_config=small))
+    sink.ensure_topic(name, keyed=True)
+    span = Span()
+    sink.send(name, [(b"k", b"v", 1, None)], span)
+    while span.pending:
+        sink.poll(0.1)
+    sizes = [3 * LIMIT if number == 30 else 1 for number in range(3000)]
+    sink.send(name, [(b"k", os.urandom(size), 1, None) for size in sizes], span)
+    if busy:
+        # It is a second before what comes now is handed over, and the producer has ended by then.
+        time.sleep(1.0)
+        sink.send(name, [(b"k", b"later", 1, None)], span)
+    until = time.monotonic() + 20
+    failures = []
+    while not failures or not sink.flush(0.2):
+        assert time.monotonic() < until
+        sink.poll(0)
+        failures += sink.take_failures()
+    failures += sink.take_failures()
+    assert span.pending == span.failed == len(failures)
+    first = min(failures, key=lambda one: one.is_outage)
+    assert not first.is_outage and "too large" in first.reason
+    sink.close()
