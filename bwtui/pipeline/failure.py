@@ -60,7 +60,16 @@ def plain_errors(ended: Callable[[], int | None] = lambda: None) -> Iterator[Non
     try:
         yield
     except SPARK_ERRORS as error:
+        if _is_interrupted(error):
+            # What PySpark calls on its way out of an interrupted job fails, and would hide the interrupt.
+            raise KeyboardInterrupt from error
         raise plain(error, ended()) from error
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
 
 
 def plain(error: BaseException, ended: int | None = None) -> BwtuiError:

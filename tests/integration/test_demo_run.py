@@ -103,11 +103,15 @@ def test_the_topics_equal_the_tables_and_a_planted_difference_is_seen(
 
 def _counted_by_duckdb(recording: str) -> dict[str, int]:
     """Return how many rows each table has, found by someone who has nothing but sealed Parquet."""
-    found = duckdb.execute(
-        """select relation, sum(case op when 'delete' then -1 when 'update' then 0 else 1 end)::bigint
+    found = (
+        duckdb.connect()
+        .execute(
+            """select relation, sum(case op when 'delete' then -1 when 'update' then 0 else 1 end)::bigint
              from read_parquet(?, hive_partitioning = true) where not is_repeat group by relation""",
-        [f"{recording}/sealed/changes/**/*.parquet"],
-    ).fetchall()
+            [f"{recording}/sealed/changes/**/*.parquet"],
+        )
+        .fetchall()
+    )
     return dict(found)
 
 

@@ -111,7 +111,7 @@ def test_nothing_but_a_snapshot(tmp_path: Path) -> None:
     assert local(folder).changes == 50
     assert rows(folder) == expected_rows(folder)
     (transactions,) = (folder / SEALED / "transactions").glob("*.parquet")
-    assert duckdb.execute(f"select count(*) from '{transactions}'").fetchone() == (0,)
+    assert duckdb.connect().execute(f"select count(*) from '{transactions}'").fetchone() == (0,)
 
 
 def test_one_at_a_time_and_only_what_is_finished(tmp_path: Path) -> None:
