@@ -140,16 +140,13 @@ class KafkaSink:
                 first.add(message, callback, partial(section.refuse, callback))
         else:
             plain = self._report_for(span, topic, None)
-            refuse = partial(self._failed_here, topic, span)
+            refuse = partial(self._failed, topic, span=span)
             for message in messages:
                 headers = message[3]
                 report = plain if headers is None else self._report_for(span, topic, headers)
                 first.add(message, report, refuse)
         self._held[topic] = first
         self._pump()
-
-    def _failed_here(self, topic: str, span: Span, error: KafkaError, message: Message) -> None:
-        self._failed(topic, error, message, span)
 
     def _pump(self) -> None:
         """Let go what need not wait any more behind the first message into a partition."""
