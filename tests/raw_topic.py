@@ -3,8 +3,9 @@
 import uuid
 from contextlib import closing
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from bwtui.pipeline.kafka_client import WITHOUT_LEADER
 from bwtui.sandbox.supervisor import Services
 from tests.waiting import eventually
 
@@ -58,6 +59,6 @@ def _ends(consumer: Consumer, places: list[TopicPartition]) -> list[tuple[int, i
     try:
         return [consumer.get_watermark_offsets(place, 30) for place in places]
     except KafkaException as error:
-        if error.args[0].code() in (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE):
+        if error.args[0].code() in WITHOUT_LEADER:
             return None
         raise

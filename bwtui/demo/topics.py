@@ -19,13 +19,12 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
 from bwtui.errors import Indeterminate
+from bwtui.pipeline.kafka_client import WITHOUT_LEADER
 
 _log = logging.getLogger(__name__)
 # librdkafka's own messages are no news for the reader of a verdict; errors arrive as events.
 _log.addHandler(logging.NullHandler())
 _TIMEOUT = 10.0
-#: A topic that was just made, or whose broker has just gone, has no leader for a moment.
-_LEADERLESS = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 _LEADER_SECONDS = 10.0
 #: No record for this long while some are due: the comparison can't be decided.
 _PATIENCE = 30.0
@@ -208,7 +207,7 @@ def _decided(call: Callable[[], T], what: str) -> T:
         try:
             return call()
         except KafkaException as error:
-            if error.args[0].code() in _LEADERLESS and time.monotonic() < until:
+            if error.args[0].code() in WITHOUT_LEADER and time.monotonic() < until:
                 time.sleep(0.1)
                 continue
             raise Indeterminate(

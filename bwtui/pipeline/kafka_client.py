@@ -46,6 +46,19 @@ NOT_LET_IN = frozenset(
     }
 )
 TOPIC_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})
+#: Errors of a partition that has no leader for a moment, as its topic was just made or its broker has just
+#: gone: client and broker may then know different epochs of it, too. Kafka's own clients ask again.
+WITHOUT_LEADER = frozenset(
+    {
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+    }
+)
 
 
 def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = None) -> BwtuiError:

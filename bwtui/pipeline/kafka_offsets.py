@@ -28,6 +28,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from bwtui.errors import ConnectionFailed
 from bwtui.pipeline.kafka_client import (
     REQUEST_SECONDS,
+    WITHOUT_LEADER,
     Config,
     Heard,
     bad_setting,
@@ -38,7 +39,6 @@ from bwtui.pipeline.kafka_client import (
 
 _TRY_SECONDS = 2.0
 _LEADER_SECONDS = 0.1
-_WITHOUT_LEADER = frozenset({KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE})
 
 #: Topic and number of a partition.
 Place = tuple[str, int]
@@ -171,7 +171,6 @@ def _list(
         asked = {TopicPartition(*place): where for place in places if place not in found}
         answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
         for at, answer in answers.items():
-            # A topic that was just made, or whose broker has just gone, has no leader for a moment.
             if _is_without_leader(answer) and time.monotonic() < deadline:
                 continue
             found[at.topic, at.partition] = int(_result(answer, config, at.topic).offset)
@@ -200,7 +199,7 @@ def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str
 
 def _is_without_leader(answer: "Future[Any]") -> bool:
     error = answer.exception()
-    return isinstance(error, KafkaException) and error.args[0].code() in _WITHOUT_LEADER
+    return isinstance(error, KafkaException) and error.args[0].code() in WITHOUT_LEADER
 
 
 def _result(answer: "Future[Any]", config: Config, topic: str) -> Any:

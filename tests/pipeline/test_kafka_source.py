@@ -9,7 +9,6 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    NewTopic,
     ResourceType,
 )
 from pyspark.sql import SparkSession
@@ -180,12 +179,11 @@ def test_a_log_that_lost_its_end_is_told(
     ]
 
 
-def test_topics_that_were_made_this_moment(config: Config) -> None:
+def test_topics_that_were_made_this_moment(config: Config, make_topic: MakeTopic, admin: AdminClient) -> None:
     """Of some of their partitions no broker knows yet that it leads them."""
-    admin = AdminClient({**config})
-    names = [f"just-made-{number}" for number in range(10)]
-    for name in names:
-        admin.create_topics([NewTopic(name, 20, 1)])[name].result()
+    names = []
+    for _ in range(10):
+        names.append(name := make_topic(20))
         assert set(pin(config, [name]).offsets.values()) == {(0, 0)}
     for answer in admin.delete_topics(names).values():
         answer.result()

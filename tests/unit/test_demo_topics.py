@@ -13,6 +13,7 @@ from bwtui.demo.compare import canonical
 from bwtui.demo.topics import TopicContents, _decided
 from bwtui.demo.verdict import Comparison, TableVerdict
 from bwtui.errors import DifferencesFound, Indeterminate
+from bwtui.pipeline.kafka_client import WITHOUT_LEADER
 
 
 def keyed() -> TopicContents:
@@ -136,7 +137,7 @@ def test_a_log_with_holes_never_proves_equality_but_can_prove_a_difference() -> 
 
 
 def test_a_partition_without_a_leader_is_waited_for() -> None:
-    answers = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, 7]
+    answers = [*WITHOUT_LEADER, 7]
 
     def ask() -> int:
         answer = answers.pop(0)
