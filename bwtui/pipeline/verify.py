@@ -11,28 +11,30 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import duckdb
+from pyspark.sql import SparkSession
 
 from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
-from bwtui.errors import RefusedError, StateFailed, UsageError
+from bwtui.errors import StateFailed, UsageError
 from bwtui.pipeline.kafka_client import Config
-from bwtui.pipeline.kafka_offsets import Pinned, partitions, pin
+from bwtui.pipeline.kafka_offsets import Pinned
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import LOCAL, spark_session
+from bwtui.pipeline.verify_basis import Basis, basis, beside, check_cluster, is_sealed
 from bwtui.pipeline.verify_deep import Comparison, one_of
 from bwtui.pipeline.verify_digests import BESIDE, OnCount, Sides, write_digests
-from bwtui.pipeline.verify_facts import Facts, read_facts
+from bwtui.pipeline.verify_facts import Facts
 from bwtui.pipeline.verify_fields import add_fields
 from bwtui.pipeline.verify_look import KafkaLook, RowReader
-from bwtui.recording.sealed import Sealed, open_sealed
+from bwtui.recording.sealed import Sealed
 
 #: Told what is under way.
 OnPhase = Callable[[str], None]
@@ -72,34 +74,32 @@ def verify_recording(
     begin = time.monotonic()
     # What is wrong with a segment, with the folder, or with the brokers is said before Spark starts.
     told("looking at the recording, and for Kafka")
-    _check_cluster(config, read_facts(folder).cluster)
+    check_cluster(folder, config)
+    ahead = beside(folder, config) if is_sealed(folder) else None
     told("starting Spark")
     with _work(options) as work, contextlib.ExitStack() as session:
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
         started = time.monotonic()
-        sealed, notes = _sealed(folder, spark, told)
-        # A relay that records may have finished segments meanwhile, which were sealed too.
-        facts = read_facts(folder)
-        source, rows, texts = sealed.manifest.source, sealed.manifest.rows, _schemas(sealed)
+        notes = [_seal(folder, spark, told)] if ahead is None else []
+        found = basis(folder, config) if ahead is None else ahead.result()
+        manifest, pinned, rows = found.sealed.manifest, found.pinned, found.sealed.manifest.rows
+        texts = _schemas(found.sealed)
+        told(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
+        comparison = Comparison(texts, _is_json(manifest.source), 1 if options.deep else one_of(rows))
+        kept = [file for file in manifest.files if file.kind == "changes"]
+        sides = Sides(work / "expected", work / "actual")
+        wrong, compared = write_digests(
+            spark, found.sealed.root, kept, config, pinned, sides, comparison, counted
+        )
         with _database(work, rows) as connection:
-            told("asking Kafka for its topics")
-            sent = _sent(connection, sealed, folder)
-            pinned = _pin(sent, config)
-            told(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
-            comparison = Comparison(texts, _is_json(source), 1 if options.deep else one_of(rows))
-            kept = [file for file in sealed.manifest.files if file.kind == "changes"]
-            sides = Sides(work / "expected", work / "actual")
-            wrong, compared = write_digests(
-                spark, sealed.root, kept, config, pinned, sides, comparison, counted
-            )
             _view(connection, "expected_in", sides.expected, BESIDE)
             _view(connection, "actual_in", sides.actual)
             told("matching messages and records")
             with _ended_beside(session.pop_all()):
-                report = _judge(connection, sealed, pinned, config, facts, wrong, texts, ask, options)
-        report.notes = notes + _notes(compared, sum(sent.values()), facts)
+                report = _judge(connection, found, config, wrong, texts, ask, options)
+        report.notes = notes + _notes(compared, sum(found.sent.values()), found.facts)
         ended = time.monotonic()
-    report.details = _details(folder, sealed, pinned, compared)
+    report.details = _details(folder, found, compared)
     report.details["seconds"] = {
         "spark_start": round(started - begin, 2),
         "audit": round(ended - started, 2),
@@ -109,16 +109,15 @@ def verify_recording(
 
 def _judge(
     connection: duckdb.DuckDBPyConnection,
-    sealed: Sealed,
-    pinned: Pinned,
+    found: Basis,
     config: Config,
-    facts: Facts,
     wrong: Sequence[int],
     texts: Mapping[int, str],
     ask: AskRegistry,
     options: Options,
 ) -> Report:
     """Match both sides, and look at the bytes of what differs."""
+    sealed, pinned, facts = found.sealed, found.pinned, found.facts
     reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
     topics, files = sorted(pinned.topics), sealed.paths("changes")
     known, sessions = _known_ids(connection), _sessions(connection, facts)
@@ -148,19 +147,11 @@ def _ended_beside(session: contextlib.ExitStack) -> Iterator[None]:
 # -- the recording -------------------------------------------------------------------------------------------
 
 
-def _sealed(folder: Path, spark: Any, told: OnPhase) -> tuple[Sealed, list[str]]:
-    """Open what was sealed; seal first what was not."""
-    notes = []
-    try:
-        sealed = open_sealed(folder)
-    except UsageError:
-        sealed = None
-    if sealed is None or sealed.behind:
-        told("sealing the recording")
-        outcome = seal(folder, lambda: contextlib.nullcontext(spark))
-        notes.append(f"the recording was sealed first: {outcome.changes:,} changes")
-        sealed = open_sealed(folder)
-    return sealed, notes
+def _seal(folder: Path, spark: SparkSession, told: OnPhase) -> str:
+    """Seal what was not, and return what to tell of it."""
+    told("sealing the recording")
+    outcome = seal(folder, lambda: contextlib.nullcontext(spark))
+    return f"the recording was sealed first: {outcome.changes:,} changes"
 
 
 def _schemas(sealed: Sealed) -> dict[int, str]:
@@ -173,40 +164,7 @@ def _schemas(sealed: Sealed) -> dict[int, str]:
     return dict(rows)
 
 
-def _sent(connection: duckdb.DuckDBPyConnection, sealed: Sealed, folder: Path) -> dict[str, int]:
-    """Return how many messages each topic is to have. Raises RefusedError where none was sent."""
-    paths = [str(path) for path in sealed.paths("changes")]
-    sql = """select topic, count(*), count(*) filter (where state = 'unsent') from read_parquet(?)
-             where topic is not null group by topic"""
-    rows = connection.execute(sql, [paths]).fetchall() if paths else []
-    if all(messages == unsent for _, messages, unsent in rows):
-        raise RefusedError(
-            f"{folder} was recorded without Kafka: nothing was sent, so there is nothing to verify",
-            "record with 'bwtui connect --record', or compare two recordings: bwtui verify A B",
-        )
-    return {topic: messages for topic, messages, _ in rows}
-
-
 # -- what the core reads -------------------------------------------------------------------------------------
-
-
-def _check_cluster(config: Config, recorded: str) -> None:
-    # A recording without Kafka has none; that nothing was sent is told when its messages are counted.
-    if not recorded:
-        return
-    cluster, _ = partitions(config)
-    if cluster and recorded != cluster:
-        raise RefusedError(
-            f"this is another Kafka cluster ({cluster}) than the recording's ({recorded})",
-            "name the recording's brokers with -b",
-        )
-
-
-def _pin(topics: Iterable[str], config: Config) -> Pinned:
-    try:
-        return pin(config, list(topics))
-    except RefusedError as error:
-        raise RefusedError(error.message, "it was deleted since it was recorded") from error
 
 
 def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts) -> core.Window:
@@ -324,8 +282,8 @@ def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
     return notes
 
 
-def _details(folder: Path, sealed: Sealed, pinned: Pinned, compared: int) -> dict[str, Any]:
-    manifest = sealed.manifest
+def _details(folder: Path, found: Basis, compared: int) -> dict[str, Any]:
+    manifest, pinned = found.sealed.manifest, found.pinned
     return {
         "recording": str(folder),
         "recording_id": manifest.recording,

@@ -72,6 +72,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield master
 
 
+def told(*arguments: str, **environment: str) -> dict[str, Any]:
+    """Run Python with ``arguments``; return what it printed as JSON."""
+    ended = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
 def test_a_cluster_reads_and_writes_the_same(
     spark: SparkSession, cluster: str, make_topic: MakeTopic, config: dict[str, str]
 ) -> None:
@@ -84,15 +99,7 @@ def test_a_cluster_reads_and_writes_the_same(
         read_kafka(spark, config, pin(config, [source]).offsets).selectExpr("count(*) rows", DIGEST).first()
     )
     assert here is not None and here.rows == 803
-    ended = subprocess.run(
-        [sys.executable, "-c", DRIVER, cluster, config["bootstrap.servers"], source, copy, DIGEST],
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    there = json.loads(ended.stdout)
+    there = told("-c", DRIVER, cluster, config["bootstrap.servers"], source, copy, DIGEST)
     assert (there["rows"], there["digest"]) == (here.rows, here.digest)
     # The executors used the package that was sent, not one that happened to be installed.
     assert "bwtui.zip" in there["module"]
@@ -141,17 +148,9 @@ def test_a_cluster_replays_the_same(
     folder = recorded(tmp_path / "r", topic, 2_000, registered(services, topic))
     replays.sealed(folder)
     ends = {"BWTUI_BROKER": services.broker, "BWTUI_SCHEMA_REGISTRY": services.schema_registry}
-    ended = subprocess.run(
-        [sys.executable, "-m", "bwtui", "replay", str(folder), "--spark-master", cluster, "--json"],
-        env={**os.environ, **ends, "BWTUI_STATE_HOME": str(tmp_path / "home")},
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    told = json.loads(ended.stdout)
+    command = ("-m", "bwtui", "replay", str(folder), "--spark-master", cluster, "--json")
+    outcome = told(*command, BWTUI_STATE_HOME=str(tmp_path / "home"), **ends)
     sent = expected(folder)[topic]
-    assert told["sent"] == told["messages"] == len(sent)
+    assert outcome["sent"] == outcome["messages"] == len(sent)
     content = topic_content(services, topic)
     assert by_key(all_of(content)) == by_key(sent) and sum(map(bool, content.values())) > 1

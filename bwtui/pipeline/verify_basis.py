@@ -1,0 +1,92 @@
+"""What an audit stands on: sealed files, the journal's facts, and where the topics begin and end."""
+
+import threading
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+
+from bwtui.errors import RefusedError, UsageError
+from bwtui.pipeline.kafka_client import Config
+from bwtui.pipeline.kafka_offsets import Pinned, partitions, pin
+from bwtui.pipeline.verify_facts import Facts, read_facts
+from bwtui.recording.sealed import Sealed, open_sealed
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """The recording, and what Kafka has of it; offsets are pinned last, so that all of it may be there."""
+
+    sealed: Sealed
+    facts: Facts
+    #: How many messages each topic is to have.
+    sent: dict[str, int]
+    pinned: Pinned
+
+
+def check_cluster(folder: Path, config: Config) -> None:
+    """Raise RefusedError for another cluster than the recording's, DamagedRecording, ConnectionFailed."""
+    recorded = read_facts(folder).cluster
+    # A recording without Kafka has none; that nothing was sent is told when its messages are counted.
+    if not recorded:
+        return
+    cluster, _ = partitions(config)
+    if cluster and recorded != cluster:
+        raise RefusedError(
+            f"this is another Kafka cluster ({cluster}) than the recording's ({recorded})",
+            "name the recording's brokers with -b",
+        )
+
+
+def is_sealed(folder: Path) -> bool:
+    """Say whether every finished segment is sealed. Raises DamagedRecording or StateFailed."""
+    try:
+        return not open_sealed(folder, check_files=False).behind
+    except UsageError:
+        return False
+
+
+def basis(folder: Path, config: Config) -> Basis:
+    """Check every byte of a sealed recording, and pin its topics.
+
+    Raises RefusedError where nothing was sent, or for a topic that is gone, ConnectionFailed,
+    DamagedRecording, StateFailed.
+    """
+    sealed = open_sealed(folder)
+    # What the journal has behind the sealed files is known by then.
+    facts = read_facts(folder)
+    sent = _sent(sealed)
+    try:
+        return Basis(sealed, facts, sent, pin(config, sent))
+    except RefusedError as error:
+        raise RefusedError(error.message, "it was deleted since it was recorded") from error
+
+
+def beside(folder: Path, config: Config) -> "Future[Basis]":
+    """Take the basis of a sealed recording in a thread, while Spark starts."""
+    found: Future[Basis] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(basis(folder, config))
+        except BaseException as error:
+            found.set_exception(error)
+
+    # Nobody waits for it where Spark does not start.
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+def _sent(sealed: Sealed) -> dict[str, int]:
+    paths = [str(path) for path in sealed.paths("changes")]
+    sql = """select topic, count(*), count(*) filter (where state = 'unsent') from read_parquet(?)
+             where topic is not null group by topic"""
+    with duckdb.connect() as connection:
+        rows = connection.execute(sql, [paths]).fetchall() if paths else []
+    if all(messages == unsent for _, messages, unsent in rows):
+        raise RefusedError(
+            f"{sealed.folder} was recorded without Kafka: nothing was sent, so there is nothing to verify",
+            "record with 'bwtui connect --record', or compare two recordings: bwtui verify A B",
+        )
+    return {topic: messages for topic, messages, _ in rows}
