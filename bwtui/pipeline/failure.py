@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from bwtui import errors
+from bwtui.cycles import looked_for_rarely, pass_over_what_is_there
 from bwtui.errors import BwtuiError
 
 #: What Spark raises; whatever else comes out of a job is our own.
@@ -42,12 +44,15 @@ class TaskFailed(Exception):
 
 
 def in_task(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
-    """Let errors of ours out of a task's generator in a form that survives Java."""
+    """Let errors of ours out of a task's generator in a form that survives Java; look rarely for cycles."""
 
     @functools.wraps(function)
     def carried(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         try:
-            yield from function(*args, **kwargs)
+            if TaskContext.get() is not None:
+                pass_over_what_is_there()
+            with looked_for_rarely():
+                yield from function(*args, **kwargs)
         except BwtuiError as error:
             raise TaskFailed(error) from None
 

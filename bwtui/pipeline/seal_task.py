@@ -3,8 +3,6 @@
 The folder gets its name when everything in it is durable and was read back: what has the name is whole.
 """
 
-import contextlib
-import gc
 import hashlib
 import secrets
 import shutil
@@ -17,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from bwtui.cycles import looked_for_rarely
 from bwtui.pipeline.seal_batches import Gathered
 from bwtui.pipeline.seal_files import TRANSACTIONS, PartFiles, sync, sync_folders, write_table
 from bwtui.pipeline.seal_rows import RowMaker
@@ -84,7 +83,7 @@ def run(task: Task) -> int:
     made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
     made.mkdir(parents=True)
     try:
-        with _without_collector():
+        with looked_for_rarely():
             part = _Sealing(task, made).part()
         text = with_checksum(asdict(part))
         (made / PART).write_text(text)
@@ -96,16 +95,6 @@ def run(task: Task) -> int:
         shutil.rmtree(made, ignore_errors=True)
         raise
     return sum(segment.changes for segment in part.segments)
-
-
-@contextlib.contextmanager
-def _without_collector() -> Iterator[None]:
-    """Keep Python from looking for cycles among millions of small tuples, where there are none."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class _Segments(Sequence[SegmentReader]):

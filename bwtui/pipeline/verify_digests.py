@@ -8,7 +8,7 @@ word by word: rows that differ in nothing but the last bytes of two words often 
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,7 +87,7 @@ def write_digests(
     """
     splits = split(pinned.offsets, spark.sparkContext.defaultParallelism, SMALLEST, LARGEST)
     request = Request(dict(config), tuple(splits), _KAFKA, "read_committed", True, 5.0)
-    tasks: list[list[str] | Split] = [*_gathered(root, files), *splits]
+    tasks: list[list[SealedFile] | Split] = [*_gathered(files), *splits]
 
     @in_task
     def read(number: int) -> Iterator[int]:
@@ -97,8 +97,9 @@ def write_digests(
                 found = _gathered_rows(read_split(request, task))
                 _write(sides.actual, number, (_digests(connection, table) for table in found))
             else:
-                _write(sides.expected, number, _expected(connection, task))
-                yield from _compared(connection, task, comparison)
+                _write(sides.expected, number, _expected(connection, _rows_of(root, task)))
+                for every, some in _sampled(task, comparison.every):
+                    yield from _compared(connection, _rows_of(root, some), every, comparison)
 
     def run(numbers: Iterable[int]) -> Iterable[int]:
         for number in numbers:
@@ -116,16 +117,24 @@ def write_digests(
 # -- tasks ---------------------------------------------------------------------------------------------------
 
 
-def _gathered(root: Path, files: Sequence[SealedFile]) -> list[list[str]]:
+def _gathered(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
     """Gather small files; the largest tasks come first."""
-    gathered: list[tuple[int, list[str]]] = []
+    gathered: list[tuple[int, list[SealedFile]]] = []
     for file in sorted(files, key=lambda one: one.rows, reverse=True):
         if gathered and gathered[-1][0] + file.rows <= _TASK:
-            rows, paths = gathered.pop()
-            gathered.append((rows + file.rows, [*paths, str(root / file.path)]))
+            rows, held = gathered.pop()
+            gathered.append((rows + file.rows, [*held, file]))
         else:
-            gathered.append((file.rows, [str(root / file.path)]))
-    return [paths for _, paths in gathered]
+            gathered.append((file.rows, [file]))
+    return [held for _, held in gathered]
+
+
+def _sampled(files: Sequence[SealedFile], every: Mapping[str, int]) -> Iterator[tuple[int, list[SealedFile]]]:
+    """Yield the files of which one row of so many is compared; every table has its own share."""
+    found: dict[int, list[SealedFile]] = {}
+    for file in files:
+        found.setdefault(every[file.table], []).append(file)
+    yield from found.items()
 
 
 @contextlib.contextmanager
@@ -135,12 +144,12 @@ def _database() -> Iterator[duckdb.DuckDBPyConnection]:
         yield connection
 
 
-def _rows_of(paths: Sequence[str]) -> str:
-    return f"read_parquet({list(paths)!r}, hive_partitioning = false)"
+def _rows_of(root: Path, files: Sequence[SealedFile]) -> str:
+    return f"read_parquet({[str(root / file.path) for file in files]!r}, hive_partitioning = false)"
 
 
-def _expected(connection: duckdb.DuckDBPyConnection, paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    sql = f"with rows as (select * from {_rows_of(paths)}) {_EXPECTED}"
+def _expected(connection: duckdb.DuckDBPyConnection, source: str) -> Iterator[pa.RecordBatch]:
+    sql = f"with rows as (select * from {source}) {_EXPECTED}"
     for batch in connection.sql(sql).to_arrow_reader(_BATCH):
         keys = batch.column("key").cast(pa.binary())
         yield batch.drop_columns(["key"]).append_column("hash31", murmur2_of(keys))
@@ -166,11 +175,11 @@ def _digests(connection: duckdb.DuckDBPyConnection, table: pa.Table) -> pa.Recor
 
 
 def _compared(
-    connection: duckdb.DuckDBPyConnection, paths: Sequence[str], comparison: Comparison
+    connection: duckdb.DuckDBPyConnection, source: str, every: int, comparison: Comparison
 ) -> Iterator[int]:
-    # One by one, so that a small table whose rows lie together is not passed over.
-    chosen = f"topic is not null and hash(position) % {comparison.every} = 0"
-    rows = connection.sql(f"select {', '.join(COLUMNS)} from {_rows_of(paths)} where {chosen}")
+    # One by one, so that rows of a kind that lie together are not passed over.
+    chosen = f"topic is not null and hash(position) % {every} = 0"
+    rows = connection.sql(f"select {', '.join(COLUMNS)} from {source} where {chosen}")
     for batch in rows.to_arrow_reader(_BATCH // 20):
         made = batch.to_pylist()
         yield -len(made)

@@ -6,7 +6,6 @@ relay/launch.py starts: it reads its settings from stdin, not from its arguments
 
 import contextlib
 import dataclasses
-import gc
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from bwtui.crash import crash, frames
+from bwtui.cycles import look_rarely
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.relay import outcome
 from bwtui.relay.lock import RelayLock
@@ -67,9 +67,8 @@ def run(
     The outcome is kept in the relay's state folder too. The lock is released at the end.
     """
     name = settings.relay_name
-    # A row makes objects that live until Kafka has acknowledged it, and no cycles: looking for those after
-    # every 700 of them, as Python does by itself, costs the relay 5 to 10 % of its CPU.
-    gc.set_threshold(100_000, 20, 100)
+    # A row makes objects that live until Kafka has acknowledged it, and no cycles.
+    look_rarely()
     # What the engine keeps in its folder is nobody else's business.
     os.umask(0o077)
     outcome.clear(name)

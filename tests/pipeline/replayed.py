@@ -2,14 +2,13 @@
 
 import contextlib
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Message
 from pyspark.sql import SparkSession
 
 from bwtui.cli.replay import target
@@ -25,8 +24,8 @@ from bwtui.relay.routing import Route
 from bwtui.relay.status import SchemaEntry
 from bwtui.sandbox.supervisor import Services
 from bwtui.settings import RelaySettings
+from tests.raw_topic import raw_records
 from tests.recorded_stream import Stream, table
-from tests.waiting import eventually
 
 KEY_SCHEMA, VALUE_SCHEMA = '"bytes"', '"string"'
 
@@ -130,27 +129,15 @@ def with_ids(sent: Sent, keys: Mapping[int, int], values: Mapping[int, int]) -> 
 
 def topic_content(services: Services, topic: str) -> dict[int, list[Sent]]:
     """Return what a topic holds, by partition."""
-    settings: dict[str, Any] = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
-    with contextlib.closing(Consumer({**settings, "enable.auto.commit": False})) as consumer:
-        known = consumer.list_topics(timeout=30).topics[topic]
-        places = [TopicPartition(topic, number) for number in known.partitions]
-        ends = {place.partition: consumer.get_watermark_offsets(place, 30) for place in places}
-        consumer.assign([TopicPartition(topic, one, low) for one, (low, _) in ends.items()])
-        found: dict[int, list[Sent]] = {place.partition: [] for place in places}
-        missing = sum(high - low for low, high in ends.values())
+    return {
+        partition: [_as_sent(message) for message in messages]
+        for (_, partition), messages in raw_records(services, [topic]).items()
+    }
 
-        def read() -> bool:
-            nonlocal missing
-            for one in consumer.consume(5_000, 0.1) if missing else ():
-                assert one.error() is None, one.error()
-                headers: Any = one.headers() or ()
-                sent = Sent(one.key(), one.value(), one.timestamp()[1], tuple(headers))
-                found[one.partition() or 0].append(sent)
-                missing -= 1
-            return not missing
 
-        eventually(f"all of {topic}", read, 60)
-    return found
+def _as_sent(message: Message) -> Sent:
+    headers: Any = message.headers() or ()
+    return Sent(message.key(), message.value(), message.timestamp()[1], tuple(headers))
 
 
 def by_key(messages: Iterator[Sent] | list[Sent]) -> dict[bytes | None, list[Sent]]:

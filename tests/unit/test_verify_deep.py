@@ -7,7 +7,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from bwtui.pipeline.verify_deep import Comparison
+from bwtui.pipeline.verify_deep import SOME, SOME_OF_EACH, Comparison, one_of
+from bwtui.recording.manifest import SealedFile
 
 KEY, VALUE = 1, 2
 
@@ -37,7 +38,7 @@ def is_wrong(key: bytes | None, value: bytes | None, texts: Any, key_texts: Any,
     after, names = (None if one is None else json.dumps(one) for one in (texts, key_texts))
     row = {"position": 1, "part": 0, "key": key, "value": value, "key_json": names, "after": after,
            "unchanged": [], "op": op}  # fmt: skip
-    return bool(Comparison(dict(schemas), is_json, 1).wrong([row]))
+    return bool(Comparison(dict(schemas), is_json, {}).wrong([row]))
 
 
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2}
@@ -97,3 +98,12 @@ def test_a_row_that_was_sent_as_a_tombstone_or_without_its_key() -> None:
     assert not is_wrong(key, None, None, said, "delete", is_json=True)
     assert not is_wrong(None, b'{"a": 1}', said, None, is_json=True)
     assert not is_wrong(key, b'{"a": 1}', said, None, is_json=True)
+
+
+def test_a_small_table_has_its_share_of_what_is_compared() -> None:
+    rows = {"public.large": 40_000_000, "public.small": 5_000, "public.tiny": 40}
+    halves = [(table, part) for table, count in rows.items() for part in (count // 4, count - count // 4)]
+    every = one_of(SealedFile(table, "changes", part, 1, "", table=table) for table, part in halves)
+    assert every["public.large"] == pytest.approx(40_000_000 / SOME, rel=0.01)
+    assert every["public.small"] == 5_000 / SOME_OF_EACH and every["public.tiny"] == 1
+    assert one_of([]) == {}
