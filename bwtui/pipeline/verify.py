@@ -209,13 +209,11 @@ _NUMBERS = {
 
 def _known_ids(connection: duckdb.DuckDBPyConnection) -> dict[str, frozenset[int]]:
     rows = connection.execute(
-        "select distinct topic, unnest([key_schema_id, value_schema_id]) from expected_in"
-        " where topic is not null"
+        "select distinct topic, key_schema_id, value_schema_id from expected_in where topic is not null"
     ).fetchall()
     found: dict[str, set[int]] = {}
-    for topic, number in rows:
-        if number is not None:
-            found.setdefault(topic, set()).add(number)
+    for topic, *numbers in rows:
+        found.setdefault(topic, set()).update(number for number in numbers if number is not None)
     return {topic: frozenset(numbers) for topic, numbers in found.items()}
 
 
