@@ -5,32 +5,20 @@ task that reads Kafka or an audit makes its objects by the thousand, keeps them 
 of them back: looking costs a relay 5 to 10 % of its CPU, and a task that reads Kafka a quarter.
 """
 
-import contextlib
 import gc
-from collections.abc import Iterator
-
-_RARELY = (100_000, 20, 100)
 
 
 def look_rarely() -> None:
-    """Look rarely from now on."""
-    gc.set_threshold(*_RARELY)
+    """Look rarely from now on, in the whole process."""
+    gc.set_threshold(100_000, 20, 100)
 
 
-@contextlib.contextmanager
-def looked_for_rarely() -> Iterator[None]:
-    """Look rarely during the block."""
-    before = gc.get_threshold()
-    look_rarely()
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+def look_rarely_in_a_worker() -> None:
+    """Look rarely, and never through what a worker of Spark has when its first task begins.
 
-
-def pass_over_what_is_there() -> None:
-    """Never again look through the objects of this moment, such as modules, which end with the process.
-
-    PySpark looks through everything behind every task.
+    That is modules above all, and PySpark looks through everything behind every task.
     """
-    gc.freeze()
+    look_rarely()
+    # Just once: what is frozen is never freed, and a later task may find the garbage of an earlier one.
+    if not gc.get_freeze_count():
+        gc.freeze()

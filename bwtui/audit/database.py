@@ -27,7 +27,6 @@ from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.folding import Fold
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.tables import Shape, Table, shapes
-from bwtui.cycles import looked_for_rarely
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.lsn import format_lsn
 from bwtui.pipeline.kafka_client import Config
@@ -55,7 +54,6 @@ class Request:
     samples: int = 1_000
 
 
-@looked_for_rarely()
 def verify_database(
     request: Request, ask: AskRegistry, told: Callable[[str], None] = lambda _: None
 ) -> Report:

@@ -40,7 +40,9 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
     "--database", is_flag=True, help="Compare the topics' latest values with the tables, as they are now."
 )
 @click.option(
-    "--deep", is_flag=True, help="Compare every message with what PostgreSQL said, not some 20,000."
+    "--deep",
+    is_flag=True,
+    help="Compare every message with what PostgreSQL said, not just some of each table.",
 )
 @click.option("--show-values", is_flag=True, help="Show keys and values of rows, which are masked otherwise.")
 @click.option("--findings", metavar="N", type=click.IntRange(0), default=1_000, show_default=True,
@@ -145,6 +147,7 @@ def _refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
 
 def _database(settings: "RelaySettings", told: Callable[[str], None], **how: Any) -> "Report":
     from bwtui.audit.database import Request, verify_database
+    from bwtui.cycles import look_rarely
 
     request = Request(
         settings.postgres,
@@ -154,6 +157,7 @@ def _database(settings: "RelaySettings", told: Callable[[str], None], **how: Any
         how["show_values"],
         how["findings"],
     )
+    look_rarely()
     return verify_database(request, ask_registry(settings), told)
 
 

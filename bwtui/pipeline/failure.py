@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from bwtui import errors
-from bwtui.cycles import looked_for_rarely, pass_over_what_is_there
+from bwtui.cycles import look_rarely_in_a_worker
 from bwtui.errors import BwtuiError
 
 #: What Spark raises; whatever else comes out of a job is our own.
@@ -50,9 +50,8 @@ def in_task(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:
     def carried(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         try:
             if TaskContext.get() is not None:
-                pass_over_what_is_there()
-            with looked_for_rarely():
-                yield from function(*args, **kwargs)
+                look_rarely_in_a_worker()
+            yield from function(*args, **kwargs)
         except BwtuiError as error:
             raise TaskFailed(error) from None
 

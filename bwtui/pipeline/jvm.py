@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -154,6 +155,9 @@ def java_options() -> list[str]:
 def _environment(master: str) -> dict[str, str]:
     """Return our environment with the SPARK_HOME that the session needs, and nobody else's."""
     kept = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    if sys.flags.ignore_environment:
+        # The workers do not have the flags of our interpreter, and must find the same packages.
+        kept.pop("PYTHONPATH", None)
     # With a SPARK_HOME, local tasks import PySpark from the archive in it, which has no compiled files: the
     # first job takes 0.8 s more. Without, from where our own interpreter has it. YARN sends what is in it.
     return kept if master.startswith("local") else kept | {"SPARK_HOME": str(_HOME)}

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bwtui.cycles import looked_for_rarely
 from bwtui.pipeline.seal_batches import Gathered
 from bwtui.pipeline.seal_files import TRANSACTIONS, PartFiles, sync, sync_folders, write_table
 from bwtui.pipeline.seal_rows import RowMaker
@@ -83,8 +82,7 @@ def run(task: Task) -> int:
     made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
     made.mkdir(parents=True)
     try:
-        with looked_for_rarely():
-            part = _Sealing(task, made).part()
+        part = _Sealing(task, made).part()
         text = with_checksum(asdict(part))
         (made / PART).write_text(text)
         sync(made / PART)

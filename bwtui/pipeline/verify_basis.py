@@ -1,7 +1,5 @@
 """What an audit stands on: sealed files, the journal's facts, and where the topics begin and end."""
 
-import threading
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,26 +61,12 @@ def basis(folder: Path, config: Config) -> Basis:
         raise RefusedError(error.message, "it was deleted since it was recorded") from error
 
 
-def beside(folder: Path, config: Config) -> "Future[Basis]":
-    """Take the basis of a sealed recording in a thread, while Spark starts."""
-    found: Future[Basis] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(basis(folder, config))
-        except BaseException as error:
-            found.set_exception(error)
-
-    # Nobody waits for it where Spark does not start.
-    threading.Thread(target=run, daemon=True).start()
-    return found
-
-
 def _sent(sealed: Sealed) -> dict[str, int]:
     paths = [str(path) for path in sealed.paths("changes")]
     sql = """select topic, count(*), count(*) filter (where state = 'unsent') from read_parquet(?)
              where topic is not null group by topic"""
-    with duckdb.connect() as connection:
+    # It needs no room to spill, and would take it in the current folder.
+    with duckdb.connect(config={"temp_directory": ""}) as connection:
         rows = connection.execute(sql, [paths]).fetchall() if paths else []
     if all(messages == unsent for _, messages, unsent in rows):
         raise RefusedError(

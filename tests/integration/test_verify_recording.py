@@ -151,6 +151,29 @@ def test_a_recording_is_sealed_and_clean(copied: tuple[Attempts, Path], here: Ru
     assert plain.stdout.startswith("clean: 260 messages, 260 records")
 
 
+def test_what_is_finished_while_spark_starts_is_audited(
+    copied: tuple[Attempts, Path],
+    here: Run,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    attempts, folder = copied
+    last = max(folder.glob("*.bwj"))
+    last.rename(tmp_path / last.name)
+    assert attempts.command("recording", "seal", str(folder)).code == 0
+
+    @contextmanager
+    def starting(*_: Any, **__: Any) -> Iterator[SparkSession]:
+        (tmp_path / last.name).rename(last)
+        yield spark
+
+    monkeypatch.setattr("bwtui.pipeline.verify.spark_session", starting)
+    report = report_of(here(attempts, folder, "--json"))
+    assert report["notes"][0].startswith("the recording was sealed first: ")
+    assert report["verdict"] == "clean" and report["balance"]["expected"]["matched"] == 260
+
+
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_a_damaged_recording_names_the_place(
     copied: tuple[Attempts, Path], here: Run, is_sealed: bool

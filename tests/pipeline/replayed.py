@@ -129,10 +129,9 @@ def with_ids(sent: Sent, keys: Mapping[int, int], values: Mapping[int, int]) -> 
 
 def topic_content(services: Services, topic: str) -> dict[int, list[Sent]]:
     """Return what a topic holds, by partition."""
-    return {
-        partition: [_as_sent(message) for message in messages]
-        for (_, partition), messages in raw_records(services, [topic]).items()
-    }
+    found = raw_records(services, [topic])
+    assert found, f"there is no topic {topic}"
+    return {partition: [_as_sent(one) for one in messages] for (_, partition), messages in found.items()}
 
 
 def _as_sent(message: Message) -> Sent:

@@ -21,13 +21,19 @@ pytestmark = pytest.mark.usefixtures("spark_classes")
 #: Two sessions one after the other, in two threads, with a job that fails; then one that is refused.
 QUIET = """
 import os, threading
+import pyspark
 from bwtui.errors import BwtuiError, Indeterminate
 from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.session import spark_session
 
+HERE = pyspark.__file__
+
 @in_task
 def undecided(batches):
-    raise Indeterminate("undecided", "look again")
+    import gc, pyspark
+    is_ours = pyspark.__file__ == HERE
+    looks_rarely = gc.get_threshold()[0] > 10_000 and gc.get_freeze_count() > 10_000
+    raise Indeterminate(f"the PySpark of the driver: {is_ours}, looks rarely: {looks_rarely}", "look again")
     yield
 
 def broken(batches):
@@ -76,7 +82,8 @@ def run(script: str, folder: Path, *arguments: str) -> "Iterator[subprocess.Pope
     """Run ``script`` in a process of its own, whose temporary files lie in ``folder``."""
     with subprocess.Popen(
         [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"TMPDIR": str(folder)},
+        # Somebody else's Spark is not taken.
+        env=os.environ | {"TMPDIR": str(folder), "SPARK_HOME": str(folder / "none")},
         cwd=folder,
         text=True,
         stdout=subprocess.PIPE,
@@ -93,7 +100,7 @@ def test_sessions_are_quiet_and_leave_nothing(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=120)
     assert errors == ""
     lines = output.splitlines()
-    assert lines[0] == "Indeterminate|3|undecided|look again"
+    assert lines[0] == "Indeterminate|3|the PySpark of the driver: True, looks rarely: True|look again"
     assert lines[1].startswith("BwtuiError|2|Spark failed: unexpected ValueError at ")
     assert "secret" not in output and len(lines) == 2
     assert process.returncode == 0
