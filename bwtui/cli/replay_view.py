@@ -190,6 +190,7 @@ def _missing(numbers: dict[str, int]) -> list[str]:
             f"order can't be mended: {numbers['late']:,} of them stand behind newer messages of their keys",
             f"{numbers['sent_again']:,} newest messages of these keys are sent again behind them, "
             "so that every latest value is right",
+            "the next audit will call the former reordered, and the latter duplicated",
         ]
     else:
         lines.append(f"{NONE_AGAIN}: with what was missing every latest value is right")

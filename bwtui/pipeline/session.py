@@ -27,11 +27,9 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -50,6 +48,7 @@ from bwtui.pipeline.environment import environment
 from bwtui.pipeline.failure import SPARK_ERRORS, plain_errors
 from bwtui.pipeline.java import spark_java
 from bwtui.pipeline.jvm import Jvm
+from bwtui.pipeline.scratch import scratch
 
 LOCAL = "local[*]"
 
@@ -109,14 +108,10 @@ def _opened(
     master: str, app_name: str, memory: str, config: Mapping[str, str] | None
 ) -> Iterator[SparkSession]:
     java = spark_java()
-    folder = Path(tempfile.mkdtemp(prefix="bwtui-spark-"))
-    try:
-        with _quiet_py4j():
-            opened = _Session(java, folder, memory, _settings(master, app_name, memory, folder, config))
-            with opened.closing():
-                yield opened.spark
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch("bwtui-spark-") as folder, _quiet_py4j():
+        opened = _Session(java, folder, memory, _settings(master, app_name, memory, folder, config))
+        with opened.closing():
+            yield opened.spark
 
 
 def _say_nothing(*_: Any) -> None:

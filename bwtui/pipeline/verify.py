@@ -7,7 +7,6 @@
 """
 
 import contextlib
-import shutil
 import tempfile
 import threading
 import time
@@ -26,6 +25,7 @@ from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
+from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import LOCAL, spark_session
 from bwtui.pipeline.verify_basis import Basis, basis, check_cluster, is_sealed
@@ -241,17 +241,15 @@ def _work(options: Options) -> Iterator[Path]:
         raise UsageError(
             "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
         )
-    try:
-        work = Path(tempfile.mkdtemp(prefix="bwtui-verify-", dir=options.work_folder))
-    except OSError as error:
-        where = options.work_folder or tempfile.gettempdir()
-        raise StateFailed(
-            f"digests can't be written into {where}: {error.strerror}", "see --work-folder"
-        ) from error
-    try:
+    with contextlib.ExitStack() as kept:
+        try:
+            work = kept.enter_context(scratch("bwtui-verify-", options.work_folder))
+        except OSError as error:
+            where = options.work_folder or tempfile.gettempdir()
+            raise StateFailed(
+                f"digests can't be written into {where}: {error.strerror}", "see --work-folder"
+            ) from error
         yield work
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 @contextlib.contextmanager
