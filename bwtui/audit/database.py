@@ -13,11 +13,9 @@ missing. That the topic has more says nothing, as rows are deleted, and sent aga
 
 import contextlib
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -31,6 +29,7 @@ from bwtui.errors import Indeterminate, RefusedError
 from bwtui.lsn import format_lsn
 from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, pin
+from bwtui.pipeline.scratch import scratch
 from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, open_snapshot
@@ -62,10 +61,10 @@ def verify_database(
     if not request.tables:
         raise RefusedError("no table is to be compared", "check --table, and -s/--slot")
     with (
-        tempfile.TemporaryDirectory(prefix="bwtui-verify-", ignore_cleanup_errors=True) as folder,
+        scratch("bwtui-verify-") as folder,
         contextlib.closing(connect(request.dsn)) as connection,
         # In memory as long as there is room, and then in the folder.
-        contextlib.closing(duckdb.connect(config={"temp_directory": str(Path(folder) / "spill")})) as store,
+        contextlib.closing(duckdb.connect(config={"temp_directory": str(folder / "spill")})) as store,
     ):
         report = _Live(request, connection, Fold(store, request.config, Schemas({}, ask))).run(told)
     report.details["seconds"] = {"audit": round(time.monotonic() - begin, 2)}

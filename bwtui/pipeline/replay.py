@@ -12,7 +12,6 @@ one of its own. What was sent is noted, so a run that was cancelled or killed is
 
 import contextlib
 import functools
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from bwtui.pipeline.replay_job import Job, Options, Outcome, Plan, TopicPlan, Wa
 from bwtui.pipeline.replay_missing import Missing
 from bwtui.pipeline.replay_steps import Steps, progress_file
 from bwtui.pipeline.replay_target import Target
+from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.seal import seal
 from bwtui.recording.folder import SegmentPath, existing_segments, segments
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
@@ -134,12 +134,9 @@ def _sealable(folder: Path) -> Iterator[Path]:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError:
-        place = Path(tempfile.mkdtemp(prefix="bwtui-sealed-"))
-        try:
+        with scratch("bwtui-sealed-") as place:
             for segment in segments(folder):
                 (place / segment.path.name).symlink_to(segment.path.resolve())
             yield place
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
         return
     yield folder

@@ -7,7 +7,6 @@ each costs it thirty (docs/adr/0032-replay.md).
 
 import glob
 import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from bwtui.pipeline.replay_place import HEADER_COLUMNS, Placing, Survey, Surveye
 from bwtui.pipeline.replay_plan import Count, conditions, files_of, sendable
 from bwtui.pipeline.replay_rows import Route
 from bwtui.pipeline.replay_send import Sent, Work, send
+from bwtui.pipeline.scratch import scratch
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 
@@ -239,8 +239,8 @@ class FileRows:
 
     def _ask(self, text: str, files: Sequence[File], **parts: str) -> list[Any]:
         with (
-            tempfile.TemporaryDirectory(prefix="bwtui-replay-") as folder,
-            duckdb.connect(config={"temp_directory": folder}) as connection,
+            scratch("bwtui-replay-") as folder,
+            duckdb.connect(config={"temp_directory": str(folder / "spill")}) as connection,
         ):
             asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(files), **parts)
             answer = connection.sql(asked)

@@ -8,7 +8,6 @@ what PostgreSQL said decides.
 """
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,8 +19,10 @@ from bwtui.audit.classes import RECORDINGS, verdict_of
 from bwtui.audit.report import Finding, Report
 from bwtui.errors import UsageError
 from bwtui.lsn import format_lsn
+from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import spark_session
+from bwtui.pipeline.verify_basis import is_sealed
 from bwtui.pipeline.verify_facts import read_facts
 from bwtui.recording.sealed import Sealed, open_sealed
 
@@ -92,9 +93,9 @@ def verify_recordings(
         raise UsageError("the recordings are of two database systems: their LSNs have nothing in common")
     told("comparing")
     with (
-        tempfile.TemporaryDirectory(prefix="bwtui-verify-", ignore_cleanup_errors=True) as work,
+        scratch("bwtui-verify-") as work,
         contextlib.closing(
-            duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": work})
+            duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(work / "spill")})
         ) as connection,
     ):
         connection.execute("set preserve_insertion_order = false")
@@ -119,12 +120,9 @@ def verify_recordings(
 
 
 def _open(folder: Path, spark_master: str, told: Callable[[str], None]) -> Sealed:
-    with contextlib.suppress(UsageError):
-        sealed = open_sealed(folder)
-        if not sealed.behind:
-            return sealed
-    told(f"sealing {folder}")
-    seal(folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
+    if not is_sealed(folder):
+        told(f"sealing {folder}")
+        seal(folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
     return open_sealed(folder)
 
 
