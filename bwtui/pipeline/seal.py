@@ -1,14 +1,15 @@
 """Sealing: a recording's journal becomes Parquet files that anybody's Spark or DuckDB reads.
 
 A Spark job whose tasks are runs of neighbouring segments. Each task decodes its segments and writes its files
-itself (docs/adr/0026), in a folder under ``sealing/`` that gets its name when all in it is durable and was
-read back. When all tasks have come to their end, the files move to ``sealed/`` and the manifest is written.
+itself (docs/adr/0026), in a folder of the run's own under ``sealing/``: it gets its name when all in it is
+durable and was read back. When all tasks have come to their end, the files move to ``sealed/`` and the manifest is written.
 A run that was killed is gone on with by the next: whole tasks are kept, all else is made anew.
 """
 
 import contextlib
 import fcntl
 import os
+import secrets
 import shutil
 import threading
 import time
@@ -73,12 +74,11 @@ def seal(
     finished_segments(folder, existing_segments(folder), Plan())
     begin = time.monotonic()
     with _lock(folder), _plain_os_errors(folder):
-        work = folder / SEALING
-        work.mkdir(exist_ok=True)
+        work = _own_folder(folder / SEALING)
         plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
         resumed = sum(segment.changes for part in plan.parts.values() for segment in part.segments)
         if plan.is_empty:
-            shutil.rmtree(work)
+            shutil.rmtree(work.parent)
             if plan.manifest is None:
                 raise RefusedError(
                     f"{folder.name} can not be sealed yet: it is being written, and no segment is complete",
@@ -98,6 +98,24 @@ def seal(
         seconds = time.monotonic() - begin
         segments = len(manifest.segments) - before
         return Outcome(manifest, plan.changes, segments, resumed, plan.left, seconds)
+
+
+def _own_folder(sealing: Path) -> Path:
+    """Return a folder for this run's work, with what a killed run left in its own.
+
+    Tasks of a killed run may be at work for a moment longer: what they knew as their folder is gone.
+    """
+    work = sealing / f"{secrets.token_hex(4)}.run"
+    sealing.mkdir(exist_ok=True)
+    for left in list(sealing.iterdir()):
+        if left.suffix == ".run" and not work.exists():
+            left.rename(work)
+        elif left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+    work.mkdir(exist_ok=True)
+    return work
 
 
 @in_task
@@ -139,7 +157,7 @@ def _commit(folder: Path, work: Path, plan: Plan) -> Manifest:
     check_all(sealed, manifest.files)
     _write_manifest(sealed, manifest)
     _remove_strangers(sealed, manifest)
-    shutil.rmtree(work)
+    shutil.rmtree(work.parent)
     return manifest
 
 

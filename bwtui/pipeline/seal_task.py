@@ -80,7 +80,8 @@ def run(task: Task) -> int:
     """Do one task and return how many changes it sealed. Raises DamagedRecording, StateFailed or OSError."""
     work = Path(task.work)
     made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
-    made.mkdir(parents=True)
+    # Not with its parents: a run that is no more has none, and its tasks end here.
+    made.mkdir()
     try:
         part = _Sealing(task, made).part()
         text = with_checksum(asdict(part))

@@ -25,6 +25,7 @@ from bwtui.errors import DamagedRecording, RefusedError, UsageError
 from bwtui.pipeline import seal as sealing
 from bwtui.pipeline.failure import TaskFailed, plain
 from bwtui.pipeline.seal import Outcome, seal
+from bwtui.pipeline.seal_task import run
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING
 from bwtui.recording.sealed import open_sealed
@@ -301,14 +302,40 @@ def test_kill_9_and_go_on(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "recording", "seal", str(folder)]
     process = subprocess.Popen(command, start_new_session=True)
     deadline = time.monotonic() + 200
-    while not list((folder / SEALING).glob("*/part.json")) and time.monotonic() < deadline:
+    while not list((folder / SEALING).glob("*/*/part.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert list((folder / SEALING).glob("*/part.json"))
+    assert list((folder / SEALING).glob("*/*/part.json"))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (folder / SEALED / MANIFEST).exists()
     outcome = local(folder)
     assert outcome.manifest.changes == 3_000
+    assert rows(folder) == expected_rows(folder)
+
+
+def test_tasks_of_a_killed_run_that_work_on_for_a_moment(tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    record(folder)
+
+    class Killed(LocalSpark):
+        def collect(self) -> list[Any]:
+            raise KeyboardInterrupt
+
+    class WithOrphans(LocalSpark):
+        def collect(self) -> list[Any]:
+            ends = []
+            for task in killed.tasks:
+                with contextlib.suppress(FileNotFoundError):
+                    ends.append(run(task))
+            assert not ends
+            return super().collect()
+
+    killed = Killed()
+    with pytest.raises(KeyboardInterrupt):
+        seal(folder, lambda: contextlib.nullcontext(killed), cores=3)
+    assert killed.tasks
+    outcome = seal(folder, lambda: contextlib.nullcontext(WithOrphans()), cores=3)
+    assert not outcome.resumed and not (folder / SEALING).exists()
     assert rows(folder) == expected_rows(folder)
 
 
