@@ -39,6 +39,7 @@ def seal_all(folder: Path, work: Path, *, tasks: int = 1) -> list[tuple[Any, ...
     edges = [len(numbers) * at // tasks for at in range(tasks + 1)]
     rows: list[tuple[Any, ...]] = []
     previous = ""
+    work.mkdir()
     for start, stop in itertools.pairwise(edges):
         task = Task(str(folder), str(work), numbers[start], numbers[stop - 1], previous)
         run(task)
