@@ -154,7 +154,7 @@ def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Column
     before, after, key_json = (
         layout.by_change(pa.array(found, pa.string())) for found in (befores, afters, new_keys)
     )
-    if any(old_keys) or after.null_count:
+    if before.null_count < len(before) or after.null_count:
         # The key of a delete is the old one, and that of the tombstone that a changed key sends.
         is_tombstone = pc.and_(pa.array(layout.message >= 0), values.is_null())
         is_old = pc.or_(after.is_null(), pc.and_(is_tombstone, before.is_valid()))

@@ -262,3 +262,15 @@ def test_folders_of_odd_names_are_distinct_and_short() -> None:
     assert (
         folder_of(("public", "a/b=c%"), 491_000) == "changes/relation=public.a%2Fb%3Dc%25/hour=2026-01-05-08"
     )
+
+
+def test_an_old_row_whose_key_is_not_known(tmp_path: Path) -> None:
+    """Found by `test_any_row`: the tombstone must not be given the key of the new row."""
+    columns = (Column("id", 25, -1, False), Column("b", 25, -1, False))
+    rows = Rows(tmp_path / "r", Relation(7, "public", "t", "d", columns), ("id",))
+    rows.write(b"U", (b"K", [None, None]), (b"N", [b"1", UNCHANGED]), messages=2)
+    rows.finish()
+    expected = expected_rows(tmp_path / "r")
+    key = SCHEMA.get_field_index("key_json")
+    assert [row[key] for row in expected] == ['{"id": "1"}', None]
+    assert seal_all(tmp_path / "r", tmp_path / "w") == expected
