@@ -43,6 +43,15 @@ class SecondPostgres:
         self._process = self._run("postgres", "-D", str(self._folder / "data"), *given)
         eventually("the second PostgreSQL answers", self._answers, 60)
 
+    def given(self, source: Path) -> str:
+        """Return the path of a copy of ``source`` that the server may read."""
+        copy = self._folder / source.name
+        shutil.copy(source, copy)
+        copy.chmod(0o600)
+        if self._user:
+            os.chown(copy, self._user.uid, self._user.gid)
+        return str(copy)
+
     def stop(self) -> None:
         """Stop it, if it runs."""
         if self._process is not None:

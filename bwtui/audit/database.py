@@ -26,8 +26,8 @@ from bwtui.audit.folding import Fold
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.tables import Shape, Table, shapes
 from bwtui.errors import Indeterminate, RefusedError
+from bwtui.kafka_client import Config
 from bwtui.lsn import format_lsn
-from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, pin
 from bwtui.pipeline.scratch import scratch
 from bwtui.source.connection import Connection, connect, connect_raw

@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.forms import Row, decode
 from bwtui.audit.tables import CHUNK, Shape, rows
-from bwtui.pipeline.kafka_client import Config
+from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
 from bwtui.pipeline.kafka_scan import SplitScan
 from bwtui.pipeline.kafka_splits import Split

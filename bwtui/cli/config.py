@@ -103,6 +103,7 @@ def _check_properties(checked: layers.ConfigFile) -> None:
         settings = RelaySettings(
             kafka_config=tuple(layer.pairs.get("kafka-config", {}).items()),
             topic_config=tuple(layer.pairs.get("topic-config", {}).items()),
+            registry_config=tuple(layer.pairs.get("registry-config", {}).items()),
         )
         try:
             producer_config(settings)

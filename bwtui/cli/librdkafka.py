@@ -39,12 +39,32 @@ class Property:
 
 
 def check(settings: RelaySettings) -> None:
-    """Raise UsageError for a property that librdkafka does not know or whose value it refuses."""
+    """Raise UsageError for a property that librdkafka does not know or whose value it refuses.
+
+    So does a file that can't be read, also of the registry's: neither library says which it was.
+    """
+    _check_files(settings.kafka_config, "-C")
+    _check_files(settings.registry_config, "--registry-config")
     library = _library()
     if library is None:
         return
     _check_pairs(library, settings.kafka_config, topic=False)
     _check_pairs(library, settings.topic_config, topic=True)
+
+
+def _check_files(pairs: Pairs, flag: str) -> None:
+    for key, value in pairs:
+        # With "probe" librdkafka looks for the system's certificates.
+        if not key.endswith(".location") or value in ("", "probe"):
+            continue
+        try:
+            if not Path(value).is_dir():
+                Path(value).open("rb").close()
+        except OSError as error:
+            raise UsageError(
+                f"{flag}: {key} can't be read: {value}: {error.strerror}",
+                "check the path; one that is not absolute begins in the working directory",
+            ) from error
 
 
 def _check_pairs(library: ctypes.CDLL, pairs: Pairs, topic: bool) -> None:

@@ -19,7 +19,7 @@ from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
 from bwtui.errors import Indeterminate
-from bwtui.pipeline.kafka_client import WITHOUT_LEADER
+from bwtui.kafka_client import WITHOUT_LEADER
 
 _log = logging.getLogger(__name__)
 # librdkafka's own messages are no news for the reader of a verdict; errors arrive as events.

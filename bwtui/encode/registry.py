@@ -55,7 +55,7 @@ class SchemaRegistry:
         self.url_without_user = _without_user(url)
         try:
             self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 0, **dict(config)})
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OSError) as error:
             raise BwtuiError(f"the schema registry's settings are not valid: {error}") from error
 
     def close(self) -> None:

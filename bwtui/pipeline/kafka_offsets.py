@@ -26,18 +26,18 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from bwtui.errors import ConnectionFailed
-from bwtui.pipeline.kafka_client import (
+from bwtui.kafka_client import (
     REQUEST_SECONDS,
     WITHOUT_LEADER,
     Config,
     Heard,
     bad_setting,
     log,
+    metadata,
     plain_kafka_error,
     topic_gone,
 )
 
-_TRY_SECONDS = 2.0
 _LEADER_SECONDS = 0.1
 
 #: Topic and number of a partition.
@@ -132,15 +132,10 @@ def _metadata(config: Config) -> ClusterMetadata:
     """Return what the cluster knows of itself; a refused login shows itself as a timeout only."""
     heard = Heard()
     admin = _admin({**config, "error_cb": heard})
-    deadline = time.monotonic() + REQUEST_SECONDS
-    while True:
-        try:
-            # All topics are asked for: asking for one by name could make it.
-            return admin.list_topics(timeout=_TRY_SECONDS)
-        except KafkaException as error:
-            admin.poll(0)
-            if heard.is_refusal or time.monotonic() > deadline:
-                raise plain_kafka_error(heard.error or error.args[0], config) from error
+    try:
+        return metadata(admin, heard)
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config) from error
 
 
 def _admin(config: Config) -> AdminClient:

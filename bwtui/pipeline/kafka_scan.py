@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.pipeline.kafka_client import (
+from bwtui.kafka_client import (
     TOPIC_GONE,
     Config,
     Heard,

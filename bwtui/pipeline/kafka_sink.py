@@ -28,8 +28,8 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from bwtui.errors import BwtuiError, RefusedError
+from bwtui.kafka_client import Config, Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.failure import TaskFailed, plain_errors
-from bwtui.pipeline.kafka_client import Config, Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.session import WRITE_ONCE
 
 FORMAT = "bwtui_kafka_sink"

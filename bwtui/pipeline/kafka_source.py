@@ -35,8 +35,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from bwtui.kafka_client import Config
 from bwtui.pipeline.failure import in_task
-from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_columns import ABORTED, COLUMNS, Batches, Hole
 from bwtui.pipeline.kafka_offsets import Place, Range
 from bwtui.pipeline.kafka_scan import Isolation, SplitScan

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bwtui.errors import RefusedError, UsageError
+from bwtui.kafka_client import Config
 from bwtui.lsn import parse_lsn
-from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_columns import COLUMNS
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.kafka_source import read_kafka

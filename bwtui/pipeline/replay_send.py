@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.pipeline.kafka_client import Heard, bad_setting, log, plain_kafka_error
+from bwtui.kafka_client import Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.replay_desk import MOST, DeskAddress, DeskLine, LaneDone
 from bwtui.pipeline.replay_tail import Tail, read_tail
 from bwtui.recording.sent_headers import sent_headers

@@ -5,7 +5,7 @@ in the topic already, perhaps among the messages of others: it is looked for one
 first that is not there was never written.
 """
 
-from bwtui.pipeline.kafka_client import Config
+from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import ends
 from bwtui.pipeline.kafka_scan import SplitScan
 from bwtui.pipeline.kafka_splits import Split

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from bwtui.errors import UsageError
-from bwtui.pipeline.kafka_client import (
+from bwtui.kafka_client import (
     NOT_LET_IN,
     REQUEST_SECONDS,
     Config,

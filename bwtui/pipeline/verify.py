@@ -23,7 +23,7 @@ from bwtui.audit import core
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
-from bwtui.pipeline.kafka_client import Config
+from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
 from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.seal import seal

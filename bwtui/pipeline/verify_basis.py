@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 
 from bwtui.errors import RefusedError, UsageError
-from bwtui.pipeline.kafka_client import Config
+from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned, partitions, pin
 from bwtui.pipeline.verify_facts import Facts, read_facts
 from bwtui.recording.sealed import Sealed, open_sealed

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from bwtui.audit.partitioner import murmur2_of
+from bwtui.kafka_client import Config
 from bwtui.pipeline.failure import in_task
-from bwtui.pipeline.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
 from bwtui.pipeline.kafka_source import Request, read_split
 from bwtui.pipeline.kafka_splits import LARGEST, SMALLEST, Split, split

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bwtui.audit.core import Judged, Pair, Record
 from bwtui.audit.decoding import Schemas, Undecodable, schema_id
-from bwtui.pipeline.kafka_client import Config
+from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_scan import SplitScan
 from bwtui.pipeline.kafka_splits import Split
 from bwtui.pipeline.verify_digests import PARTS

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.errors import BwtuiError, UsageError
+from bwtui.kafka_client import bad_setting
 from bwtui.relay.ack import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, Message, MessageTuple, TopicLimits
@@ -46,7 +46,13 @@ _TOPIC_GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
 _CONNECTION_ERRORS = frozenset(
-    {KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._AUTHENTICATION}
+    {
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TRANSPORT,
+        KafkaError._RESOLVE,
+        KafkaError._AUTHENTICATION,
+        KafkaError._SSL,
+    }
 )
 
 
@@ -77,7 +83,7 @@ class KafkaSink:
         try:
             self._admin = TopicAdmin(self._client_config, self.max_message_bytes)
         except KafkaException as error:
-            raise _bad_setting(error) from error
+            raise bad_setting(error) from error
 
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
@@ -260,7 +266,7 @@ class KafkaSink:
             order = IN_ORDER if self._in_order else {}
             return Producer({**self._config, **order, "error_cb": self._noticed}, logger=_log)
         except (KafkaException, ValueError, TypeError) as error:
-            raise _bad_setting(error) from error
+            raise bad_setting(error) from error
 
     def _report_for(self, span: Span, topic: str, headers: list[tuple[str, bytes]] | None) -> Any:
         """Return the delivery callback of one batch, or of one message that has headers."""
@@ -305,6 +311,9 @@ class KafkaSink:
         """Take librdkafka's word on a connection that failed; the next delivery takes it back."""
         if error.code() in _CONNECTION_ERRORS:
             self._heard_error = True
+            if self._outage is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:
+                # It follows what says why.
+                return
             self._outage = f"Kafka can't be reached: {error.str()}"
 
 
@@ -317,8 +326,3 @@ def _reason(error: KafkaException | BufferError) -> KafkaError:
     if isinstance(error, KafkaException):
         return cast(KafkaError, error.args[0])
     return KafkaError(KafkaError._QUEUE_FULL)
-
-
-def _bad_setting(error: Exception) -> BwtuiError:
-    reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-    return UsageError(f"librdkafka refuses a setting: {reason}", "see 'bwtui connect --config-help'")

@@ -12,7 +12,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.errors import RefusedError
+from bwtui.kafka_client import Heard, metadata, not_let_in, unreachable
 from bwtui.sink.base import TopicLimits
 
 #: What no further try mends: the topic itself, the cluster's settings or the user's rights stand against it.
@@ -34,6 +35,7 @@ _REFUSALS = frozenset(
         KafkaError._NOT_IMPLEMENTED,
     }
 )
+_NOT_LET_IN = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION, KafkaError._SSL})
 _REQUEST_SECONDS = 10.0
 _KEPT_FOR_GOOD = {"cleanup.policy": "delete", "retention.ms": "-1"}
 _log = logging.getLogger("bwtui.kafka")
@@ -43,17 +45,18 @@ class TopicAdmin:
     """Makes topics and reads their settings."""
 
     def __init__(self, config: dict[str, Any], max_message_bytes: int) -> None:
-        self._client = AdminClient(config, logger=_log)
+        self._heard = Heard()
+        self._client = AdminClient(dict[str, Any]({**config, "error_cb": self._heard}), logger=_log)
         self._max_message_bytes = max_message_bytes
         self._broker = str(config["bootstrap.servers"])
 
     def check(self) -> dict[str, Any]:
         """Return the cluster's id and number of brokers. Raises ConnectionFailed."""
         try:
-            metadata = self._client.list_topics(timeout=_REQUEST_SECONDS)
+            found = metadata(self._asked(), self._heard)
         except KafkaException as error:
             raise self._failed(error.args[0]) from error
-        return {"cluster_id": metadata.cluster_id, "brokers": len(metadata.brokers)}
+        return {"cluster_id": found.cluster_id, "brokers": len(found.brokers)}
 
     def ensure(self, topic: str, *, keyed: bool) -> TopicLimits:
         """Make ``topic`` if it is missing, and return its limits.
@@ -79,7 +82,7 @@ class TopicAdmin:
         # A broker may learn of a topic a little after the controller has made it.
         until = time.monotonic() + _REQUEST_SECONDS
         while True:
-            future = self._client.describe_topics(TopicCollection([topic]), request_timeout=_REQUEST_SECONDS)
+            future = self._asked().describe_topics(TopicCollection([topic]), request_timeout=_REQUEST_SECONDS)
             try:
                 return len(future[topic].result().partitions)
             except KafkaException as error:
@@ -91,7 +94,7 @@ class TopicAdmin:
                 time.sleep(0.02)
 
     def _create(self, topic: NewTopic) -> None:
-        future = self._client.create_topics([topic], request_timeout=_REQUEST_SECONDS)[topic.topic]
+        future = self._asked().create_topics([topic], request_timeout=_REQUEST_SECONDS)[topic.topic]
         try:
             future.result()
         except KafkaException as error:
@@ -101,7 +104,7 @@ class TopicAdmin:
     def _limits(self, topic: str) -> TopicLimits | None:
         """Return the limits of ``topic``, or None when there is no such topic."""
         resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._client.describe_configs([resource], request_timeout=_REQUEST_SECONDS)[resource]
+        future = self._asked().describe_configs([resource], request_timeout=_REQUEST_SECONDS)[resource]
         try:
             found = future.result()
         except KafkaException as error:
@@ -115,16 +118,20 @@ class TopicAdmin:
         policy = found["cleanup.policy"].value
         return TopicLimits(self._max_message_bytes, "compact" in policy)
 
+    def _asked(self) -> AdminClient:
+        """Return the client; what it told of earlier connections is forgotten."""
+        self._client.poll(0)
+        self._heard.error = None
+        return self._client
+
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
-        reason = error.str()
-        if error.code() in (KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION):
-            return ConnectionFailed(
-                f"Kafka does not let us in: {reason}", "check the security settings in -C"
-            )
+        self._client.poll(0)
+        error = self._heard.instead_of(error)
+        if error.code() in _NOT_LET_IN:
+            return not_let_in("Kafka", error)
         if error.code() not in _REFUSALS:
-            return ConnectionFailed(
-                f"can't reach Kafka at {self._broker}: {reason}",
-                "check that the broker runs there, and -b/--broker or BWTUI_BROKER",
-            )
+            return unreachable(self._broker, error)
         place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
-        return RefusedError(f"{place}: {reason}", "make the topic by hand, or check the user's rights (ACLs)")
+        return RefusedError(
+            f"{place}: {error.str()}", "make the topic by hand, or check the user's rights (ACLs)"
+        )

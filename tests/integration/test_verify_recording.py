@@ -210,7 +210,7 @@ def test_nothing_was_sent(attempts: Attempts, database: str, tmp_path: Path, her
 
 
 def test_nobody_answers(copied: tuple[Attempts, Path], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bwtui.pipeline.kafka_offsets.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("bwtui.kafka_client.REQUEST_SECONDS", 1.0)
     attempts, folder = copied
     error, hint = refused(here(attempts, folder, broker="127.0.0.1:1"), 4)
     assert "can't reach Kafka at 127.0.0.1:1" in error and "-b" in hint

@@ -13,8 +13,8 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
+from bwtui import kafka_client
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
-from bwtui.pipeline import kafka_offsets
 from bwtui.pipeline.failure import plain_errors
 from bwtui.pipeline.kafka_offsets import Pinned, pin
 from bwtui.pipeline.kafka_source import PLAIN_COLUMNS, read_kafka
@@ -203,7 +203,7 @@ def test_a_topic_that_is_gone(
 
 
 def test_a_broker_that_does_not_let_us_in(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_offsets, "REQUEST_SECONDS", 0.1)
+    monkeypatch.setattr(kafka_client, "REQUEST_SECONDS", 0.1)
     with pytest.raises(ConnectionFailed, match=r"can't reach Kafka at 127.0.0.1:9"):
         pin({"bootstrap.servers": "127.0.0.1:9"}, ["some"])
     with pytest.raises(ConnectionFailed, match=r"does not let us in: .*SASL"):

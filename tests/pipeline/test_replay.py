@@ -223,7 +223,7 @@ def test_bad_input_is_told_in_a_sentence(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("bwtui.pipeline.kafka_offsets.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("bwtui.kafka_client.REQUEST_SECONDS", 1.0)
     topic = fresh("small")
     make_topic(1, topic, max_message_bytes="2000")
     folder = tmp_path / "r"

@@ -1,20 +1,25 @@
-"""What every Kafka client of the pipeline shares: its configuration, and what its errors mean.
+"""What Kafka clients share: their configuration, and what their errors mean.
 
 A configuration is a plain mapping of librdkafka properties with bootstrap.servers in it, as
 `bwtui.sink.config.client_config` makes it of -b and -C.
 """
 
 import logging
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
+
 Config = Mapping[str, Any]
 
 REQUEST_SECONDS = 10.0
+_TRY_SECONDS = 1.0
 
 log = logging.getLogger("bwtui.kafka")
 # What librdkafka says ten times a second of a broker that is away is told once, as an error. Without any
@@ -66,18 +71,36 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
     broker = config.get("bootstrap.servers", "")
     code, reason = error.code(), error.str()
     if code in NOT_LET_IN:
-        place = f"topic {topic}" if topic else f"Kafka at {broker}"
-        return ConnectionFailed(f"{place} does not let us in: {reason}", "check the security settings in -C")
+        return not_let_in(f"topic {topic}" if topic else f"Kafka at {broker}", error)
     if code == KafkaError._UNKNOWN_PARTITION and topic:
         return RefusedError(f"topic {topic} lacks a partition that it should have")
     if code in TOPIC_GONE and topic:
         return topic_gone(topic)
     if code in _UNREACHABLE:
-        return ConnectionFailed(
-            f"can't reach Kafka at {broker}: {reason}",
-            "check that the broker runs there, and -b/--broker or BWTUI_BROKER",
-        )
+        return unreachable(broker, error)
     return BwtuiError(f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}")
+
+
+def not_let_in(place: str, error: KafkaError) -> ConnectionFailed:
+    """Return what to tell when Kafka refuses certificate, user, password or rights."""
+    return ConnectionFailed(f"{place} does not let us in: {error.str()}", "check the security settings in -C")
+
+
+def unreachable(broker: str, error: KafkaError) -> ConnectionFailed:
+    """Return what to tell when no answer comes.
+
+    Of a broker that hangs up librdkafka tells no more than that all are down; of one that can't be reached
+    it also tells why. A listener with TLS or SASL hangs up on who begins without.
+    """
+    if error.code() == KafkaError._ALL_BROKERS_DOWN:
+        return ConnectionFailed(
+            f"Kafka at {broker} closes every connection",
+            "check security.protocol in -C: that listener may want TLS or SASL, or neither",
+        )
+    return ConnectionFailed(
+        f"can't reach Kafka at {broker}: {error.str()}",
+        "check that the broker runs there, and -b/--broker or BWTUI_BROKER",
+    )
 
 
 def topic_gone(topic: str) -> RefusedError:
@@ -92,14 +115,35 @@ class Heard:
         self.error: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Take librdkafka's word; a refusal is not forgotten for an outage."""
-        if self.error is None or error.code() in NOT_LET_IN:
+        """Take librdkafka's word; a refusal is not forgotten for an outage, nor a reason for its summary."""
+        has_reason = self.error is not None and self.error.code() != KafkaError._ALL_BROKERS_DOWN
+        if not has_reason or error.code() in NOT_LET_IN:
             self.error = error
+
+    def instead_of(self, error: KafkaError) -> KafkaError:
+        """Return what was heard, if anything, and ``error`` is only that no answer came."""
+        return self.error if self.error is not None and error.code() in _UNREACHABLE else error
 
     @property
     def is_refusal(self) -> bool:
         """Say whether another try is in vain."""
         return self.error is not None and (self.error.code() in NOT_LET_IN or bool(self.error.fatal()))
+
+
+def metadata(admin: "AdminClient", heard: Heard) -> "ClusterMetadata":
+    """Return what the cluster knows of itself. ``heard`` is the client's ``error_cb``.
+
+    Raises KafkaException with what was heard, since a login that is refused shows itself as a timeout only.
+    """
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        try:
+            # All topics are asked for: asking for one by name could make it.
+            return admin.list_topics(timeout=_TRY_SECONDS)
+        except KafkaException as error:
+            admin.poll(0)
+            if heard.is_refusal or time.monotonic() > deadline:
+                raise KafkaException(heard.instead_of(error.args[0])) from error
 
 
 def bad_setting(error: Exception) -> UsageError:

@@ -1,0 +1,152 @@
+"""Everything over TLS, and with passwords: relay, recording, audit, replay, doctor."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.attempts import Attempts
+from tests.database import session
+from tests.integration.test_verify_database import relaying, verify
+from tests.second_postgres import SecondPostgres
+from tests.secure_services import PASSWORD, USER, Authority, secure_kafka, secure_registry
+
+pytestmark = pytest.mark.services
+
+_TABLE = """
+create table orders (id int primary key, note text);
+insert into orders select i, 'note ' || i from generate_series(1, 500) i
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Certificates."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def kafka(authority: Authority) -> Iterator[dict[str, str]]:
+    """The settings with which the secure broker lets a client in."""
+    with secure_kafka(authority) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def dsn(authority: Authority, sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A PostgreSQL that lets nobody in without TLS."""
+    rules = tmp_path_factory.mktemp("rules") / "pg_hba.conf"
+    rules.write_text("hostssl all all all trust\nhostssl replication all all trust\n")
+    server = SecondPostgres(sandbox)
+    server.start(
+        wal_level="logical",
+        hba_file=server.given(rules),
+        ssl="on",
+        ssl_key_file=server.given(authority.key_file),
+        ssl_cert_file=server.given(authority.certificate_file),
+    )
+    yield f"{server.dsn}?sslmode=verify-full&sslrootcert={authority.file}"
+    server.remove()
+
+
+@pytest.fixture
+def attempts(
+    authority: Authority, kafka: dict[str, str], dsn: str, services: Services, tmp_path: Path
+) -> Iterator[Attempts]:
+    """Runs that find passwords and certificates in bwtui.toml, as a user's do."""
+    with secure_registry(authority, services.schema_registry) as registry:
+        shut = Services(dsn, kafka["bootstrap.servers"], registry)
+        write_settings(tmp_path, kafka, authority)
+        yield Attempts(shut, tmp_path)
+
+
+def write_settings(
+    folder: Path, kafka: dict[str, str], authority: Authority, *, registry: dict[str, str] | None = None
+) -> None:
+    """Write what is needed to be let in; ``registry`` replaces some of the registry's settings."""
+    known = {"ssl.ca.location": str(authority.file), "basic.auth.user.info": f"{USER}:{PASSWORD}"}
+    tables = {
+        "kafka": {key: value for key, value in kafka.items() if key != "bootstrap.servers"},
+        "registry": known | (registry or {}),
+    }
+    lines = []
+    for name, pairs in tables.items():
+        lines += [f"[{name}]", *(f"{json.dumps(key)} = {json.dumps(value)}" for key, value in pairs.items())]
+    (folder / "bwtui.toml").write_text("\n".join(lines) + "\n")
+    (folder / "bwtui.toml").chmod(0o600)
+
+
+def test_from_the_slot_to_the_audit(attempts: Attempts, dsn: str, tmp_path: Path) -> None:
+    folder = tmp_path / "recorded"
+    ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
+    with session(dsn) as opened:
+        opened.run(_TABLE)
+        doctor = attempts.command("doctor", "-d", dsn, *ends)
+        assert doctor.code == 0, doctor.stdout
+        attempts.succeed(dsn, "--headers", "--record", str(folder))
+        opened.run("update orders set note = 'new' where id <= 50")
+    attempts.succeed(dsn, "--headers", "--record", str(folder))
+    told = attempts.command("verify", str(folder), *ends, "--json")
+    assert (told.code, told.stderr) == (0, "")
+    assert json.loads(told.stdout)["actual"] == 550
+    replayed = attempts.command("replay", str(folder), *ends, "--topic-prefix", "again", "--yes")
+    assert replayed.code == 0, replayed.stderr
+    with session(dsn) as opened, relaying(attempts, dsn, opened, "--headers"):
+        compared, report = verify(attempts, dsn)
+    assert (compared.code, report["verdict"]) == (0, "clean"), compared.stderr
+    for path in (one for place in (folder, attempts.state) for one in place.rglob("*") if one.is_file()):
+        assert PASSWORD.encode() not in path.read_bytes(), path
+
+
+WRONG = {
+    "a wrong password": ("sasl.password", "a wrong one", "Kafka does not let us in: .*Authentication failed"),
+    "no TLS": ("security.protocol", "SASL_PLAINTEXT", "Kafka at .* closes every connection"),
+    "a strange certificate": (
+        "ssl.ca.location",
+        "stranger",
+        "Kafka does not let us in: .*certificate verify",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_kafka_does_not_let_us_in(
+    attempts: Attempts, dsn: str, kafka: dict[str, str], authority: Authority, tmp_path: Path, what: str
+) -> None:
+    key, value, expected = WRONG[what]
+    if value == "stranger":
+        value = str(Authority(tmp_path).file)
+    write_settings(tmp_path, kafka | {key: value}, authority)
+    error, hint = attempts.fail(dsn, 4)
+    assert re.match(expected, error)
+    assert "in -C" in hint
+    assert PASSWORD not in error and value not in error
+
+
+def test_the_registry_does_not_let_us_in(
+    attempts: Attempts, dsn: str, kafka: dict[str, str], authority: Authority, tmp_path: Path
+) -> None:
+    write_settings(tmp_path, kafka, authority, registry={"basic.auth.user.info": f"{USER}:wrong"})
+    error, _ = attempts.fail(dsn, 4)
+    assert "schema registry" in error and "Unauthorized" in error
+    write_settings(tmp_path, kafka, authority, registry={"ssl.ca.location": str(Authority(tmp_path).file)})
+    error, _ = attempts.fail(dsn, 4)
+    assert "schema registry" in error and "certificate verify failed" in error
+
+
+@pytest.mark.parametrize("table", ["kafka", "registry"])
+def test_a_file_that_is_not_there(
+    attempts: Attempts, dsn: str, kafka: dict[str, str], authority: Authority, tmp_path: Path, table: str
+) -> None:
+    missing = {"ssl.ca.location": str(tmp_path / "nowhere.pem")}
+    if table == "kafka":
+        write_settings(tmp_path, kafka | missing, authority)
+    else:
+        write_settings(tmp_path, kafka, authority, registry=missing)
+    error, _ = attempts.fail(dsn, 2)
+    assert "ssl.ca.location" in error and error.endswith("nowhere.pem: No such file or directory")
+    validated = attempts.command("config", "validate")
+    assert validated.code == 2 and "nowhere.pem" in validated.stderr
