@@ -14,7 +14,6 @@ A task that Spark runs again would write its messages twice, so it refuses to: o
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from pyspark.sql.types import StructType
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka_client import Config, Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.failure import TaskFailed, plain_errors
+from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.session import WRITE_ONCE
 
 FORMAT = "bwtui_kafka_sink"
@@ -86,8 +86,8 @@ def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
     a message that was not delivered.
     """
     _check(rows)
-    with tempfile.TemporaryDirectory(prefix="bwtui-sink-") as folder:
-        report = Path(folder) / "written.json"
+    with scratch("bwtui-sink-") as folder:
+        report = folder / "written.json"
         bound = type("BoundKafkaSink", (KafkaSink,), {"config": dict(config), "report": str(report)})
         bound.__module__ = "__main__"
         with plain_errors():
