@@ -10,10 +10,10 @@ from pathlib import Path
 import psycopg2
 
 from bwtui.sandbox.artifacts import ArtifactStore
-from bwtui.sandbox.layout import Layout, ServerUser
+from bwtui.sandbox.layout import ServerUser, reachable_by_others
+from bwtui.sandbox.lockfile import postgres_group
 from bwtui.sandbox.ports import LOOPBACK, choose
-from bwtui.sandbox.postgres import programs
-from bwtui.sandbox.supervisor import Sandbox
+from bwtui.sandbox.progress import Silent
 from tests.fix_sandbox import MAJOR
 from tests.waiting import eventually
 
@@ -21,12 +21,14 @@ from tests.waiting import eventually
 class SecondPostgres:
     """One cluster that can be started again and again with other settings; it trusts everybody."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        layout = Layout(sandbox.folder)
-        self._programs = programs(layout, layout.recall(), ArtifactStore(), MAJOR) / "bin"
+    def __init__(self, major: int = MAJOR) -> None:
         self._user = ServerUser.needed()
         # Not a folder of pytest's: its own server user has to get there.
         self._folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))
+        store, group = ArtifactStore(), postgres_group(major)
+        store.fetch([group], Silent())
+        is_reachable = self._user is None or reachable_by_others(store.cache)
+        self._programs = store.unpacked(group, None if is_reachable else self._folder / "programs") / "bin"
         self._process: subprocess.Popen[bytes] | None = None
         self._port = choose(["postgres"], {})["postgres"]
         self.dsn = f"postgresql://postgres@{LOOPBACK}:{self._port}/postgres"

@@ -111,13 +111,13 @@ def load_relation(connection: Connection, table: TableInfo, columns: Sequence[st
     """Return the RELATION that pgoutput would send for ``table``, read from the catalog.
 
     ``columns`` are the publication's column names, or None for all. pgoutput leaves generated columns out
-    unless the publication names them, and lists columns in table order.
+    unless the publication names them, which it can since PostgreSQL 18 (before, the catalog's view lists them
+    in some minor versions all the same), and lists columns in table order.
     """
     rows = query(connection, _COLUMNS_SQL, table.oid)
-    if columns is None:
-        chosen = [row for row in rows if not row[3]]
-    else:
-        chosen = [row for row in rows if row[0] in set(columns)]
+    if columns is None or connection.server_version < 180000:
+        rows = [row for row in rows if not row[3]]
+    chosen = [row for row in rows if columns is None or row[0] in set(columns)]
     return Relation(
         oid=table.oid,
         namespace=table.namespace,

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.supervisor import Services
 from bwtui.source.connection import connect_raw
 from bwtui.source.stream import ReplicationStream
 from tests.attempts import Attempts, left
@@ -333,9 +333,9 @@ def test_the_way_out_of_a_gap_is_the_one_in_the_hint(
 
 
 @pytest.fixture(scope="module")
-def second(sandbox: Sandbox) -> Iterator[SecondPostgres]:
+def second() -> Iterator[SecondPostgres]:
     """Another PostgreSQL, stopped; the test starts it with the settings it needs."""
-    server = SecondPostgres(sandbox)
+    server = SecondPostgres()
     yield server
     server.remove()
 

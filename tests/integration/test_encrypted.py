@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
 from tests.database import session
 from tests.integration.test_verify_database import relaying, verify
@@ -36,11 +36,11 @@ def kafka(authority: Authority) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def dsn(authority: Authority, sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def dsn(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A PostgreSQL that lets nobody in without TLS."""
     rules = tmp_path_factory.mktemp("rules") / "pg_hba.conf"
     rules.write_text("hostssl all all all trust\nhostssl replication all all trust\n")
-    server = SecondPostgres(sandbox)
+    server = SecondPostgres()
     server.start(
         wal_level="logical",
         hba_file=server.given(rules),
