@@ -79,6 +79,7 @@ class _Live:
         self._connection = connection
         self._fold = fold
         self._fences: list[str] = []
+        self._lacking: set[str] = set()
 
     def run(self, told: Callable[[str], None]) -> Report:
         """Compare until nothing is in doubt, or a key was written too often to say."""
@@ -109,7 +110,8 @@ class _Live:
             with contextlib.closing(snapshot):
                 self._wait(slot.consistent_point)
                 # At once: what comes behind the fence is what makes keys differ that do not.
-                pinned = pin(self._request.config, [table.topic for table in tables])
+                pinned = pin(self._request.config, [table.topic for table in tables], some_may_lack=True)
+                self._lacking = (self._lacking | {one.topic for one in tables}) - pinned.topics.keys()
                 try:
                     found = shapes(snapshot, tables)
                 except TablesChanged:
@@ -175,6 +177,9 @@ class _Live:
         unkeyed = [table.full_name for table in self._request.tables if not table.key]
         if unkeyed:
             notes.append(f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}")
+        notes += [
+            f"there is no topic {name}, so its table's rows are in none" for name in sorted(self._lacking)
+        ]
         if self._fold.unsent:
             notes.append(
                 "placeholders for unchanged TOAST values, which were not compared, stand in"

@@ -11,6 +11,7 @@ from bwtui.source.catalog import TableInfo, list_tables, load_types
 from bwtui.source.connection import (
     Connection,
     execute,
+    holds_any_bytes,
     query,
     quote_identifier,
     quote_literal,
@@ -53,11 +54,13 @@ class Shape:
     is_partitioned: bool
     #: Whether an UPDATE of a row without a key is published at all.
     is_identified: bool
+    #: Whether texts may be no UTF-8, as in a database in SQL_ASCII.
+    holds_any_bytes: bool = False
 
     @property
     def has_plain_keys(self) -> bool:
         """Whether a key's text is PostgreSQL's."""
-        return not any(self.forms[name] for name in self.table.key)
+        return not self.holds_any_bytes and not any(self.forms[name] for name in self.table.key)
 
     def key_of(self, row: Row) -> str:
         """Return a decoded key as text. Its columns are known by their order: a key's schema has no names."""
@@ -103,7 +106,8 @@ def _shape(snapshot: Connection, table: Table, info: TableInfo) -> Shape:
         raise _altered(table)
     types = load_types(snapshot, sorted(set(oids.values())))
     forms = {name: form_of(oids[name], types) for name in table.columns if name in oids}
-    return Shape(table, forms, info.partitioned, info.replica_identity == "f")
+    identified, any_bytes = info.replica_identity == "f", holds_any_bytes(snapshot)
+    return Shape(table, forms, info.partitioned, identified, any_bytes)
 
 
 def _altered(table: Table) -> Indeterminate:
@@ -119,7 +123,7 @@ def rows(snapshot: Connection, shape: Shape, keys: Sequence[str] | None) -> Iter
     # transaction that psycopg2 began.
     execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
     while found := query(snapshot, f"fetch {CHUNK} from bwtui_verify"):
-        yield [shape.texts(row) for row in found]
+        yield [shape.texts([_plain(cell) for cell in row] if shape.holds_any_bytes else row) for row in found]
     execute(snapshot, "close bwtui_verify")
 
 
@@ -127,20 +131,36 @@ def _select(shape: Shape, keys: Sequence[str] | None) -> str:
     table = shape.table
     # ONLY, as pgoutput does: rows of an inheriting table are rows of that table.
     only = "" if shape.is_partitioned else "only "
-    select = ", ".join(map(_text, shape.forms))
+    texts = list(map(_text, shape.forms))
+    if shape.holds_any_bytes:
+        # As texts the server would not send them, since they can't be converted to UTF-8.
+        texts = [f"pg_catalog.convert_to({text}, 'SQL_ASCII')" for text in texts]
+    select = ", ".join(texts)
     sql = f"select {select} from {only}{quote_qualified(table.namespace, table.name)}"
     conditions = [f"({table.row_filter})"] if table.row_filter else []
     if keys is not None:
-        texts = ", ".join(map(_text, table.key))
+        key = ", ".join(map(_text, table.key))
         wanted = ", ".join(quote_literal(_compact(key)) for key in keys)
-        conditions.append(f"pg_catalog.array_to_json(array[{texts}])::text in ({wanted})")
+        conditions.append(f"pg_catalog.array_to_json(array[{key}])::text in ({wanted})")
     return sql + (" where " + " and ".join(conditions) if conditions else "")
 
 
 def _text(column: str) -> str:
     # concat, unlike a cast, writes a value as the stream does: t for true, and char(5) with its blanks.
     name = quote_identifier(column)
-    return f"case when {name} is not null then pg_catalog.concat({name}) end"
+    # IS NOT NULL would take a composite with a NULL in it for none.
+    return f"case when {name} is distinct from null then pg_catalog.concat({name}) end"
+
+
+def _plain(cell: memoryview | None) -> str | None:
+    r"""Return a text; where it is not UTF-8, ``\x`` and its bytes in hexadecimal, as messages have it."""
+    if cell is None:
+        return None
+    raw = bytes(cell)
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return f"\\x{raw.hex()}"
 
 
 def _compact(key: str) -> str:

@@ -93,9 +93,10 @@ class Pinned:
         return sum(high - low for low, high in self.offsets.values())
 
 
-def pin(config: Config, topics: Iterable[str]) -> Pinned:
+def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -> Pinned:
     """Return where each partition of ``topics`` starts and ends now, and what is set for them.
 
+    ``some_may_lack``: topics that are not there are left out, unless none is there.
     Raises RefusedError when there is no such topic, ConnectionFailed when Kafka does not answer or does not
     let us in, UsageError for a wrong property.
     """
@@ -104,8 +105,9 @@ def pin(config: Config, topics: Iterable[str]) -> Pinned:
     admin = _admin(config)
     found = {name: metadata.topics[name].partitions for name in wanted if name in metadata.topics}
     for name in wanted:
-        if name not in found:
+        if name not in found and not (found and some_may_lack):
             raise topic_gone(name)
+    wanted = sorted(found)
     places = [(name, number) for name in wanted for number in sorted(found[name])]
     settings = _settings(admin, config, wanted)
     states = {name: TopicState(name, len(found[name]), settings[name]) for name in wanted}

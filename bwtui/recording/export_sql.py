@@ -277,6 +277,7 @@ def _where(change: Change, doubtful: set[str]) -> str | None:
 
 def _is_same(column: str, value: Field) -> str:
     # Not every type has an equality, and some call texts equal that differ; concat writes what was recorded.
+    # IS NULL would take a composite of NULLs for none, and IS NOT NULL one with a NULL in it.
     if value is None:
-        return f"({column} IS NULL)"
-    return f"({column} IS NOT NULL AND pg_catalog.concat({column}) = {literal(value)})"
+        return f"({column} IS NOT DISTINCT FROM NULL)"
+    return f"({column} IS DISTINCT FROM NULL AND pg_catalog.concat({column}) = {literal(value)})"

@@ -22,6 +22,7 @@ PINNED = {
     "bytea_output": "hex",
     "xmloption": "content",
     "lc_monetary": "C",
+    "array_nulls": "on",
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",

@@ -22,6 +22,7 @@ from bwtui.source.connection import connect
 from tests.attempts import Attempts
 from tests.database import session
 from tests.decoded_topic import decoded_avro, latest
+from tests.integration.test_verify_database import relaying, verify
 
 pytestmark = pytest.mark.services
 
@@ -137,3 +138,16 @@ def relayed_encoding(database: str) -> str:
     """Return the encoding of a database."""
     with session(database) as opened:
         return str(opened.value("show server_encoding"))
+
+
+@pytest.mark.parametrize("encoded", ["SQL_ASCII"], indirect=True)
+def test_the_audit_of_texts_that_are_none(encoded: str, services: Services, tmp_path: Path) -> None:
+    attempts = Attempts(services, tmp_path)
+    with session(encoded) as source:
+        source.run("create table t (k text primary key, v text, a text[], n int)")
+        source.run("insert into t values (E'\\xe9', E'\\xff', array[E'a\\xff'], 1), ('b', 'c', '{d}', 2)")
+        source.run("create table plain (id int primary key); insert into plain values (1)")
+        with relaying(attempts, encoded, source):
+            source.run("update t set n = 3 where v = E'\\xff'")
+            ended, report = verify(attempts, encoded)
+            assert (ended.code, report["verdict"], report["expected"]) == (0, "clean", 3), ended.stderr

@@ -33,6 +33,9 @@ create unique index by_index_code on by_index (code);
 alter table by_index replica identity using index by_index_code;
 create table full_rows (a char(4), b numeric, c json, d bool, e inet, f float8);
 alter table full_rows replica identity full;
+create type pair as (a int, b text);
+create table full_pairs (p pair, n int);
+alter table full_pairs replica identity full;
 create table full_keyed (id int primary key, big text, x int);
 alter table full_keyed replica identity full;
 alter table full_keyed alter big set storage external;
@@ -50,6 +53,7 @@ insert into only_inserts values ('snapshot'), (null);
 insert into full_rows values
     ('a', 1.0, '{"x": 1}', true, '10.0.0.1', 0.1), ('a', 1.00, '{"x":1}', true, '10.0.0.1/24', 0.1),
     ('a', 1.0, '{"x": 1}', true, '10.0.0.1', 0.1), (null, null, null, null, null, null);
+insert into full_pairs values ((null, 'x'), 1), (null, 2), ((null, null), 2), ((1, null), 4);
 insert into full_keyed select i, repeat(md5(i::text), 200), i from generate_series(1, 10) i;
 insert into many_types (n, t, big)
     select i, 'row ' || i, repeat(md5(i::text), 200) from generate_series(1, 20) i;
@@ -83,6 +87,8 @@ update by_index set note = 'set' where code = 'k2';
 delete from full_rows where ctid = (select ctid from full_rows where b::text = '1.00');
 update full_rows set d = false where ctid = (select min(ctid) from full_rows where a is not null);
 delete from full_rows where a is null;
+update full_pairs set n = n + 10;
+delete from full_pairs where p is not distinct from null;
 update full_keyed set x = 100 where id < 5;
 update full_keyed set id = id + 1000 where id > 7;
 delete from full_keyed where id = 6;
@@ -100,7 +106,7 @@ insert into child values (1, 1);
 #: Tables, and the columns that the stream has.
 _COLUMNS = """
 select format('%I.%I', n.nspname, c.relname),
-       string_agg(format('concat(%I), %I is null', a.attname, a.attname), ', '
+       string_agg(format('concat(%I), %I is not distinct from null', a.attname, a.attname), ', '
               order by a.attnum)
   from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
  where c.relkind = 'r' and n.nspname in ('public', 'Odd ''Sch\\ema') and a.attnum > 0 and a.attgenerated = ''

@@ -216,6 +216,8 @@ def test_fetched_by_a_key_of_any_type(attempts: Attempts, source: Session, datab
         source.run(f"create table k{number} (k {kind} primary key, n int, big text)")
         source.run(f"alter table k{number} alter big set storage external")
         source.run(f"insert into k{number} values (%s, 0, %s)", value, big)
+    # What it would make of an array's NULL is the text: no row has such a key.
+    source.run(f'alter database "{source.value("select current_database()")}" set array_nulls = off')
     attempts.succeed(database)
     for number in range(len(KEYS)):
         source.run(f"update k{number} set n = 1")

@@ -1,14 +1,17 @@
 """``bwtui verify --database`` of tables of every shape, none of which is wrong; and of what is."""
 
+import io
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import fastavro
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from tests.attempts import Attempts
 from tests.database import Session, session
@@ -42,6 +45,10 @@ create table parts (id int, at date, v text, primary key (id, at)) partition by 
 create table parts1 partition of parts for values from ('2020-01-01') to ('2021-01-01');
 create table parts2 partition of parts for values from ('2021-01-01') to ('2022-01-01');
 insert into parts select i, date '2020-06-01' + i, 'v' from generate_series(1, 400) i;
+create type pair as (a int, b text); create domain couple as pair;
+create table pairs (k pair primary key, p pair, c couple);
+insert into pairs values ((null, 'x'), (null, null), (1, null)), ((1, ''), null, null),
+       ((2, null), (1, 'y'), (null, 'z'));
 create table altered (id int primary key, gone int, v text);
 insert into altered select i, i, 'v' || i from generate_series(1, 20) i;
 """
@@ -61,7 +68,7 @@ def test_tables_of_every_shape(attempts: Attempts, source: Session, database: st
         ended, report = verify(attempts, database)
         found = [(one["table"], one["class"], one["fields"]) for one in report.get("findings", [])]
         assert (ended.code, found, ended.stderr) == (0, [], "")
-        assert len(report["tables"]) == 8
+        assert len(report["tables"]) == 9
         # Nothing is left of it, in the database or beside it.
         assert source.rows("select count(*) from pg_replication_slots where temporary") == [(0,)]
 
@@ -181,3 +188,45 @@ def test_a_row_that_is_written_to_all_the_time(attempts: Attempts, source: Sessi
             stop.set()
             thread.join()
     assert (ended.code, report["verdict"]) == (0, "clean"), report
+
+
+def test_a_null_for_a_composite_with_a_null_in_it(attempts: Attempts, source: Session, database: str) -> None:
+    source.run("create type pair as (a int, b text); create table t (id int primary key, p pair)")
+    source.run("insert into t values (1, (null, 'x'))")
+    with relaying(attempts, database, source):
+        topic = f"{attempts.name}.t"
+        found = raw_records(attempts.services, [topic])
+        ((place, record),) = [(place, one) for place, records in found.items() for one in records]
+        with (
+            closing(SchemaRegistryClient({"url": attempts.services.schema_registry})) as registry,
+            closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer,
+        ):
+            schema = json.loads(registry.get_schema(int.from_bytes(record.value()[1:5], "big")).schema_str)
+            forged = io.BytesIO(record.value()[:5])
+            forged.seek(5)
+            fastavro.schemaless_writer(forged, schema, {"id": 1, "p": None})
+            producer.produce(topic, forged.getvalue(), record.key(), place[1])
+            assert not producer.flush(30)
+        ended, report = verify(attempts, database)
+        told = [(one["class"], [told["field"] for told in one["fields"]]) for one in report["findings"]]
+        assert (ended.code, told) == (1, [("different_row", ["p"])])
+
+
+def test_a_topic_that_is_not_there(attempts: Attempts, source: Session, database: str) -> None:
+    """A table in another schema has another topic, which comes with its next row."""
+    source.run("create table t (id int primary key); insert into t values (1)")
+    source.run("create table u (id int primary key); insert into u values (1), (2)")
+    with relaying(attempts, database, source):
+        source.run(
+            "create schema other; alter table u set schema other; create table later (id int primary key)"
+        )
+        ended, report = verify(attempts, database)
+        assert ended.code == 1
+        assert [(one["table"], one["class"]) for one in report["findings"]] == [
+            ("other.u", "missing_key")
+        ] * 2
+        lacking = [f"{attempts.name}.later", f"{attempts.name}.other.u"]
+        assert report["notes"] == [
+            f"there is no topic {one}, so its table's rows are in none" for one in lacking
+        ]
+        assert verify(attempts, database, "--table", r"public\.later")[0].code == 2

@@ -216,7 +216,7 @@ def test_sql_sets_what_the_table_may_not_have_yet() -> None:
     ]
     text = exported("sql", changes).decode()
     assert """SET "a" = 'y', "b" = '5' WHERE "id" = '1';""" in text
-    same = """("{0}" IS NOT NULL AND pg_catalog.concat("{0}") = '{1}')"""
+    same = """("{0}" IS DISTINCT FROM NULL AND pg_catalog.concat("{0}") = '{1}')"""
     one, five = same.format("id", 1), same.format("b", 5)
     assert f"WHERE {one} ORDER BY {five} DESC LIMIT 1);" in text
     assert f"WHERE {one} AND {five} LIMIT 1);" in text

@@ -1,0 +1,35 @@
+"""The audit's plain decoder: what a message says, against PostgreSQL's texts."""
+
+import io
+import json
+
+import fastavro
+
+from bwtui.audit.decoding import Schemas
+from bwtui.audit.texts import differing
+
+_FIELDS = [
+    {"name": "id", "type": ["null", "int"], "pgName": "id", "pgType": "integer"},
+    {"name": "_x5f__escaped", "type": ["null", "string"], "pgName": "__escaped", "pgType": "numeric(5,1)"},
+    {"name": "__escaped", "type": ["null", {"type": "map", "values": "string"}]},
+]
+_SCHEMA = {"type": "record", "name": "row", "fields": _FIELDS}
+
+
+def said(row: dict[str, object], texts: dict[str, str | None]) -> list[str]:
+    """Return in which columns a message does not say what PostgreSQL said."""
+    message = io.BytesIO()
+    message.write(b"\0\0\0\0\x07")
+    fastavro.schemaless_writer(message, _SCHEMA, row)
+    schema, decoded = Schemas({7: json.dumps(_SCHEMA)}).decode(message.getvalue())
+    return differing(schema, decoded, texts)
+
+
+def test_a_column_that_is_called_as_the_escape() -> None:
+    plain = {"id": 1, "_x5f__escaped": "1.5", "__escaped": None}
+    assert said(plain, {"id": "1", "__escaped": "1.5"}) == []
+    assert said(plain, {"id": "1", "__escaped": "1.6"}) == ["__escaped"]
+    escaped = {"id": 1, "_x5f__escaped": None, "__escaped": {"_x5f__escaped": "NaN"}}
+    assert said(escaped, {"id": "1", "__escaped": "NaN"}) == []
+    assert said(escaped, {"id": "1", "__escaped": "Infinity"}) == ["__escaped"]
+    assert said(escaped, {"id": "1", "__escaped": None}) == ["__escaped"]
