@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Config = Mapping[str, Any]
 
 REQUEST_SECONDS = 10.0
-_TRY_SECONDS = 1.0
+#: After so long, a login that is refused has been heard of.
+_FIRST_TRY_SECONDS = 1.0
 
 log = logging.getLogger("bwtui.kafka")
 # What librdkafka says ten times a second of a broker that is away is told once, as an error. Without any
@@ -136,13 +137,16 @@ def metadata(admin: "AdminClient", heard: Heard) -> "ClusterMetadata":
     Raises KafkaException with what was heard, since a login that is refused shows itself as a timeout only.
     """
     deadline = time.monotonic() + REQUEST_SECONDS
+    seconds = _FIRST_TRY_SECONDS
     while True:
         try:
             # All topics are asked for: asking for one by name could make it.
-            return admin.list_topics(timeout=_TRY_SECONDS)
+            return admin.list_topics(timeout=seconds)
         except KafkaException as error:
             admin.poll(0)
-            if heard.is_refusal or time.monotonic() > deadline:
+            # A cluster that is large or far away may need all the time that is left.
+            seconds = deadline - time.monotonic()
+            if heard.is_refusal or seconds <= 0:
                 raise KafkaException(heard.instead_of(error.args[0])) from error
 
 

@@ -52,10 +52,13 @@ class SlotMemory:
         self._identity = (system_identifier, database, slot)
         self.last = self._load()
 
-    def remember(self, confirmed_lsn: int) -> None:
-        """Write down, durably, that ``confirmed_lsn`` is about to be confirmed."""
+    def remember(self, confirmed_lsn: int, *, changed: bool = True) -> None:
+        """Write down, durably, that ``confirmed_lsn`` is about to be confirmed.
+
+        ``changed``: whether any transaction was read since what is remembered; the LSN also goes on by itself.
+        """
         lacks = self._without_kafka
-        if lacks and self.last is not None and confirmed_lsn <= self.last.confirmed_lsn:
+        if lacks and self.last is not None and (confirmed_lsn <= self.last.confirmed_lsn or not changed):
             # Nothing is confirmed that was not before.
             lacks = self.last.without_kafka
         self._write(Remembered(*self._identity, confirmed_lsn, without_kafka=lacks))

@@ -184,7 +184,7 @@ class Streaming:
             )
         lsn = self._acks.confirmed
         if lsn > self._confirmed:
-            self._parts.memory.remember(lsn)
+            self._parts.memory.remember(lsn, changed=bool(self.begun_lsn))
             self._confirmed = lsn
             self._confirmed_at = now
         self._told_at = now

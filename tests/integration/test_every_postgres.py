@@ -43,8 +43,11 @@ _CHANGES = """
 insert into kinds (n, price, feeling, words, at, document)
 values (6, -0.01, 'happy', '{}', 'infinity', 'null');
 update kinds set n = 8 where n = 4;
-update large set n = 2;
+begin; update large set n = 2; prepare transaction 'kept';
+begin; insert into parts values (3, '2010-01-01'); prepare transaction 'dropped';
 update parts set day = '2025-01-01' where id = 1;
+rollback prepared 'dropped';
+commit prepared 'kept';
 alter table kinds add column later text default 'now';
 insert into kinds (n) values (10);
 delete from kinds where n = 6
@@ -64,7 +67,7 @@ def _others() -> Iterator[int]:
 def test_a_relay(major: int, services: Services, tmp_path: Path) -> None:
     server = SecondPostgres(major)
     try:
-        server.start(wal_level="logical")
+        server.start(wal_level="logical", max_prepared_transactions="2")
         attempts = Attempts(replace(services, postgres=server.dsn), tmp_path)
         with session(server.dsn) as opened:
             assert opened.connection.server_version // 10_000 == major

@@ -177,7 +177,11 @@ def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path
     recording.remember(CONFIRMED)
     assert recording.last is not None
     assert not recording.last.without_kafka
-    recording.remember(CONFIRMED + 1)
+    recording.remember(CONFIRMED + 1, changed=False)
+    assert not recording.last.without_kafka
+    recording.remember(CONFIRMED + 2)
     assert recording.last.without_kafka
-    recording.remember(CONFIRMED + 1)
+    recording.remember(CONFIRMED + 2)
+    assert recording.last.without_kafka
+    recording.remember(CONFIRMED + 3, changed=False)
     assert recording.last.without_kafka
