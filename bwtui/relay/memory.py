@@ -55,7 +55,7 @@ class SlotMemory:
     def remember(self, confirmed_lsn: int, *, changed: bool = True) -> None:
         """Write down, durably, that ``confirmed_lsn`` is about to be confirmed.
 
-        ``changed``: whether any transaction was read since what is remembered; the LSN also goes on by itself.
+        ``changed``: whether a transaction was read since what is remembered; the LSN also goes on by itself.
         """
         lacks = self._without_kafka
         if lacks and self.last is not None and (confirmed_lsn <= self.last.confirmed_lsn or not changed):
