@@ -131,7 +131,7 @@ class Heard:
         return self.error is not None and (self.error.code() in NOT_LET_IN or bool(self.error.fatal()))
 
 
-def metadata(admin: "AdminClient", heard: Heard) -> "ClusterMetadata":
+def cluster_metadata(admin: "AdminClient", heard: Heard) -> "ClusterMetadata":
     """Return what the cluster knows of itself. ``heard`` is the client's ``error_cb``.
 
     Raises KafkaException with what was heard, since a login that is refused shows itself as a timeout only.

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import trustme
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -117,8 +118,6 @@ def _running(command: list[str], log: Path) -> Iterator[None]:
 
 
 def _lets_in(client: dict[str, str]) -> bool:
-    from confluent_kafka import KafkaException
-
     try:
         AdminClient(client | {"log_level": "0"}).list_topics(timeout=2)
     except KafkaException:

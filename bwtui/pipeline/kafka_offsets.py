@@ -32,8 +32,8 @@ from bwtui.kafka_client import (
     Config,
     Heard,
     bad_setting,
+    cluster_metadata,
     log,
-    metadata,
     plain_kafka_error,
     topic_gone,
 )
@@ -131,11 +131,10 @@ def ends(config: Config, place: Place) -> tuple[int, int, int]:
 
 
 def _metadata(config: Config) -> ClusterMetadata:
-    """Return what the cluster knows of itself; a refused login shows itself as a timeout only."""
     heard = Heard()
     admin = _admin({**config, "error_cb": heard})
     try:
-        return metadata(admin, heard)
+        return cluster_metadata(admin, heard)
     except KafkaException as error:
         raise plain_kafka_error(error.args[0], config) from error
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from bwtui.errors import RefusedError
-from bwtui.kafka_client import Heard, metadata, not_let_in, unreachable
+from bwtui.kafka_client import NOT_LET_IN, Heard, cluster_metadata, not_let_in, unreachable
 from bwtui.sink.base import TopicLimits
 
 #: What no further try mends: the topic itself, the cluster's settings or the user's rights stand against it.
@@ -35,7 +35,6 @@ _REFUSALS = frozenset(
         KafkaError._NOT_IMPLEMENTED,
     }
 )
-_NOT_LET_IN = frozenset({KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError._AUTHENTICATION, KafkaError._SSL})
 _REQUEST_SECONDS = 10.0
 _KEPT_FOR_GOOD = {"cleanup.policy": "delete", "retention.ms": "-1"}
 _log = logging.getLogger("bwtui.kafka")
@@ -46,14 +45,15 @@ class TopicAdmin:
 
     def __init__(self, config: dict[str, Any], max_message_bytes: int) -> None:
         self._heard = Heard()
-        self._client = AdminClient(dict[str, Any]({**config, "error_cb": self._heard}), logger=_log)
+        settings: dict[str, Any] = {**config, "error_cb": self._heard}
+        self._client = AdminClient(settings, logger=_log)
         self._max_message_bytes = max_message_bytes
         self._broker = str(config["bootstrap.servers"])
 
     def check(self) -> dict[str, Any]:
         """Return the cluster's id and number of brokers. Raises ConnectionFailed."""
         try:
-            found = metadata(self._asked(), self._heard)
+            found = cluster_metadata(self._asked(), self._heard)
         except KafkaException as error:
             raise self._failed(error.args[0]) from error
         return {"cluster_id": found.cluster_id, "brokers": len(found.brokers)}
@@ -127,11 +127,11 @@ class TopicAdmin:
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
         self._client.poll(0)
         error = self._heard.instead_of(error)
-        if error.code() in _NOT_LET_IN:
+        if error.code() in _REFUSALS:
+            place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
+            return RefusedError(
+                f"{place}: {error.str()}", "make the topic by hand, or check the user's rights (ACLs)"
+            )
+        if error.code() in NOT_LET_IN:
             return not_let_in("Kafka", error)
-        if error.code() not in _REFUSALS:
-            return unreachable(self._broker, error)
-        place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
-        return RefusedError(
-            f"{place}: {error.str()}", "make the topic by hand, or check the user's rights (ACLs)"
-        )
+        return unreachable(self._broker, error)
