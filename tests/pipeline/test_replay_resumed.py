@@ -16,6 +16,7 @@ from bwtui.errors import Interrupted, RefusedError
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.recording.reader import open_recording
 from bwtui.sandbox.supervisor import Services
+from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce
 from tests.pipeline.replayed import (
     Looking,
@@ -86,9 +87,11 @@ def test_kill_9(replays: Replays, services: Services, config: Config, tmp_path: 
 
 
 def test_what_a_killed_run_did_not_note_is_found_among_the_messages_of_others(
-    replays: Replays, services: Services, config: Config, tmp_path: Path
+    replays: Replays, services: Services, config: Config, tmp_path: Path, make_topic: MakeTopic
 ) -> None:
     topic = fresh("unnoted")
+    # Not compacted: messages of another time begin a new segment, and Kafka then compacts the one before.
+    make_topic(3, topic)
     folder = recorded(tmp_path / "r", topic, 6_000, registered(services, topic))
     sent = expected(folder)[topic]
     notes = tmp_path / "notes"
