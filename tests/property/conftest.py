@@ -1,4 +1,4 @@
-"""Hypothesis for this folder: bounded in time, and the same examples on every run of CI."""
+"""Hypothesis for this folder: bounded in time; where CI is set, the same examples in every run."""
 
 import os
 
