@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-pipeline bench-replay torture campaign storm sample audit-proof venv lock clean
+.PHONY: help demo test check format bench bench-verify bench-pipeline bench-replay torture campaign storm sample audit-proof venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -34,8 +34,12 @@ format: .venv/installed-dev ## Format the sources, and mend what ruff can mend.
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: .venv/installed ## Measure rows per second and memory of the relay.
+bench: .venv/installed ## Measure the relay (ARGS are its) and the audit, both beside plain readers.
 	@$(BIN)/python benchmarks/relay.py $(ARGS)
+	@$(BIN)/python benchmarks/verify.py
+
+bench-verify: .venv/installed ## Measure the audit of a recording, beside kcat and counting by Spark.
+	@$(BIN)/python benchmarks/verify.py $(ARGS)
 
 bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of Spark, beside kcat.
 	@$(BIN)/python benchmarks/kafka_spark.py $(ARGS)

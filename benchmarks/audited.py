@@ -10,8 +10,11 @@ from typing import Any
 
 def in_turn(
     runs: int, against: Path | None, run: Callable[[str, Path, int], dict[str, Any]], figure: str
-) -> None:
-    """Print what each run tells, and the ratios of ``figure``; ``run`` gets a tree's name and folder."""
+) -> list[float]:
+    """Print what each run tells, and the ratios of ``figure``; return those of this checkout.
+
+    ``run`` gets a tree's name and folder, and the number of the run.
+    """
     trees = [("here", Path(__file__).parents[1])]
     if against is not None:
         trees.insert(0, ("against", against.resolve()))
@@ -24,6 +27,7 @@ def in_turn(
     if against is not None:
         ratios = [round(here / other, 3) for here, other in zip(found["here"], found["against"], strict=True)]
         print(json.dumps({"ratios": ratios, "median": sorted(ratios)[len(ratios) // 2]}))
+    return found["here"]
 
 
 def phases(lines: Iterable[str]) -> Iterator[tuple[str, float]]:

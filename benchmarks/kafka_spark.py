@@ -8,27 +8,25 @@ its own and measures, each ``--runs`` times after one run that warms up:
 * the source on one partition, which is split;
 * a copy from topic to topic;
 * a loop over confluent-kafka's consumer that counts, and does nothing else;
-* ``kcat -C``, whose lines are counted, where it is installed; else that is said.
+* ``kcat -C``, where it is installed; else that is said.
 
 All read the very same messages. The reader and Kafka share the machine. The time that Spark's session takes
 to start is told by itself.
 """
 
 import argparse
-import contextlib
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
+from topic_readers import seconds as measured
+from topic_readers import without_spark
 
 from bwtui.errors import BwtuiError
 from bwtui.pipeline.kafka_offsets import pin
@@ -75,39 +73,11 @@ def _measure(broker: str, count: int, runs: int, master: str) -> Iterator[tuple[
         yield _told("session start, seconds", time.monotonic() - begin, 1)
         parts = _parts(spark, config, count)
         for name, part in parts:
-            seconds = [_seconds(part, count) for _ in range(runs + 1)]
+            seconds = [measured(part, count) for _ in range(runs + 1)]
             yield _told(f"{name}, first", count / seconds[0])
             yield _told(name, count / min(seconds[1:]))
-    for name, part in _others(broker, count):
-        yield _told(name, count / min(_seconds(part, count) for _ in range(runs)))
-
-
-def _others(broker: str, count: int) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Yield the readers without Spark."""
-    yield "confluent-kafka's consumer, counts", lambda: _consume(broker, count)
-    program = shutil.which("kcat") or shutil.which("kafkacat")
-    if program is None:
-        print("kcat is not installed", flush=True)
-        return
-    command = [program, "-b", broker, "-C", "-t", "four", "-o", "beginning", "-q", "-c", str(count)]
-
-    def read() -> int:
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            # It writes a line a message.
-            return sum(part.count(b"\n") for part in iter(lambda: process.stdout.read(1 << 20), b""))
-
-    yield Path(program).name, read
-
-
-def _consume(broker: str, count: int) -> int:
-    settings = {"bootstrap.servers": broker, "group.id": "bench", "enable.auto.commit": False}
-    with contextlib.closing(Consumer(settings)) as consumer:
-        consumer.assign([TopicPartition("four", number, 0) for number in range(4)])
-        found = 0
-        while found < count:
-            found += len(consumer.consume(min(10_000, count - found), 1))
-        return found
+    for name, part in without_spark(broker, "four", count):
+        yield _told(name, count / min(measured(part, count) for _ in range(runs)))
 
 
 def _parts(spark: SparkSession, config: Config, count: int) -> Iterator[tuple[str, Callable[[], int]]]:
@@ -165,13 +135,6 @@ def _write(rows: DataFrame, config: Config) -> int:
 
 def _sum(rows: DataFrame) -> int:
     return int(rows.selectExpr(*_HASH).collect()[0]["offsets"])
-
-
-def _seconds(part: Callable[[], int], count: int) -> float:
-    begin = time.monotonic()
-    done = part()
-    assert done == count, f"{done} of {count} messages"
-    return time.monotonic() - begin
 
 
 def _told(name: str, value: float, digits: int = 0) -> tuple[str, float]:

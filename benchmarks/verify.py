@@ -1,8 +1,11 @@
 """Seconds by stage, CPU a message and memory of ``bwtui verify RECORDING``.
 
-Run ``python benchmarks/verify.py`` in the checkout. It starts a sandbox of its own, relays one 7-column table
-with transactions of 100 changes (70 inserts, 20 updates, 10 deletes) with ``connect --record``, seals the
-recording, and verifies it ``--runs`` times. Spark, DuckDB and Kafka share the machine.
+Run ``make bench-verify``, or ``python benchmarks/verify.py`` in the checkout. It starts a sandbox of its own,
+relays one 7-column table with transactions of 100 changes (70 inserts, 20 updates, 10 deletes) with ``connect
+--record``, seals the recording, and verifies it ``--runs`` times. Spark, DuckDB and Kafka share the machine.
+
+Before that the topic is read as often by kcat, by a loop over confluent-kafka's consumer and by Spark, which
+count its messages and do nothing else: what reading alone costs. The best run of each counts.
 
 ``audit_seconds`` counts from the first look at the recording to the end of the process, Spark's start not.
 ``--folder DIR`` keeps sandbox and recording there, and takes them from there the next time. With ``--against
@@ -24,10 +27,15 @@ from typing import Any
 from audited import in_turn, lengths, phases
 from bench_table import BWTUI, environment, make_topic, relay_changes
 from processes import watched
+from topic_readers import by_spark, seconds, without_spark
 
 from bwtui.errors import BwtuiError
+from bwtui.pipeline.kafka_offsets import pin
+from bwtui.pipeline.session import spark_session
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox, Services
+
+TOPIC = "bench"
 
 
 def main() -> int:
@@ -41,10 +49,14 @@ def main() -> int:
             if not (folder / "recording").exists():
                 _record(services, folder / "recording", arguments.messages, arguments.partitions)
 
+            alone = dict(_reading_alone(services.broker, arguments.runs))
+
             def run(_: str, tree: Path, __: int) -> dict[str, Any]:
                 return _verify(services, folder / "recording", tree, arguments.options)
 
-            in_turn(arguments.runs, arguments.against, run, "audit_seconds")
+            found = in_turn(arguments.runs, arguments.against, run, "audit_seconds")
+            ratios = {name: round(min(found) / best, 2) for name, best in alone.items()}
+            print(json.dumps({"audit_seconds_to": ratios}))
         except BwtuiError as error:
             print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             return error.exit_code
@@ -77,9 +89,19 @@ def _folder(kept: Path | None) -> Iterator[Path]:
 
 
 def _record(services: Services, recording: Path, messages: int, partitions: int) -> None:
-    make_topic(services, "bench", partitions)
+    make_topic(services, TOPIC, partitions)
     relay_changes(services, messages, ["connect", "--headless", "--record", str(recording)])
     subprocess.run([*BWTUI, "recording", "seal", str(recording)], check=True)
+
+
+def _reading_alone(broker: str, runs: int) -> Iterator[tuple[str, float]]:
+    """Yield the readers and their best seconds, Spark's start not counted."""
+    count = pin({"bootstrap.servers": broker}, [TOPIC]).messages
+    with spark_session("local[*]", "bench") as spark:
+        for name, read in (*without_spark(broker, TOPIC, count), by_spark(spark, broker, TOPIC)):
+            best = min(seconds(read, count) for _ in range(runs))
+            print(json.dumps({"reader": name, "messages": count, "seconds": round(best, 2)}), flush=True)
+            yield name, best
 
 
 def _verify(services: Services, recording: Path, tree: Path, options: list[str]) -> dict[str, Any]:
