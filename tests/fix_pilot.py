@@ -1,9 +1,26 @@
-"""Textual's pilot looks for the end of its app's work 200 times a second, not 50 times.
+"""Textual's pilot looks for the end of its app's work 200 times a second, and sees that it has ended.
 
 A pause of the pilot ends when the process did next to nothing between two looks. At 20 ms each the screens'
-tests spent more than half of their time so, several pauses a key.
+tests spent more than half of their time so, several pauses a key. And a process that got no CPU between two
+looks has done nothing either: then messages are still on their way from widget to widget. So a pause goes on
+until nothing is left that could run at once.
 """
 
-from textual import _wait
+import asyncio
+from typing import Any
+
+from textual import _wait, app, pilot
 
 _wait.SLEEP_GRANULARITY = 0.005
+_wait_for_idle = _wait.wait_for_idle
+
+
+async def _wait_until_all_has_run(min_sleep: float = 0, max_sleep: float = 1) -> None:
+    await _wait_for_idle(min_sleep, max_sleep)
+    loop: Any = asyncio.get_running_loop()
+    while loop._ready:
+        await asyncio.sleep(0)
+
+
+for module in (_wait, app, pilot):
+    module.wait_for_idle = _wait_until_all_has_run  # type: ignore[attr-defined]
