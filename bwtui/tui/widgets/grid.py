@@ -187,7 +187,7 @@ class Grid(ScrollView, can_focus=True):
     def action_last(self, key: str = "") -> None:
         """Move to the last row."""
         self.move_to(len(self.rows) - 1)
-        self.post_message(self.Moved(self, to_end=True))
+        self._tell_moved(to_end=True)
 
     def action_drill(self) -> None:
         """Open the row under the cursor."""
@@ -207,7 +207,7 @@ class Grid(ScrollView, can_focus=True):
         row = self.scroll_offset.y + offset.y - 1
         if row < len(self.rows):
             self.move_to(row)
-            self.post_message(self.Moved(self, to_end=False))
+            self._tell_moved()
             if event.chain == 2:
                 self.action_drill()
 
@@ -223,15 +223,15 @@ class Grid(ScrollView, can_focus=True):
 
     def on_mouse_scroll_up(self) -> None:
         """Tell that the user looks at something older."""
-        self.post_message(self.Moved(self, to_end=False))
+        self._tell_moved()
 
     def on_scroll_up(self) -> None:
         """The same, by the scrollbar's trough."""
-        self.post_message(self.Moved(self, to_end=False))
+        self._tell_moved()
 
     def on_scroll_to(self) -> None:
         """The same, by dragging the scrollbar."""
-        self.post_message(self.Moved(self, to_end=False))
+        self._tell_moved()
 
     # Painting.
 
@@ -313,9 +313,12 @@ class Grid(ScrollView, can_focus=True):
         elif self._cursor >= top + page:
             self.scroll_to(y=self._cursor - page + 1, animate=False, immediate=True, force=True)
 
+    def _tell_moved(self, *, to_end: bool = False) -> None:
+        self.post_message(self.Moved(self, to_end=to_end))
+
     def _step(self, rows: int) -> None:
         self.move_to(self._cursor + rows)
-        self.post_message(self.Moved(self, to_end=False))
+        self._tell_moved()
 
     def _find(self, key: str | None, old: Sequence[Row]) -> int:
         """Return the row that the user chose, or the one selected before, or what was nearest to that."""

@@ -129,9 +129,8 @@ class RecordedChanges(Grid):
 
     # Moving: the list asks the recording, and follows it.
 
-    def on_grid_moved(self, event: Grid.Moved) -> None:
-        """Move the recording to the row."""
-        event.stop()
+    def _tell_moved(self, *, to_end: bool = False) -> None:
+        """Move the recording to the row at once: a picture from before would put the cursor back."""
         change = self.selected()
         self._go(self._range.start if change is None else change.position + 1)
 
@@ -158,11 +157,12 @@ class RecordedChanges(Grid):
             self._search.set()
 
     def _step(self, rows: int) -> None:
-        """Move within the rows at hand, or have the recording step beyond them."""
-        is_here = 0 <= self._cursor + rows < len(self.rows)
-        if is_here or self._bounds is not None or self._matches() is not None:
+        """Move in a transaction or what a query finds, or have the recording step, and show it at once."""
+        if self._bounds is not None or self._matches() is not None:
             super()._step(rows)
         else:
+            # Not to the row under the cursor: where keys come fast, that is not yet where they have led to.
+            self.move_to(self._cursor + rows)
             self._given_up = False
             self._commands = self._app.drive(lambda player: player.step(rows))
 
