@@ -1,6 +1,7 @@
 """The ``/`` filter: a regular expression, its inverse with ``!``, or letters in order when it is no regex."""
 
 import re
+import warnings
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,7 +28,10 @@ class Filter:
             return cls(text)
         flags = re.IGNORECASE if body.islower() or not any(c.isalpha() for c in body) else 0
         try:
-            return cls(text, "regex", inverse, "", re.compile(body, flags))
+            with warnings.catch_warnings():
+                # What a later Python may understand in another way, such as [[, is no news for who types it.
+                warnings.simplefilter("ignore", FutureWarning)
+                return cls(text, "regex", inverse, "", re.compile(body, flags))
         except re.error as error:
             letters = ".*?".join(re.escape(letter) for letter in body if not letter.isspace())
             complaint = f"no regex ({error.msg}), so letters in order"

@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from bwtui.relay.status import ErrorEntry, StageStatus, Status, TableStatus
@@ -166,6 +166,8 @@ def test_a_text_that_is_no_regex_matches_letters_in_order_and_says_so() -> None:
 
 
 @given(st.text())
+@example("[[")
+@example("[a--b]")
 def test_any_text_is_a_filter(text: str) -> None:
     Filter.parse(text).passes("public.orders")
 
