@@ -183,4 +183,4 @@ class AuditedStage(RecordedStage):
     @property
     def notices(self) -> str:
         """What was told in notices."""
-        return "\n".join(f"{n.title} {n.message}" for n in self.app._notifications)
+        return "\n".join(self.told)

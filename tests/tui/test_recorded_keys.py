@@ -172,7 +172,7 @@ async def _error(stage: RecordedStage, press: Press) -> None:
             break
     assert stage.head.time == error
     await press()
-    assert "no error or warning" in "".join(n.message for n in stage.app._notifications)
+    assert "no error or warning" in "".join(stage.told)
 
 
 @check("transaction")

@@ -104,7 +104,7 @@ async def test_truncate_has_no_row_to_explain() -> None:
         await stage.seek("#151")
         await stage.press("x")
         assert not isinstance(stage.app.screen, ExplainScreen)
-        (said,) = [n.message for n in stage.app._notifications]
+        (said,) = stage.told
         assert "TRUNCATE" in said
         assert "has no key" not in said
 
