@@ -4,6 +4,7 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -30,7 +31,12 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One whose process is suspended: the kernel takes the connection, and nobody answers."""
     real = control.request
-    monkeypatch.setattr(control, "request", lambda name, message, timeout=0: real(name, message, 0.2))
+
+    def request(name: str, message: dict[str, str], timeout: float = 0) -> Any:
+        # The one that answers may take its time.
+        return real(name, message, 0.2 if name == "two" else 60)
+
+    monkeypatch.setattr(control, "request", request)
     make(tmp_path, "two")
     with socket.socket(socket.AF_UNIX) as suspended:
         suspended.bind(str(socket_path("two")))
