@@ -49,7 +49,7 @@ def begun(replays: Replays, services: Services, make_topic: MakeTopic, tmp_path:
     make_topic(3, topic)
     folder = recorded(tmp_path / "r", topic, 3_000, ids)
     with pytest.raises(Interrupted):
-        replays.run(folder, Looking(stop_at=600), rate=2_000)
+        replays.run(folder, Looking(stop_at=600), rate=1_000)
     return Begun(topic, folder, ids)
 
 
@@ -127,7 +127,7 @@ def test_times_that_count_from_another_end(replays: Replays, services: Services,
     last = expected(folder)[topic][-1].stamp * 1000
     text = "time >= -1h"
     with pytest.raises(Interrupted):
-        replays.run(folder, Looking(stop_at=600), Selection(parse(text, last)), rate=2_000)
+        replays.run(folder, Looking(stop_at=600), Selection(parse(text, last)), rate=1_000)
     for end, is_same in ((last, True), (last + 1_000_000, False)):
         planned = replays.run(folder, None, Selection(parse(text, end)), dry_run=True)
         assert planned.plan.is_resumed is is_same
