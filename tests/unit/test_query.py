@@ -247,6 +247,7 @@ def test_sql_prunes_by_table() -> None:
 def test_no_expression_takes_for_ever(expression: str) -> None:
     query = parse(f"after.note ~ '{expression}'")
     found = change(relation("t", ("id", "note")), "insert", ("1", "a" * 20_000 + "b"))
-    begin = time.monotonic()
+    # Of the processor's time: others may have it for a while.
+    begin = time.thread_time()
     assert not query.matches(found)
-    assert time.monotonic() - begin < 5
+    assert time.thread_time() - begin < 5
