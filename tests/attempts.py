@@ -22,7 +22,7 @@ from tests.database import session
 
 _COMMAND = [sys.executable, "-c", "from bwtui.cli.main import main; main()"]
 #: Every refusal comes sooner than this, the wait for an active slot and for a silent broker included.
-QUICK_SECONDS = 20.0
+QUICK_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from psycopg2 import sql
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
 
-DROP_SECONDS = 20.0
+DROP_SECONDS = 60.0
 #: The major version of PostgreSQL that the tests run on.
 MAJOR = int(os.environ.get("BWTUI_TEST_POSTGRES", DEFAULT_MAJOR))
 _LACKING = pytest.StashKey[list[str]]()

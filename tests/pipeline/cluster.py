@@ -25,14 +25,14 @@ def spark_cluster(folder: Path, workers: int = 2, memory: str = "512m") -> Itera
     log = folder / "master.log"
     try:
         started.append(_start(folder, log, "master.Master", "--port", "0", "--webui-port", "0"))
-        found = eventually("the master is there", lambda: _STARTED.search(log.read_text()), 60)
+        found = eventually("the master is there", lambda: _STARTED.search(log.read_text()), 120)
         master = found[1]
         for number in range(workers):
             place = folder / f"worker{number}"
             place.mkdir()
             options = ("--webui-port", "0", "--cores", "1", "--memory", memory, "--work-dir", str(place))
             started.append(_start(folder, folder / f"{place.name}.log", "worker.Worker", *options, master))
-        eventually("the workers are there", lambda: log.read_text().count(_REGISTERED) == workers, 60)
+        eventually("the workers are there", lambda: log.read_text().count(_REGISTERED) == workers, 120)
         yield master
     finally:
         # By process id, and only what was started here.

@@ -110,12 +110,12 @@ def test_sessions_are_quiet_and_leave_nothing(tmp_path: Path) -> None:
 def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
     place = tmp_path / "pid"
     with run(ENDLESS, tmp_path, str(place)) as process:
-        eventually("the task runs", lambda: place.exists() and place.read_text(), 60)
+        eventually("the task runs", lambda: place.exists() and place.read_text(), 120)
         task = int(place.read_text())
         java_process = _parent(_parent(task))
         assert "java" in Path(f"/proc/{java_process}/cmdline").read_text()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert errors == "bwtui: error: interrupted\n"
     assert not Path(f"/proc/{java_process}").exists()

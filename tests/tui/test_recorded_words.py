@@ -63,7 +63,7 @@ async def test_while_it_searches_it_says_so_and_only_then_that_there_is_nothing(
         def slow(change: object) -> bool:
             if grid._read[0]:
                 begun.set()
-                go_on.wait(10)
+                go_on.wait(60)
             return False
 
         for was_empty in (True, False):

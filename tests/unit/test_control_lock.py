@@ -51,7 +51,7 @@ def test_the_lock_goes_with_the_process_even_after_kill_9() -> None:
     assert not wait_until_free("one", 0)
     child.kill()
     child.communicate()
-    assert wait_until_free("one", 10)
+    assert wait_until_free("one", 60)
 
 
 def test_the_folder_is_private(state_home: Path) -> None:
