@@ -3,12 +3,17 @@
 import signal
 
 import pytest
+from hypothesis import settings
 
 pytest_plugins = ["tests.fix_pilot", "tests.fix_sandbox", "tests.fix_spark"]
 
 # A shell starts what it runs in the background with SIGINT ignored, which every child then inherits.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A machine that stalls is no fault of an example. Folders' own profiles build on this.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 #: Folders of files that take a minute and more, and then those of quick ones: with a long file at the end of
 #: a run one of two processes would wait for the other.
