@@ -56,6 +56,13 @@ class Session:
         """Return the names of this database's publications."""
         return [row[0] for row in self.rows("select pubname from pg_publication order by 1")]
 
+    def reader(self, slot: str) -> int | None:
+        """Return the server's process that streams from the slot; while a slot is made it is active too."""
+        sql = """select active_pid from pg_replication_slots join pg_stat_replication on pid = active_pid
+                  where slot_name = %s and state = 'streaming'"""
+        found: int | None = self.value(sql, slot)
+        return found
+
     def wait_released(self, slot: str) -> None:
         """Wait until no session holds the slot."""
         sql = "select not active from pg_replication_slots where slot_name = %s"

@@ -139,7 +139,7 @@ def test_such_a_table_made_later(attempts: Attempts, source: Session, database: 
     services = attempts.services
     source.run("create schema a; create table a.b (id int primary key)")
     with attempts.start(database, "--on-error", "log") as process:
-        eventually("the relay streams", lambda: attempts.name in source.slots())
+        eventually("the relay streams", lambda: source.reader(attempts.name))
         source.run("create table a_b (id int primary key); create table c (id int primary key)")
         source.run("insert into a_b values (1)")
         source.run("insert into a.b values (1)")

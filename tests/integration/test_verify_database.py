@@ -41,8 +41,7 @@ def relaying(attempts: Attempts, database: str, source: Session, *args: str) -> 
     """Keep a relay running that has been through its snapshot."""
     with attempts.start(database, "--allow-unkeyed", *args) as process:
         try:
-            active = "select active from pg_replication_slots where slot_name = %s"
-            eventually("the relay streams", lambda: source.value(active, attempts.name), 60)
+            eventually("the relay streams", lambda: source.reader(attempts.name), 60)
             yield
         finally:
             process.terminate()
