@@ -1,8 +1,10 @@
 """Slots on a real server: the temporary one, the copy that becomes permanent, and what others do to them."""
 
 import secrets
+import signal
+import subprocess
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
@@ -14,10 +16,6 @@ from bwtui.source.stream import ReplicationStream
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.waiting import eventually
-
-#: The server's process that streams from a slot; while a slot is made it is active too.
-STREAMING = """select active_pid from pg_replication_slots join pg_stat_replication on pid = active_pid
-                where slot_name = %s and state = 'streaming'"""
 
 
 @pytest.fixture
@@ -120,7 +118,7 @@ def test_a_session_that_is_ended_by_the_server(
 def test_a_connection_that_was_cut_is_made_again(attempts: Attempts, database: str, source: Session) -> None:
     """While the relay runs; nothing is lost and no snapshot is taken again."""
     with attempts.start(database) as relay:
-        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
+        first = eventually("it streams", lambda: source.reader(attempts.name))
         source.run("select pg_terminate_backend(%s)", first)
         source.run("insert into t values (2)")
         end = source.wal_end()
@@ -131,20 +129,27 @@ def test_a_connection_that_was_cut_is_made_again(attempts: Attempts, database: s
     assert '"inserts": 1' in out.splitlines()[-1]
 
 
+@contextmanager
+def cut_off(relay: "subprocess.Popen[str]", slot: str, source: Session) -> Iterator[None]:
+    """End the session of a relay that streams; it can't come back before the block is over."""
+    reader = eventually("it streams", lambda: source.reader(slot))
+    relay.send_signal(signal.SIGSTOP)
+    try:
+        source.run("select pg_terminate_backend(%s)", reader)
+        source.wait_released(slot)
+        yield
+    finally:
+        relay.send_signal(signal.SIGCONT)
+
+
 def test_a_slot_that_is_moved_while_the_connection_is_cut_is_refused(
     attempts: Attempts, database: str, source: Session
 ) -> None:
     """The relay looks again whenever it connects again, not at its start alone."""
     with attempts.start(database) as relay:
-        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
-        # One statement, so that the relay is not back before the slot is moved.
-        source.run(
-            f"""do $$ begin
-                  perform pg_terminate_backend({first}, 5000);
-                  insert into t values (2);
-                end $$"""
-        )
-        source.run("select pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", attempts.name)
+        with cut_off(relay, attempts.name, source):
+            source.run("insert into t values (2)")
+            source.run("select pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", attempts.name)
         _, err = relay.communicate(timeout=60)
     assert relay.returncode == 5, err
     assert f"slot {attempts.name} was moved to" in err
@@ -154,9 +159,8 @@ def test_a_slot_that_is_dropped_while_the_connection_is_cut_is_lost(
     attempts: Attempts, database: str, source: Session
 ) -> None:
     with attempts.start(database) as relay:
-        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
-        source.run("select pg_terminate_backend(%s, 5000)", first)
-        source.run("select pg_drop_replication_slot(%s)", attempts.name)
+        with cut_off(relay, attempts.name, source):
+            source.run("select pg_drop_replication_slot(%s)", attempts.name)
         _, err = relay.communicate(timeout=60)
     assert relay.returncode == 5, err
     assert f"slot {attempts.name} is gone" in err
@@ -167,15 +171,14 @@ def test_a_slot_that_is_taken_by_another_consumer_is_waited_for(
 ) -> None:
     """Or held by our own old session, which the server does not know to be gone."""
     with attempts.start(database, "--publication", "everything") as relay:
-        first = eventually("it streams", lambda: source.value(STREAMING, attempts.name))
-        source.run("select pg_terminate_backend(%s, 5000)", first)
-        taker = ReplicationStream(connect_raw(database), attempts.name, ["everything"])
+        with cut_off(relay, attempts.name, source):
+            taker = ReplicationStream(connect_raw(database), attempts.name, ["everything"])
         # The patience of a start is ten seconds.
-        told = eventually("it tells of it", lambda: _told(attempts, "already active"), 30)
+        told = eventually("it tells of it", lambda: _told(attempts, "already active"))
         assert "waiting" in told
         taker.finish()
         end = source.wal_end()
-        eventually("it goes on", lambda: source.confirmed(attempts.name) >= end, 30)
+        eventually("it goes on", lambda: source.confirmed(attempts.name) >= end)
         relay.terminate()
         _, err = relay.communicate(timeout=60)
     assert (relay.returncode, err) == (0, "")
