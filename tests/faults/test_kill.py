@@ -19,11 +19,13 @@ from tests.faults.records import (
     read_table,
     repeated,
 )
-from tests.faults.relays import Relay, execute
+from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.writer import ACCOUNTS, TABLES, TAKEN_BACK, Writer, create_tables
 
 KILLS = int(os.environ.get("BWTUI_KILLS", "2"))
 ROWS = 10_000
+#: Such a snapshot takes half a minute, however late a kill comes: the last request of each partition waits.
+LONG = ("-C", "batch.num.messages=500", "-C", "linger.ms=30000")
 
 NewRelay = Callable[..., Relay]
 
@@ -37,8 +39,8 @@ class Runs:
         self.confirmed: list[int] = []
         self._ends: list[dict[tuple[str, int], int]] = []
 
-    def begin(self) -> None:
-        """Note the state between two runs."""
+    def begin(self, *args: str) -> None:
+        """Note the state between two runs, and start the relay with ``args``."""
         self.confirmed.append(self._relay.slot_lsn() or 0)
         self._ends.append(
             {
@@ -47,7 +49,7 @@ class Runs:
                 for partition, end in ends(self._services, table, self._relay.name).items()
             }
         )
-        self._relay.start()
+        self._relay.start(*args)
 
     def of_sessions(self, records: list[Record]) -> dict[bytes, int]:
         """Return each session's run: the one in which its first records were written.
@@ -86,7 +88,7 @@ def test_no_kill_loses_a_row(services: Services, database: str, new_relay: NewRe
 
 
 def kill_in_snapshot(runs: Runs, relay: Relay) -> None:
-    runs.begin()
+    runs.begin(*LONG)
     rows = random.randrange(2 * ROWS * 2 // 3)
     relay.wait(f"{rows} rows of the snapshot", lambda status: copied(status) >= rows)
     relay.kill()
@@ -140,8 +142,9 @@ def test_rows_deleted_between_two_snapshots_leave_the_topic(
 ) -> None:
     create_tables(database, ROWS)
     relay = new_relay()
-    relay.start()
+    relay.start(*LONG)
     relay.wait("half of the first table", lambda status: copied(status) > ROWS // 2)
+    wait_for("enough in Kafka", lambda: sum(ends(services, ACCOUNTS, relay.name).values()) > 100)
     relay.kill()
     assert relay.slot_lsn() is None
     sent = sorted(record.key[0] for record in read_table(services, ACCOUNTS, relay.name))

@@ -78,10 +78,13 @@ def test_a_slot_of_that_name_made_during_the_snapshot(
     """The last step fails; when its cause is mended the relay starts as if nothing had been."""
     create_tables(database, 20_000)
     relay = new_relay()
-    relay.start()
+    # The snapshot's last requests wait for five seconds, so that it can't end before the slot is made.
+    relay.start("-C", "linger.ms=5000")
     relay.wait("the snapshot", lambda status: status.state == "snapshot" and status.tables)
+    relay.signal(signal.SIGSTOP)
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         cursor.execute("select pg_create_physical_replication_slot(%s)", [relay.name])
+    relay.signal(signal.SIGCONT)
     assert relay.join() == 2
     assert relay.name in relay.last_words()
     execute(database, f"select pg_drop_replication_slot('{relay.name}')")
