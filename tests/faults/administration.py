@@ -5,6 +5,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewTopic,
     ResourceType,
 )
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -12,6 +13,16 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from bwtui.sandbox.supervisor import Services
 
 INCOMPATIBLE = '{"type": "record", "name": "Other", "fields": [{"name": "id", "type": "boolean"}]}'
+
+
+def make_topic(services: Services, topic: str, size: int, policy: str = "compact") -> None:
+    """Make ``topic`` before a relay does: as the relay would, but it takes no batch larger than ``size``.
+
+    A limit that is set later holds a moment after Kafka says so, and what a relay sends may come in between.
+    """
+    admin = AdminClient({"bootstrap.servers": services.broker})
+    config = {"cleanup.policy": policy, "max.message.bytes": str(size)}
+    admin.create_topics([NewTopic(topic, -1, -1, config=config)])[topic].result(30)
 
 
 def limit_topic(services: Services, topic: str, size: int) -> None:

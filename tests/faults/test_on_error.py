@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 from bwtui.demo.shop import Table
 from bwtui.lsn import parse_lsn
 from bwtui.sandbox.supervisor import Services
-from tests.faults.administration import limit_topic, occupy_subject
+from tests.faults.administration import limit_topic, make_topic, occupy_subject
 from tests.faults.records import Record, assert_equal, assert_keys_in_order, difference, read_table, repeated
 from tests.faults.relays import Relay, execute
 
@@ -103,10 +103,10 @@ def test_exit_on_the_brokers_refusal(
     services: Services, database: str, new_relay: NewRelay, table: None
 ) -> None:
     relay = new_relay()
+    make_topic(services, f"{relay.name}.items", LIMIT)
     relay.run()
     relay.start()
     relay.wait_streaming()
-    limit_topic(services, f"{relay.name}.items", LIMIT)
     relay.signal(signal.SIGSTOP)
     confirmed = relay.slot_lsn()
     end = execute(database, good(*range(1, 50)))
@@ -197,11 +197,11 @@ def test_log_drops_only_the_row(
     services: Services, database: str, new_relay: NewRelay, table: None, refused_by: str
 ) -> None:
     relay = new_relay("-e", "log", *(["-C", f"message.max.bytes={LIMIT}"] if refused_by == "relay" else []))
+    if refused_by == "broker":
+        make_topic(services, f"{relay.name}.items", LIMIT)
     relay.run()
     relay.start()
     relay.wait_streaming()
-    if refused_by == "broker":
-        limit_topic(services, f"{relay.name}.items", LIMIT)
     relay.signal(signal.SIGSTOP)
     changes(database)
     relay.signal(signal.SIGCONT)
@@ -218,13 +218,12 @@ def test_log_counts_a_row_once_that_is_read_twice(
 ) -> None:
     """The broker's refusal of one row makes the relay read again; the other row was dropped by then."""
     relay = new_relay("-e", "log", "-C", f"message.max.bytes={3 * LIMIT}")
+    make_topic(services, f"{relay.name}.items", LIMIT)
     relay.run()
     relay.start()
     relay.wait_streaming()
-    # It knows the topic's limit from before.
     execute(database, good(1))
     relay.wait_caught_up()
-    limit_topic(services, f"{relay.name}.items", LIMIT)
     relay.signal(signal.SIGSTOP)
     medium = f"insert into items values (3, '{MARK}{random.randbytes(LIMIT).hex()}')"
     execute(database, bad(2), medium, good(4))
@@ -243,23 +242,15 @@ def test_log_in_the_snapshot(
 ) -> None:
     execute(
         database,
-        "create table big as select n as id, 'row' as body from generate_series(1, 60000) n",
-        "alter table big add primary key (id)",
         *(good(n) for n in range(1, 200)),
         bad(200),
         *(good(n) for n in range(201, 400)),
         bad(400),
     )
     relay = new_relay("-e", "log", *(["-C", f"message.max.bytes={LIMIT}"] if refused_by == "relay" else []))
-    relay.start("--until-caught-up")
     if refused_by == "broker":
-        relay.wait(
-            "the snapshot of the other table",
-            lambda status: status.tables.get("public.big") and status.tables["public.big"].snapshot_rows,
-        )
-        relay.signal(signal.SIGSTOP)
-        limit_topic(services, f"{relay.name}.items", LIMIT)
-        relay.signal(signal.SIGCONT)
+        make_topic(services, f"{relay.name}.items", LIMIT)
+    relay.start("--until-caught-up")
     assert relay.join() == 0, relay.last_words()
     assert relay.last_status().tables["public.items"].dead_letters == 2
     assert len(relay.letters()) == 2
@@ -275,12 +266,12 @@ def test_log_with_a_topic_for_dead_letters(
     """A letter holds the row, so it may be too large for its topic: it goes there without the row."""
     relay = new_relay("-e", "log", *(["-C", f"message.max.bytes={LIMIT}"] if refused_by == "relay" else []))
     letters = f"letters.{relay.name}"
+    if refused_by == "broker":
+        make_topic(services, f"{relay.name}.items", LIMIT)
+        make_topic(services, letters, LIMIT, policy="delete")
     relay.run("--dead-letter-topic", letters)
     relay.start("--dead-letter-topic", letters)
     relay.wait_streaming()
-    if refused_by == "broker":
-        limit_topic(services, f"{relay.name}.items", LIMIT)
-        limit_topic(services, letters, LIMIT)
     relay.signal(signal.SIGSTOP)
     changes(database)
     relay.signal(signal.SIGCONT)

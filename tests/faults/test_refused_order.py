@@ -12,7 +12,7 @@ from bwtui.relay.ack import Span
 from bwtui.sandbox.supervisor import Services
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaSink
-from tests.faults.administration import limit_topic
+from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
 from tests.faults.relays import execute, new_name
 from tests.faults.test_on_error import LIMIT, NewRelay, bad, good, table
@@ -30,13 +30,13 @@ def test_what_was_refused_comes_first(
 ) -> None:
     """Small requests, so that many are under way; of a new producer, Kafka takes the second one first."""
     relay = new_relay("-e", policy, "-C", "batch.num.messages=3")
+    make_topic(services, f"{relay.name}.items", LIMIT)
     relay.run()
     relay.start()
     relay.wait_streaming()
     if known:
         execute(database, good(1))
         relay.wait_caught_up()
-    limit_topic(services, f"{relay.name}.items", LIMIT)
     relay.signal(signal.SIGSTOP)
     execute(database, good(2), bad(3), good(4), good(5, 6, 7))
     execute(database, *(f"update items set body = 'round {n} ' || id where id <> 3" for n in range(ROUNDS)))
