@@ -138,6 +138,23 @@ class Relay:
             now = parse_lsn(cursor.fetchone()[0])
         return self.wait("catching up", lambda status: status.confirmed_lsn >= now)
 
+    def wait_sent(self) -> None:
+        """Wait until PostgreSQL has sent what is committed by now; the relay itself may be stopped."""
+        sql = (
+            "select sent_lsn >= %s::pg_lsn from pg_stat_replication join pg_replication_slots"
+            " on active_pid = pid where slot_name = %s"
+        )
+        with closing(psycopg2.connect(self.database)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            cursor.execute("select pg_current_wal_flush_lsn()::text")
+            (end,) = cursor.fetchone()
+
+            def is_sent() -> bool:
+                cursor.execute(sql, [end, self.name])
+                return cursor.fetchall() == [(True,)]
+
+            wait_for("all is sent", is_sent)
+
     def status(self) -> Status | None:
         """Ask it for its status; None while it does not answer."""
         try:
