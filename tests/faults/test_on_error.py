@@ -9,7 +9,6 @@ from contextlib import closing
 
 import psycopg2
 import pytest
-from confluent_kafka import Consumer
 
 from bwtui.demo.shop import Table
 from bwtui.lsn import parse_lsn
@@ -17,6 +16,7 @@ from bwtui.sandbox.supervisor import Services
 from tests.faults.administration import limit_topic, make_topic, occupy_subject
 from tests.faults.records import Record, assert_equal, assert_keys_in_order, difference, read_table, repeated
 from tests.faults.relays import Relay, execute
+from tests.raw_topic import raw_messages
 
 ITEMS = Table("public", "items", ("id",))
 OTHERS = Table("public", "others", ("id",))
@@ -289,17 +289,9 @@ def test_log_with_a_topic_for_dead_letters(
 
 
 def read_letters(services: Services, topic: str, count: int) -> list[dict[str, str]]:
-    """Return the first letters of the topic; there must be no more."""
-    consumer = Consumer(
-        {"bootstrap.servers": services.broker, "group.id": topic, "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([topic])
-    found: list[dict[str, str]] = []
-    while len(found) < count:
-        message = consumer.poll(30)
-        assert message is not None and message.error() is None, found
-        found.append(json.loads(message.value() or b""))
-    consumer.close()
+    """Return the letters of the topic, which are of ``count`` rows; one that is read again has two."""
+    found = [json.loads(value or b"") for _, value in raw_messages(services, topic)]
+    assert len({(letter["commit_lsn"], letter["ordinal"]) for letter in found}) == count
     return found
 
 
