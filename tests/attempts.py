@@ -19,6 +19,7 @@ from bwtui.cli.main import cli
 from bwtui.relay.lock import is_held
 from bwtui.sandbox.supervisor import Services
 from tests.database import session
+from tests.waiting import eventually
 
 _COMMAND = [sys.executable, "-c", "from bwtui.cli.main import main; main()"]
 #: Every refusal comes sooner than this, the wait for an active slot and for a silent broker included.
@@ -99,10 +100,13 @@ class Attempts:
         return Ended(ran.exit_code, ran.stdout, ran.stderr, time.monotonic() - start)
 
     def succeed(self, dsn: str, *args: str) -> Ended:
-        """Run the relay, and see that it ends well."""
+        """Run the relay, and see that it ends well; when this returns, the server has noticed too."""
         ended = self.run(dsn, *args)
         assert ended.code == 0, ended.stderr
         assert ended.stderr == ""
+        held = "select count(*) from pg_replication_slots where active and (temporary or slot_name ^@ %s)"
+        with session(dsn) as opened:
+            eventually("its slots are released", lambda: opened.value(held, self.name) == 0)
         return ended
 
     def fail(self, dsn: str, code: int, *args: str, server: str | None = None) -> tuple[str, str]:
@@ -114,7 +118,8 @@ class Attempts:
         before = left(look_at)
         ended = self.run(dsn, *args)
         told = self.refused(ended, code, dsn)
-        assert left(look_at) == before
+        # The slot of a snapshot goes when the server notices that its session has ended.
+        eventually("nothing more is there than before", lambda: left(look_at) == before)
         return told
 
     def refused(self, ended: Ended, code: int, dsn: str) -> tuple[str, str]:

@@ -96,7 +96,7 @@ def database(services: Services, request: pytest.FixtureRequest) -> Iterator[str
         cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
     yield urlsplit(services.postgres)._replace(path=f"/{name}").geturl()
     with closing(_connect(services.postgres)) as connection:
-        _drop(connection, name)
+        drop_database(connection, name)
 
 
 def _connect(conninfo: str) -> "psycopg2.extensions.connection":
@@ -105,7 +105,8 @@ def _connect(conninfo: str) -> "psycopg2.extensions.connection":
     return connection
 
 
-def _drop(connection: "psycopg2.extensions.connection", name: str) -> None:
+def drop_database(connection: "psycopg2.extensions.connection", name: str) -> None:
+    """Drop a database with its slots, also when a session that has just ended is not quite gone."""
     # A logical slot keeps its database from being dropped, and a walsender its slot.
     slots = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s"
     deadline = time.monotonic() + DROP_SECONDS

@@ -74,9 +74,11 @@ class Relay:
         return self.last_status()
 
     def join(self, seconds: float = PATIENCE) -> int:
-        """Wait for its end and return the exit code."""
+        """Wait for its end, and until PostgreSQL has noticed, and return the exit code."""
         assert self._process is not None
-        return self._process.wait(seconds)
+        code = self._process.wait(seconds)
+        self._wait_released()
+        return code
 
     @property
     def pid(self) -> int:
@@ -94,7 +96,7 @@ class Relay:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        wait_for("the slot's release", lambda: not self._sessions())
+        self._wait_released()
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal."""
@@ -189,6 +191,9 @@ class Relay:
         """
         rows = self._query("select confirmed_flush_lsn::text from pg_replication_slots where slot_name = %s")
         return parse_lsn(rows[0][0]) if rows and rows[0][0] else None
+
+    def _wait_released(self) -> None:
+        wait_for("the slot's release", lambda: not self._sessions())
 
     def _sessions(self) -> list[tuple[Any, ...]]:
         return self._query(

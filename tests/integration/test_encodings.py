@@ -22,6 +22,7 @@ from bwtui.source.connection import connect
 from tests.attempts import Attempts
 from tests.database import session
 from tests.decoded_topic import decoded_avro, latest
+from tests.fix_sandbox import drop_database
 from tests.integration.test_verify_database import relaying, verify
 
 pytestmark = pytest.mark.services
@@ -35,10 +36,7 @@ def encoded(database: str, request: pytest.FixtureRequest) -> Iterator[str]:
         owner.autocommit = True
         cursor.execute(f"create database {name} template template0 encoding '{request.param}' locale 'C'")
         yield urlsplit(database)._replace(path=f"/{name}").geturl()
-        cursor.execute(
-            "select pg_drop_replication_slot(slot_name) from pg_replication_slots where database = %s", [name]
-        )
-        cursor.execute(f"drop database {name} with (force)")
+        drop_database(owner, name)
 
 
 def relayed(database: str, statements: list[str]) -> tuple[str, list[dict[str, Any]]]:

@@ -14,6 +14,7 @@ from psycopg2 import sql
 
 from bwtui.sandbox.supervisor import Services
 from tests.database import Session, session
+from tests.fix_sandbox import drop_database
 
 pytestmark = pytest.mark.services
 
@@ -133,7 +134,7 @@ def copy(services: Services, database: str) -> Iterator[str]:
         with connection.cursor() as cursor:
             cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
             yield urlsplit(services.postgres)._replace(path=f"/{name}").geturl()
-            cursor.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+        drop_database(connection, name)
 
 
 def bwtui(*args: str) -> bytes:

@@ -25,7 +25,8 @@ from bwtui.pipeline import java, verify
 from bwtui.pipeline.failure import plain_errors
 from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts, Ended
-from tests.database import Session, session
+from tests.database import session
+from tests.fix_sandbox import drop_database
 from tests.raw_topic import raw_records
 from tests.waiting import eventually
 
@@ -122,12 +123,7 @@ def recorded(services: Services, tmp_path_factory: pytest.TempPathFactory) -> It
         record(attempts, dsn, folder / "recording")
         admin.run("select pg_drop_replication_slot(%s)", attempts.name)
         yield attempts, folder / "recording"
-        eventually("the database is unused", lambda: _dropped(admin, name))
-
-
-def _dropped(admin: Session, name: str) -> bool:
-    admin.run(f"drop database if exists {name} with (force)")
-    return True
+        drop_database(admin.connection, name)
 
 
 @pytest.fixture
