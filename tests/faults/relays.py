@@ -225,7 +225,8 @@ def execute(database: str, *statements: str) -> int:
             cursor.execute(statement)
         connection.commit()
         connection.autocommit = True
-        cursor.execute("select pg_current_wal_insert_lsn()::text")
+        # Not where the next record would begin: behind the header of a page, if this one ends with its page.
+        cursor.execute("select pg_current_wal_flush_lsn()::text")
         return parse_lsn(cursor.fetchone()[0])
 
 
