@@ -80,12 +80,15 @@ def test_kafka_goes_away(sandbox: Sandbox, services: Services, database: str, re
                 f" from generate_series(1, {BACKLOG_ROWS}) n",
             )
             for relay in relays:
+                # The word may be taken back for a moment, until librdkafka tells of it again.
                 status = relay.wait(
-                    "a full queue",
-                    lambda status: status.stages["produce"].queue * BACKLOG_ROW_BYTES > 50 << 20,
+                    "a full queue in the outage",
+                    lambda status: (
+                        status.stages["produce"].queue * BACKLOG_ROW_BYTES > 50 << 20
+                        and "Kafka" in status.detail
+                    ),
                 )
                 assert status.resident_bytes < MEMORY_BYTES
-                assert "Kafka" in status.detail
                 assert "Kafka" in errors(status)
                 assert (relay.slot_lsn() or 0) < behind
         for relay in relays:
@@ -103,8 +106,10 @@ def test_postgresql_goes_away(
             relay.wait("some transactions", lambda status: status.transactions > 20)
         with without(sandbox, "postgres", killed=killed):
             for relay in relays:
-                relay.wait("the outage", lambda status: "PostgreSQL" in status.detail)
-                assert "connection" in errors(relay.status() or pytest.fail("no status"))
+                relay.wait(
+                    "the outage",
+                    lambda status: "PostgreSQL" in status.detail and "connection" in errors(status),
+                )
         before = [relay.wait_streaming().transactions for relay in relays]
         for relay, count in zip(relays, before, strict=True):
             relay.wait("more transactions", lambda status, count=count: status.transactions > count + 20)
@@ -118,8 +123,9 @@ def test_the_registry_is_away_when_a_table_comes(
         execute(database, "create table late (id int primary key)", "insert into late values (1)")
         execute(database, "update accounts set note = 'behind it'")
         for relay in relays:
-            status = relay.wait("the outage", lambda status: "registry" in status.detail)
-            assert "registry" in errors(status)
+            relay.wait(
+                "the outage", lambda status: "registry" in status.detail and "registry" in errors(status)
+            )
     assert_nothing_lost(services, database, relays, [*TABLES, LATE])
     for relay in relays:
         assert relay.last_status().tables["public.late"].messages == 1
