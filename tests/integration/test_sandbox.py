@@ -87,8 +87,13 @@ def test_listens_on_loopback_only(sandbox: Sandbox, services: Services) -> None:
 
 
 def _listening_addresses(pid: int) -> set[str]:
-    links = (entry.readlink() for entry in Path(f"/proc/{pid}/fd").iterdir() if entry.is_symlink())
-    inodes = {str(link)[8:-1] for link in links if str(link).startswith("socket:[")}
+    inodes = set()
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        # Connections and files are closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            link = str(entry.readlink())
+            if link.startswith("socket:["):
+                inodes.add(link[8:-1])
     addresses = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
