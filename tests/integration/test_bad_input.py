@@ -46,10 +46,16 @@ def as_role(dsn: str, role: str, password: str = PASSWORD) -> str:
 
 
 def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port on which nobody listens.
+
+    It stays ours: a server could take it, or an outgoing connection, which may even connect to itself.
+    """
+    _ours.append(socket.socket())
+    _ours[-1].bind(("127.0.0.1", 0))
+    return int(_ours[-1].getsockname()[1])
+
+
+_ours: list[socket.socket] = []
 
 
 # -- connections ---------------------------------------------------------------------------------------------
