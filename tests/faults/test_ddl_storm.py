@@ -80,7 +80,7 @@ def rage(storm: Storm, relay: Relay) -> None:
     relay.start()
     relay.wait_streaming()
     for number in range(steps):
-        if number in deaths and not absent:
+        if number in deaths and absent <= 0:
             relay.kill()
             absent = rng.randrange(1, max(2, steps // (2 * KILLS)))
         storm.step(ROWS // steps, altered.count(number))
