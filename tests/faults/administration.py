@@ -30,7 +30,7 @@ def limit_topic(services: Services, topic: str, size: int) -> None:
     admin = AdminClient({"bootstrap.servers": services.broker})
     entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(10)
+    admin.incremental_alter_configs([resource])[resource].result(30)
 
 
 def occupy_subject(services: Services, subject: str, level: str = "BACKWARD") -> None:

@@ -58,7 +58,7 @@ def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool)
     """librdkafka takes back what is under way behind it, and by itself tells nobody for ever."""
     name = new_name()
     admin = AdminClient({"bootstrap.servers": services.broker})
-    admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": str(LIMIT)})])[name].result(10)
+    admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": str(LIMIT)})])[name].result(30)
     small = (("batch.num.messages", "3"),)
     sink = KafkaSink(RelaySettings(broker=services.broker, slot=name, kafka_config=small))
     sink.ensure_topic(name, keyed=True)
@@ -72,7 +72,7 @@ def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool)
         # It is a second before what comes now is handed over, and the producer has ended by then.
         time.sleep(1.0)
         sink.send(name, [(b"k", b"later", 1, None)], span)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     failures = []
     while not failures or not sink.flush(0.2):
         assert time.monotonic() < until

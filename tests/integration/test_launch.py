@@ -20,7 +20,7 @@ from bwtui.relay.status import Status
 from tests.unit.relay_double import SECRET
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("bwtui_double.py"))]
-DEADLINE = 30.0
+DEADLINE = 60.0
 DSN = f"host=db user=me password={SECRET}"
 
 
