@@ -18,6 +18,7 @@ _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())
 _TIMEOUT = 30.0
 _POLL = 0.05
+_PASSING = frozenset({KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_REPLICATION_FACTOR})
 #: More than one, so that a key that strays into another partition is seen.
 _PARTITIONS = 3
 
@@ -37,18 +38,23 @@ def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
 
 
 def create_topics(admin: AdminClient, topics: list[str]) -> None:
-    """Create topics; one of the same name that is still being deleted is waited for."""
+    """Create topics; one of the same name that is still being deleted is waited for.
+
+    So is a broker that got no CPU for some seconds: it takes none until the controller has heard of it again.
+    """
     deadline = time.monotonic() + _TIMEOUT
     missing = list(topics)
     while missing:
+        # A client that has heard of no broker would wait for a controller, and ask nobody for it.
+        while not admin.list_topics(timeout=_TIMEOUT).brokers and time.monotonic() < deadline:
+            time.sleep(_POLL)
         futures = admin.create_topics([NewTopic(name, _PARTITIONS, 1) for name in missing])
         for name, future in futures.items():
             try:
                 future.result()
                 missing.remove(name)
             except KafkaException as error:
-                being_deleted = error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
-                if not being_deleted or time.monotonic() > deadline:
+                if error.args[0].code() not in _PASSING or time.monotonic() > deadline:
                     raise
         if missing:
             time.sleep(_POLL)

@@ -11,6 +11,7 @@ from confluent_kafka.admin import (
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 
 from bwtui.sandbox.supervisor import Services
+from tests.fresh_topic import create_topic
 
 INCOMPATIBLE = '{"type": "record", "name": "Other", "fields": [{"name": "id", "type": "boolean"}]}'
 
@@ -22,7 +23,7 @@ def make_topic(services: Services, topic: str, size: int, policy: str = "compact
     """
     admin = AdminClient({"bootstrap.servers": services.broker})
     config = {"cleanup.policy": policy, "max.message.bytes": str(size)}
-    admin.create_topics([NewTopic(topic, -1, -1, config=config)])[topic].result(30)
+    create_topic(admin, NewTopic(topic, -1, -1, config=config))
 
 
 def limit_topic(services: Services, topic: str, size: int) -> None:

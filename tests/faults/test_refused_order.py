@@ -16,6 +16,7 @@ from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
 from tests.faults.relays import execute, new_name
 from tests.faults.test_on_error import LIMIT, NewRelay, bad, good, table
+from tests.fresh_topic import create_topic
 
 ITEMS = Table("public", "items", ("id",))
 ROUNDS = 5
@@ -58,7 +59,7 @@ def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool)
     """librdkafka takes back what is under way behind it, and by itself tells nobody for ever."""
     name = new_name()
     admin = AdminClient({"bootstrap.servers": services.broker})
-    admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": str(LIMIT)})])[name].result(30)
+    create_topic(admin, NewTopic(name, 1, 1, config={"max.message.bytes": str(LIMIT)}))
     small = (("batch.num.messages", "3"),)
     sink = KafkaSink(RelaySettings(broker=services.broker, slot=name, kafka_config=small))
     sink.ensure_topic(name, keyed=True)

@@ -15,6 +15,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from tests.attempts import Attempts
 from tests.database import Session, session
+from tests.fresh_topic import create_topic
 from tests.integration.test_verify_database import arguments, relaying, verify
 from tests.pipeline.messages import Transactions
 from tests.raw_topic import raw_records
@@ -110,7 +111,7 @@ def test_an_open_transaction_decides_nothing(
     source.run("create table t (id int primary key); insert into t values (1)")
     topic, broker = f"{attempts.name}.t", {"bootstrap.servers": attempts.services.broker}
     admin = AdminClient({**broker})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
+    create_topic(admin, NewTopic(topic, 1, 1))
     with relaying(attempts, database, source):
         eventually("the row is there", lambda: any(raw_records(attempts.services, [topic]).values()))
         transactions = Transactions(broker, topic)

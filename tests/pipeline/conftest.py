@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from bwtui.sandbox.supervisor import Services
+from tests.fresh_topic import create_topic
 from tests.pipeline.replayed import Replays
 from tests.waiting import eventually
 
@@ -41,7 +42,7 @@ def make_topic(admin: AdminClient) -> MakeTopic:
         name = name or f"pipeline-{time.monotonic_ns():x}"
         # The messages of tests are older than Kafka keeps them by itself.
         dotted = {key.replace("_", "."): value for key, value in {"retention_ms": "-1", **settings}.items()}
-        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result()
+        create_topic(admin, NewTopic(name, partitions, 1, config=dotted))
 
         def is_known() -> bool:
             topics = admin.list_topics(timeout=10).topics
