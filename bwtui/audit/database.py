@@ -39,6 +39,8 @@ __all__ = ["Request", "Table", "verify_database"]
 #: How often a key is looked at before it is left undecided, and how long a fence is waited for.
 ROUNDS = 8
 FENCE_SECONDS = 120.0
+#: A relay whose connection was cut is back sooner than this.
+_RECONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class _Live:
 
     def _wait(self, lsn: int) -> None:
         """Wait until the relay has confirmed ``lsn``. Raises RefusedError or Indeterminate."""
-        deadline = time.monotonic() + FENCE_SECONDS
+        begin = last_read = time.monotonic()
         while True:
             state = slot_state(self._connection, self._request.slot)
             if state is None:
@@ -133,13 +135,16 @@ class _Live:
                 )
             if state.confirmed_lsn >= lsn:
                 return
-            if not state.active:
+            now = time.monotonic()
+            if state.active:
+                last_read = now
+            elif now - last_read > _RECONNECT_SECONDS:
                 raise Indeterminate(
                     f"no relay reads slot {self._request.slot!r}: it is at {format_lsn(state.confirmed_lsn)},"
                     f" not yet at {format_lsn(lsn)}",
                     "start the relay ('bwtui connect'), and verify while it runs",
                 )
-            if time.monotonic() > deadline:
+            if now - begin > FENCE_SECONDS:
                 raise Indeterminate(
                     f"the relay has not come to {format_lsn(lsn)} within {FENCE_SECONDS:.0f} seconds",
                     "wait until it has caught up: bwtui status",

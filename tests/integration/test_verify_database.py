@@ -2,6 +2,8 @@
 
 import json
 import re
+import signal
+import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -37,12 +39,14 @@ create table unkeyed (a int); insert into unkeyed values (1);
 
 
 @contextmanager
-def relaying(attempts: Attempts, database: str, source: Session, *args: str) -> Iterator[None]:
-    """Keep a relay running that has been through its snapshot."""
+def relaying(
+    attempts: Attempts, database: str, source: Session, *args: str
+) -> Iterator["subprocess.Popen[str]"]:
+    """Keep a relay running that has been through its snapshot, and yield its process."""
     with attempts.start(database, "--allow-unkeyed", *args) as process:
         try:
             eventually("the relay streams", lambda: source.reader(attempts.name), 60)
-            yield
+            yield process
         finally:
             process.terminate()
             process.communicate(timeout=60)
@@ -145,3 +149,21 @@ def test_a_table_that_is_written_to(attempts: Attempts, source: Session, databas
     ended, _ = verify(attempts, database, "-s", "another", "--publication", f"bwtui_{attempts.name}")
     assert ended.code == 2
     assert "there is no slot 'another'" in ended.stderr
+
+
+def test_a_relay_that_reconnects_is_waited_for(attempts: Attempts, database: str, source: Session) -> None:
+    source.run(_TABLE % _ROWS)
+    ended = []
+    with relaying(attempts, database, source) as relay:
+        relay.send_signal(signal.SIGSTOP)
+        source.run("select pg_terminate_backend(%s)", source.reader(attempts.name))
+        source.wait_released(attempts.name)
+        thread = threading.Thread(target=lambda: ended.append(verify(attempts, database)[0]))
+        thread.start()
+        temporary = (
+            "select count(*) from pg_replication_slots where temporary and database = current_database()"
+        )
+        eventually("the audit has a fence", lambda: source.value(temporary))
+        relay.send_signal(signal.SIGCONT)
+        thread.join()
+    assert [(one.code, one.stderr) for one in ended] == [(0, "")]
