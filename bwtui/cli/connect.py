@@ -148,13 +148,14 @@ def show(name: str, owned: bool) -> None:
 
     Raises the error on which the relay ended while they were open.
     """
+    from bwtui.cli.single_records import records_of
     from bwtui.relay import outcome
     from bwtui.relay.log import log_path
     from bwtui.tui.app import run
 
     crashed: BwtuiError | None = None
     try:
-        if run(name, owned=owned) != 0:
+        if run(name, owned=owned, kafka=lambda: records_of(name)) != 0:
             crashed = BwtuiError("the screens ended on an error")
     except BwtuiError:
         raise

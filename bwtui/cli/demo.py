@@ -127,12 +127,16 @@ def _headless(seconds: float) -> "Callable[[Demo], None]":
 
 
 def _with_screens(demo: "Demo") -> None:
+    from bwtui.cli.single_records import records_of
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
+    from bwtui.tui.audit.desk import RelayDesk
     from bwtui.tui.state import Session
 
     # Not run_source, which says how to come back to a relay that was left running: this one ends here.
-    app = RelayApp(DemoSource(demo), Session(owned=True, detachable=False))
+    source = DemoSource(demo)
+    desk = RelayDesk(source.name, lambda: records_of(source.name))
+    app = RelayApp(source, Session(owned=True, detachable=False), desk=desk)
 
     def leave() -> None:
         demo.abandon()

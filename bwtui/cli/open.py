@@ -13,9 +13,7 @@ from bwtui.errors import BwtuiError, UsageError
 
 if TYPE_CHECKING:
     from bwtui.recording.reader import Recording
-    from bwtui.settings import RelaySettings
     from bwtui.tui.audit.desk import Connections
-    from bwtui.tui.audit.kafka import KafkaSide
     from bwtui.tui.audit.report import AuditReport
 
 _EPILOG = """\b
@@ -110,6 +108,7 @@ def _recording_of(report: "AuditReport") -> Path | None:
 def connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
     """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
     from bwtui.cli import relay_options
+    from bwtui.cli.single_records import records_by
     from bwtui.config import DEFAULT
     from bwtui.tui.audit.desk import Connections
 
@@ -122,17 +121,8 @@ def connections(given: dict[str, Any], broker: str, registry: str) -> "Connectio
         settings.broker if named["broker"] or not broker else broker,
         settings.schema_registry if named["schema-registry"] or not registry else registry,
         tuple(arguments),
-        lambda brokers, url: _side(settings, brokers, url),
+        lambda brokers, url: records_by(dataclasses.replace(settings, broker=brokers, schema_registry=url)),
     )
-
-
-def _side(settings: "RelaySettings", broker: str, registry: str) -> "KafkaSide":
-    from bwtui.cli.verify import ask_registry
-    from bwtui.sink.config import client_config
-    from bwtui.tui.audit.kafka import KafkaSide
-
-    chosen = dataclasses.replace(settings, broker=broker, schema_registry=registry)
-    return KafkaSide(client_config(chosen), ask_registry(chosen))
 
 
 def _unfinished(view: "Recording") -> str:

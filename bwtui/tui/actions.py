@@ -12,13 +12,12 @@ Scope = Literal["screen", "list"]
 #: What the screens show: a relay that runs, a recording, or the report of an audit and nothing else.
 Kind = Literal["live", "recording", "report"]
 #: Where an action makes sense.
-Where = Literal["everywhere", "source", "live", "recording", "audit"]
+Where = Literal["everywhere", "source", "live", "recording"]
 _KINDS: dict[Where, frozenset[Kind]] = {
     "everywhere": frozenset(("live", "recording", "report")),
     "source": frozenset(("live", "recording")),
     "live": frozenset(("live",)),
     "recording": frozenset(("recording",)),
-    "audit": frozenset(("recording", "report")),
 }
 GROUPS = ("Screens", "Recording", "Audit", "View", "Lists", "This terminal")
 #: Keys of lists that mean the recording's own ends where a list shows the recording itself.
@@ -82,9 +81,9 @@ ACTIONS = (
         "show('audit')",
         ("5",),
         "Audit",
-        "What the last audit of this recording found, class by class",
+        "What the last audit found, class by class",
         "Screens",
-        where="recording",
+        where="source",
     ),
     Action(
         "drill", ("enter",), "Open", "Open the selected row: a table, or its detail", "Screens", "list", True
@@ -196,10 +195,10 @@ ACTIONS = (
         "verify",
         ("v",),
         "Verify",
-        "Audit this recording against Kafka; while that runs, how far it is",
+        "Audit a recording against Kafka, or tables against their topics; while that runs, how far it is",
         "Audit",
         footer=True,
-        where="recording",
+        where="source",
     ),
     Action(
         "replay",
@@ -237,7 +236,6 @@ ACTIONS = (
         "Show also the classes of which nothing was found, or hide them again",
         "Audit",
         footer=True,
-        where="audit",
         audits=True,
     ),
     Action(

@@ -13,7 +13,8 @@ from textual.worker import Worker
 
 from bwtui.errors import BwtuiError
 from bwtui.relay.control import ControlClient
-from bwtui.tui.audit.desk import Desk
+from bwtui.tui.audit.desk import Desk, RelayDesk
+from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.palette import ActionProvider
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
@@ -21,6 +22,8 @@ from bwtui.tui.screens.dialogs import Ending, HelpScreen, LeaveScreen
 from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
+from bwtui.tui.screens.relay_audit import RelayAuditing
+from bwtui.tui.screens.report import ReportScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import DataSource, Model, Session
 from bwtui.tui.theme import THEMES
@@ -31,7 +34,7 @@ CHANGES_EVERY = 0.5
 RETRY_EVERY = 1.0
 
 
-class RelayApp(App[Ending]):
+class RelayApp(RelayAuditing, App[Ending]):
     """The screens over one source; returns how the user left."""
 
     TITLE = "bwtui"
@@ -43,6 +46,7 @@ class RelayApp(App[Ending]):
         "changes": ChangesScreen,
         "registry": RegistryScreen,
         "errors": ErrorsScreen,
+        "audit": ReportScreen,
     }
     DEFAULT_MODE = "overview"
 
@@ -50,17 +54,21 @@ class RelayApp(App[Ending]):
     first_mode = ""
 
     def __init__(
-        self, source: DataSource, session: Session | None = None, clock: Callable[[], float] = time.time
+        self,
+        source: DataSource,
+        session: Session | None = None,
+        clock: Callable[[], float] = time.time,
+        desk: Desk | None = None,
     ) -> None:
         super().__init__()
         self.session = session or Session()
         self.model = self.make_model(source, clock)
-        #: What is known of audits; a relay that runs has none.
-        self.desk = Desk()
+        self.desk = desk or RelayDesk(source.name)
         self.stopping = False
         self._asked_changes = float("-inf")
         self._asked_status = float("-inf")
         self._sampling: Worker[None] | None = None
+        self._leaving: Worker[None] | None = None
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = self.session.theme
@@ -92,6 +100,7 @@ class RelayApp(App[Ending]):
 
     async def sample(self) -> None:
         """Take one sample and show it."""
+        self.show_background()
         model, screen = self.model, self.front
         await model.sample_status()
         if model.failure is None:
@@ -162,7 +171,18 @@ class RelayApp(App[Ending]):
             self.stopping = True
             self.run_worker(self._stop(), exit_on_error=True)
         elif ending is not None:
+            self._end_with(ending)
+
+    def _end_with(self, ending: Ending) -> None:
+        """Leave, once what runs beside the screens has ended with them."""
+        if self.desk.job is None:
             self.exit(ending)
+        elif self._leaving is None:
+            self._leaving = self.run_worker(self._end_and_leave(ending), exit_on_error=True)
+
+    async def _end_and_leave(self, ending: Ending) -> None:
+        await self.end_job()
+        self.exit(ending)
 
     async def _stop(self) -> None:
         try:
@@ -176,7 +196,7 @@ class RelayApp(App[Ending]):
         status = self.model.live.status
         ended = status is not None and status.state in ("stopped", "failed")
         if self.stopping and (ended or self.model.link == "gone"):
-            self.exit("stop")
+            self._end_with("stop")
 
 
 def run(
@@ -185,17 +205,20 @@ def run(
     owned: bool,
     rate: float = 4.0,
     theme: str = "bwtui-dark",
+    kafka: Callable[[], KafkaSide] | None = None,
 ) -> int:
     """Show the relay called ``name`` until the user leaves, and return the exit code for this command.
 
     ``owned`` says that this terminal started the relay. ``rate`` is in samples a second, at most 10.
+    ``kafka`` makes what reads single records, for the report of an audit.
     """
-    return run_source(ControlClient(name), Session(owned=owned, rate=rate, theme=theme))
+    session = Session(owned=owned, rate=rate, theme=theme)
+    return run_source(ControlClient(name), session, RelayDesk(name, kafka))
 
 
-def run_source(source: DataSource, session: Session) -> int:
+def run_source(source: DataSource, session: Session, desk: RelayDesk | None = None) -> int:
     """Show a relay until the user leaves, and return the exit code."""
-    app = RelayApp(source, session)
+    app = RelayApp(source, session, desk=desk)
     ending = app.run()
     if app.return_code:
         return app.return_code

@@ -48,9 +48,9 @@ class RecordingApp(Auditing, RelayApp):
         desk: RecordingDesk | None = None,
     ) -> None:
         self.source = source
-        super().__init__(source, session or Session(rate=10), clock)
+        self.recording_desk = desk or RecordingDesk(Path(source.name))
+        super().__init__(source, session or Session(rate=10), clock, self.recording_desk)
         self.model.remark = self.session.remark
-        self.desk = self.recording_desk = desk or RecordingDesk(Path(source.name))
 
     def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
         """Return a model that takes pictures of a recording."""
@@ -93,12 +93,7 @@ class RecordingApp(Auditing, RelayApp):
 
     def _leave_jobs(self, go: bool | None) -> None:
         if go:
-            self.run_worker(self._end_and_leave(), exit_on_error=True)
-
-    async def _end_and_leave(self) -> None:
-        if (job := self.recording_desk.job) is not None:
-            await job.child.end()
-        self.exit("quit")
+            self._end_with("quit")
 
     def show_transaction(self, change: Change) -> None:
         """Show the transaction of a change."""

@@ -65,9 +65,8 @@ class ReportApp(RelayApp):
     def __init__(self, name: str, desk: Desk, clock: Callable[[], float] = time.time) -> None:
         is_recorded = desk.report is not None and desk.report.question == "recording"
         remark = "the recording is not open: the report alone" if is_recorded else "the report alone"
-        super().__init__(NoSource(name), Session(rate=1), clock)
+        super().__init__(NoSource(name), Session(rate=1), clock, desk)
         self.model.remark = remark
-        self.desk = desk
 
     def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
         """Return a model that samples nothing."""

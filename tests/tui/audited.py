@@ -1,44 +1,23 @@
-"""A recording with a report of its own, a Kafka in memory, and commands that a test ends."""
+"""A recording with a report of its own, and a Kafka in memory."""
 
 import json
-import os
-import sys
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.tui.audit.child import Child
 from bwtui.tui.audit.desk import Connections, RecordingDesk
 from bwtui.tui.audit.kafka import KafkaSide, Record
 from bwtui.tui.audit.report import AuditReport, parse_report
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
 from tests.recorded_shop import MemoryRecording, shop_tape
+from tests.tui.commands import Commands
 from tests.tui.recorded import RecordedStage
 
 REPORTS = Path(__file__).parent / "reports"
 NOW_MS = 1_768_478_400_000
-
-#: Tells its progress, waits until the test says how it is to end, and ends so, or by Ctrl-C.
-_COMMAND = """
-import json, sys
-told = {"phase": "reading Kafka: 400 offsets"}
-for line in ({"phase": "starting Spark"}, told, {**told, "done": 100, "total": 400}):
-    print(json.dumps(line), file=sys.stderr, flush=True)
-try:
-    with open(sys.argv[1]) as ending:
-        end = json.load(ending)
-except KeyboardInterrupt:
-    print("bwtui: error: interrupted", file=sys.stderr)
-    sys.exit(130)
-sys.stderr.write(end["err"])
-sys.stdout.write(end["out"])
-sys.exit(end["code"])
-"""
 
 
 class FakeKafka(KafkaSide):
@@ -125,7 +104,7 @@ def kafka_of(recording: MemoryRecording) -> FakeKafka:
     )
 
 
-class AuditedStage(RecordedStage):
+class AuditedStage(Commands, RecordedStage):
     """The screens over that recording; what runs beside them ends when a test says so."""
 
     def __init__(self, folder: Path, *, with_report: bool = True) -> None:
@@ -137,48 +116,7 @@ class AuditedStage(RecordedStage):
         self.desk = RecordingDesk(Path("shop"), connections, report)
         self.source = RecordingSource(self.recording, lambda: self.recording, self.clock)
         self.app = RecordingApp(self.source, None, self.clock, self.desk)
-        self.commands: list[tuple[str, ...]] = []
-        self._folder = folder
-        self.app.child = self._child  # type: ignore[method-assign]
-
-    def _child(self, arguments: tuple[str, ...]) -> Child:
-        self.commands.append(arguments)
-        os.mkfifo(self._ending)
-        return Child((str(self._ending),), (sys.executable, "-c", _COMMAND))
-
-    @property
-    def _ending(self) -> Path:
-        return self._folder / f"ending-{len(self.commands)}"
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        """Wait until something holds."""
-        while not condition():
-            await self.pilot.pause(0.02)
-            await self.app.sample()
-        await self.settle()
-
-    async def until_reading(self) -> None:
-        """Wait until the command has told how far it is."""
-        job = self.desk.job
-        assert job is not None
-        await self.until(lambda: job.child.progress.share == 0.25)
-
-    async def end(self, output: Any = None, *, code: int = 0, said: str = "") -> None:
-        """Let the command end."""
-        job = self.desk.job
-        assert job is not None
-        ending = {"code": code, "err": said, "out": "" if output is None else json.dumps(output)}
-        await self.until(lambda: self._tell(json.dumps(ending)))
-        await self.until(lambda: job.ended is not None)
-
-    def _tell(self, text: str) -> bool:
-        """Write to the command, once it listens."""
-        with suppress(OSError):
-            pipe = os.open(self._ending, os.O_WRONLY | os.O_NONBLOCK)
-            os.write(pipe, text.encode())
-            os.close(pipe)
-            return True
-        return False
+        self.take_commands(folder)
 
     @property
     def notices(self) -> str:

@@ -92,8 +92,9 @@ class Stage:
         await self.advance(1)
 
     async def settle(self) -> None:
-        """Wait until nothing is under way and the screen can be read."""
-        await self.app.workers.wait_for_complete()
+        """Wait until nothing is under way, but a command beside the screens, and the screen can be read."""
+        if workers := [worker for worker in self.app.workers if worker.group != "job"]:
+            await self.app.workers.wait_for_complete(workers)
         await self.pilot.pause()
         while self.app.front is not None and not self.app.front.ready:
             await self.pilot.pause()

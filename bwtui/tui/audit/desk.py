@@ -16,10 +16,10 @@ from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
 
 if TYPE_CHECKING:
-    from bwtui.tui.recording_app import RecordingApp
+    from bwtui.tui.app import RelayApp
 
-#: So many findings of a class are asked for.
-_FINDINGS = "10000"
+#: What makes ``verify`` tell the screens: how far it is, and all that was found, up to so many of a class.
+_REPORT = ("--json", "--show-values", "--findings", "10000", "--progress-json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,54 @@ class Job:
 
 
 class Desk:
-    """The report alone."""
+    """The report, and the command that runs beside the screens."""
 
     def __init__(self, connections: Connections | None = None, report: AuditReport | None = None) -> None:
         self.connections = connections
         self.report = report
+        self.job: Job | None = None
 
     def side(self) -> KafkaSide | None:
-        """Return what reads single records, where it is known where Kafka is."""
+        """Return what reads single records, where it is known where Kafka is. Raises BwtuiError."""
         known = self.connections
         if known is None or known.connect is None:
             return None
         return known.connect(known.broker, known.registry)
+
+    def start(self, app: "RelayApp", job: Job) -> None:
+        """Run a command beside the screens; its dialog is the caller's."""
+        self.job = job
+        app.run_worker(self._run(app, job), group="job", exit_on_error=True)
+
+    async def _run(self, app: "RelayApp", job: Job) -> None:
+        try:
+            job.ended = await job.child.run()
+        finally:
+            self.job = None
+        app.job_ended(job)
+
+
+class RelayDesk(Desk):
+    """The report of a relay that runs, of its tables against its topics."""
+
+    def __init__(self, name: str, connect: Callable[[], KafkaSide] | None = None) -> None:
+        super().__init__()
+        self._name = name
+        self._connect = connect
+
+    def side(self) -> KafkaSide | None:
+        """Return what reads single records; asks the relay where they are. Raises BwtuiError."""
+        return None if self._connect is None else self._connect()
+
+    def verify_arguments(self, tables: str) -> tuple[str, ...]:
+        """Return the arguments of an audit; ``tables`` is a regex, or empty for all."""
+        more = ("--table", tables) if tables else ()
+        return ("verify", "--database", "--relay", self._name, *_REPORT, *more)
+
+    def take(self, output: bytes) -> AuditReport:
+        """Take what ``verify --json`` wrote, and return it. Raises BwtuiError."""
+        self.report = _parsed(output)
+        return self.report
 
 
 class RecordingDesk(Desk):
@@ -81,7 +117,6 @@ class RecordingDesk(Desk):
     ) -> None:
         super().__init__(connections, report)
         self.folder = folder
-        self.job: Job | None = None
         #: A dry run whose result was not looked at yet, with the arguments to do it.
         self.plan: tuple[dict[str, Any], tuple[str, ...]] | None = None
 
@@ -100,10 +135,7 @@ class RecordingDesk(Desk):
 
     def keep(self, output: bytes, recording_id: str) -> AuditReport:
         """Keep what ``verify --json`` wrote, and return it. Raises BwtuiError."""
-        try:
-            report = parse_report(json.loads(output))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BwtuiError("the audit gave no report that can be read") from error
+        report = _parsed(output)
         path = self.place(recording_id)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,10 +158,7 @@ class RecordingDesk(Desk):
     def verify_arguments(self, *, deep: bool) -> tuple[str, ...]:
         """Return the arguments of an audit."""
         more = ("--deep",) if deep else ()
-        return (
-            "verify", str(self.folder), *self._services(), "--json", "--show-values",
-            "--findings", _FINDINGS, "--progress-json", *more,
-        )  # fmt: skip
+        return ("verify", str(self.folder), *self._services(), *_REPORT, *more)
 
     def replay_arguments(self, options: dict[str, str], *, mend: bool) -> tuple[str, ...]:
         """Return the arguments of a replay, with neither --dry-run nor --yes."""
@@ -142,14 +171,9 @@ class RecordingDesk(Desk):
         known = self.connections or Connections("localhost:9092", "http://localhost:8081")
         return ("-b", known.broker, "-r", known.registry, *known.arguments)
 
-    def start(self, app: "RecordingApp", job: Job) -> None:
-        """Run a command beside the screens; its dialog is the caller's."""
-        self.job = job
-        app.run_worker(self._run(app, job), group="job", exit_on_error=True)
 
-    async def _run(self, app: "RecordingApp", job: Job) -> None:
-        try:
-            job.ended = await job.child.run()
-        finally:
-            self.job = None
-        app.job_ended(job)
+def _parsed(output: bytes) -> AuditReport:
+    try:
+        return parse_report(json.loads(output))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BwtuiError("the audit gave no report that can be read") from error

@@ -1,16 +1,14 @@
 """The dialogs around an audit and a replay of the recording that is open."""
 
-import json
 from typing import TYPE_CHECKING, Any, cast
 
 from rich.console import Group
 from rich.text import Text
 
 from bwtui.errors import BwtuiError
-from bwtui.tui.audit.child import Child, Ended
 from bwtui.tui.audit.desk import Connections, Job, RecordingDesk
 from bwtui.tui.screens.forms import AskScreen, Field, FormScreen, plan_content
-from bwtui.tui.screens.job import JobScreen
+from bwtui.tui.screens.jobs import Jobs
 
 if TYPE_CHECKING:
     from bwtui.tui.recording_app import RecordingApp
@@ -29,8 +27,8 @@ _MEND = (
 )
 
 
-class Auditing:
-    """What the app does about audits; `RecordingApp` is one."""
+class Auditing(Jobs):
+    """What the app does about audits of a recording; `RecordingApp` is one."""
 
     recording_desk: RecordingDesk
 
@@ -46,7 +44,7 @@ class Auditing:
 
     def ask_to_verify(self) -> None:
         """Ask where Kafka is; while a command runs, show that."""
-        if self._show_job():
+        if self.show_job():
             return
         deep = Field("deep", "also compare every message with what PostgreSQL said", is_switch=True)
         form = FormScreen("Verify this recording", _VERIFY, [*self._services(), deep], "Verify")
@@ -54,7 +52,7 @@ class Auditing:
 
     def ask_to_replay(self, *, mend: bool) -> None:
         """Ask what to replay; while a command runs, or when a dry run waits to be looked at, show that."""
-        if self._show_job():
+        if self.show_job():
             return
         if self.recording_desk.plan is not None:
             self._show_plan()
@@ -69,12 +67,6 @@ class Auditing:
         title = "Mend what is missing" if mend else "Replay this recording"
         form = FormScreen(title, _MEND if mend else _REPLAY, fields, "Look first")
         self._app.push_screen(form, lambda values: self._look_first(values, mend=mend))
-
-    def _show_job(self) -> bool:
-        job = self.recording_desk.job
-        if job is not None:
-            self._app.push_screen(JobScreen(job))
-        return job is not None
 
     def _services(self) -> list[Field]:
         known = self.recording_desk.connections or Connections("", "")
@@ -92,16 +84,12 @@ class Auditing:
 
     # -- doing ---------------------------------------------------------------------------------------------
 
-    def child(self, arguments: tuple[str, ...]) -> Child:
-        """Return a command that can be run; a test gives one of its own."""
-        return Child(arguments)
-
     def _verify(self, values: dict[str, str] | None) -> None:
         if values is None:
             return
         self._take_services(values)
         arguments = self.recording_desk.verify_arguments(deep=bool(values.get("deep")))
-        self._start(Job("Verify", self.child(arguments), self._verified))
+        self.start_job(Job("Verify", self.child(arguments), self._verified))
 
     def _look_first(self, values: dict[str, str] | None, *, mend: bool) -> None:
         if values is None:
@@ -116,7 +104,7 @@ class Auditing:
             else:
                 self._app.notify("r shows what the replay would do", title="The dry run is done")
 
-        self._start(Job("Dry run", self.child((*arguments, "--dry-run")), looked))
+        self.start_job(Job("Dry run", self.child((*arguments, "--dry-run")), looked))
 
     def _show_plan(self) -> None:
         assert self.recording_desk.plan is not None
@@ -126,62 +114,20 @@ class Auditing:
         def answer(go: bool | None) -> None:
             self.recording_desk.plan = None
             if go:
-                self._start(Job("Replay", self.child((*arguments, "--yes")), self._replayed))
+                self.start_job(Job("Replay", self.child((*arguments, "--yes")), self._replayed))
 
         do = "Send them" if plan.get("messages") else ""
         self._app.push_screen(AskScreen("What the replay would do", content, do, careful=True), answer)
 
-    def _start(self, job: Job) -> None:
-        self.recording_desk.start(self._app, job)
-        self._app.push_screen(JobScreen(job))
-
     # -- ended ---------------------------------------------------------------------------------------------
 
-    def job_ended(self, job: Job) -> None:
-        """Show the result of a command; a failed one says why where its dialog is, or in a notice."""
-        app = self._app
-        dialog = next(
-            (one for one in app.screen_stack if isinstance(one, JobScreen) and one.job is job), None
-        )
-        self.show_background()
-        if job.failed or job.child.cancelled:
-            if dialog is not None:
-                dialog.look()
-            elif job.ended is not None and not job.child.cancelled:
-                self._tell_failure(job, job.ended)
-            return
-        assert job.ended is not None
-        if dialog is not None:
-            dialog.dismiss()
-        try:
-            output = job.ended.output if job.title == "Verify" else json.loads(job.ended.output)
-        except ValueError:
-            app.notify(f"{job.title}: what it said can't be read", severity="error", markup=False)
-            return
-        job.then(output, dialog is not None)
-
-    def show_background(self) -> None:
-        """Say in every screen's second line what runs."""
-        job = self.recording_desk.job
-        self._app.model.background = "" if job is None else job.line()
-
-    def _tell_failure(self, job: Job, ended: Ended) -> None:
-        text = ended.error + (f"\n→ {ended.hint}" if ended.hint else "")
-        self._app.notify(text, title=f"{job.title} failed", severity="error", timeout=15, markup=False)
-
     def _verified(self, output: bytes, in_front: bool) -> None:
-        app = self._app
         try:
             report = self.recording_desk.keep(output, self._recording_id)
         except BwtuiError as error:
-            app.notify(str(error), severity="error", markup=False)
+            self._app.notify(str(error), severity="error", markup=False)
             return
-        if in_front:
-            app.show_mode("audit")
-        else:
-            found = "clean" if report.verdict == "clean" else f"{report.verdict}: {report.wrong:,}"
-            app.notify("5 shows the report", title=f"Verified: {found}", timeout=10)
-        app.refresh_screens()
+        self.show_report(report, in_front)
 
     def _replayed(self, output: Any, in_front: bool) -> None:
         seconds = float(output.get("seconds") or 0)

@@ -148,6 +148,10 @@ class RelayScreen(TransportActions, Screen[None]):
         """Ask how to leave."""
         self.relay.ask_to_leave()
 
+    def action_verify(self) -> None:
+        """Ask what to verify; while that runs, show how far it is."""
+        self.relay.ask_to_verify()
+
     def action_next_panel(self) -> None:
         """Focus the next panel."""
         self.focus_next()
@@ -187,13 +191,11 @@ class RelayScreen(TransportActions, Screen[None]):
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
-        """The bindings that hold here; a recording's footer leaves some to help where room is short."""
+        """The bindings that hold here; the footer leaves some to help where room is short."""
         found = super().active_bindings
         if isinstance(self.focused, Input):
             bar = next(a for a in self.focused.ancestors if isinstance(a, FilterBar | SeekBar))
             return footer.typing(found, *bar.words)
-        if not self.relay.model.recorded:
-            return found
         return footer.fitted(found, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

@@ -28,7 +28,7 @@ from bwtui.tui.widgets.line import Line
 
 
 class ReportScreen(RelayScreen):
-    """The report of the last audit; over a recording also before there is one."""
+    """The report of the last audit, also before there is one."""
 
     mode: ClassVar[str] = "audit"
     audits: ClassVar[bool] = True
@@ -67,7 +67,9 @@ class ReportScreen(RelayScreen):
             self._changes = {}
             self.query_one(ClassGrid).show(report)
             self._list()
-        self.query_one("#verdict", Line).put(verdict_content(report, self.relay.model.clock()))
+        model = self.relay.model
+        verdict = verdict_content(report, model.clock(), recorded=model.recorded)
+        self.query_one("#verdict", Line).put(verdict)
 
     def crumbs(self) -> tuple[str, ...]:
         """Return the path here."""

@@ -123,8 +123,13 @@ class SidesScreen(RelayScreen):
 
     async def _look(self) -> None:
         self._show()
-        side = self.relay.desk.side()
         finding = self.finding
+        try:
+            side = await asyncio.to_thread(self.relay.desk.side)
+        except BwtuiError as error:
+            self._problem = _told(error)
+            self._show()
+            return
         if None not in (finding.topic, finding.partition, finding.offset):
             await self._look_at_kafka(side)
         elif finding.offset is not None:
@@ -147,7 +152,7 @@ class SidesScreen(RelayScreen):
                 side.look, finding.topic, finding.partition, finding.offset
             )
         except BwtuiError as error:
-            self._problem = error.message + (f": {error.hint}" if error.hint else "")
+            self._problem = _told(error)
 
     async def _find_original(self, record: Record) -> None:
         """A copy belongs to no message: look for the one whose bytes it repeats."""
@@ -243,3 +248,7 @@ class SidesScreen(RelayScreen):
 def _nobody(number: int) -> str | None:
     """Know no schema."""
     return None
+
+
+def _told(error: BwtuiError) -> str:
+    return error.message + (f": {error.hint}" if error.hint else "")

@@ -141,10 +141,6 @@ class TransportActions:
 
     # Audits.
 
-    def action_verify(self) -> None:
-        """Ask how to verify; while that runs, show how far it is."""
-        self.recording.ask_to_verify()
-
     def action_replay(self) -> None:
         """Ask what to replay, and into what."""
         self.recording.ask_to_replay(mend=False)

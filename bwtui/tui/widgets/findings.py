@@ -118,13 +118,15 @@ def _item(finding: Finding, *, with_class: bool) -> Item:
     return Item(str(number), cells[:1] + cells[2:], values[:1] + values[2:], search, tone == "bad")
 
 
-def verdict_content(report: AuditReport | None, now: float) -> Content:
-    """Return the verdict in two lines."""
+def verdict_content(report: AuditReport | None, now: float, *, recorded: bool = True) -> Content:
+    """Return the verdict in two lines; before there is one, what could be asked of a recording or a relay."""
     if report is None:
+        question = "does Kafka hold what was sent?" if recorded else "do the topics equal the tables?"
+        how = "message by message" if recorded else "each key's latest value, while writes go on"
         return Content.assemble(
             (" ? NOT AUDITED  ", "bold $warning"),
-            ("does Kafka hold what was sent?\n", "bold"),
-            ("   v verifies it, message by message", "$quiet"),
+            (f"{question}\n", "bold"),
+            (f"   v verifies it, {how}", "$quiet"),
         )
     tone, word = {
         "clean": ("$success", "✓ CLEAN"),
@@ -167,14 +169,22 @@ def _summary(report: AuditReport) -> Content:
     return Content.styled(" · ".join(parts), "$quiet")
 
 
+_BEFORE_RECORDING = (
+    "An audit reads the recording and the topics, and gives each message and each record one class: "
+    "lost, doubled, changed, out of order, excused by compaction or retention, or simply there. "
+    "It changes nothing. It needs the brokers and the schema registry."
+)
+_BEFORE_RELAY = (
+    "An audit reads the tables as they are at one LSN, and the latest record of each key in their topics: "
+    "every row is there, is missing or differs, and no key is left over. What is written meanwhile is waited "
+    "for, never blamed. It changes nothing. Single messages are audited with a recording (--record)."
+)
+
+
 def nothing_content(report: AuditReport | None, recorded: bool) -> Content:
     """Say what was audited, and what not; or what an audit would do."""
     if report is None:
-        return Content(
-            "An audit reads the recording and the topics, and gives each message and each record one class: "
-            "lost, doubled, changed, out of order, excused by compaction or retention, or simply there. "
-            "It changes nothing. It needs the brokers and the schema registry."
-        )
+        return Content(_BEFORE_RECORDING if recorded else _BEFORE_RELAY)
     lines = [_fact(name, value) for name, value in _facts(report)]
     notes = [*report.notes, *([MASKED] if report.masked else [])]
     lines += [Content.styled(f"▲ {note}", "$warning") for note in notes]

@@ -12,7 +12,13 @@ from bwtui.tui import figures, judgement
 from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.widgets.line import Line
 
-_TABS = (("overview", "Overview"), ("changes", "Changes"), ("registry", "Registry"), ("errors", "Errors"))
+_TABS = (
+    ("overview", "Overview"),
+    ("changes", "Changes"),
+    ("registry", "Registry"),
+    ("errors", "Errors"),
+    ("audit", "Audit"),
+)
 _TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
 
 
@@ -47,9 +53,9 @@ def _identity(model: Model, width: int) -> Content:
     parts: list[tuple[str, str] | str] = [(" bwtui ", "bold $primary"), (f"{name}  ", "bold")]
     if model.kind == "report":
         return Content.assemble(*parts, (" THE REPORT OF AN AUDIT ", "bold reverse $warning"))
+    # The tabs need the room.
+    parts = parts if width >= 100 else [(f" {name} ", "bold")]
     if model.recorded:
-        # One tab more needs the room.
-        parts = parts if width >= 100 else [(f" {name} ", "bold")]
         return Content.assemble(*parts, (" A RECORDING ", "bold reverse $warning"))
     parts += [
         (f"{verdict.mark} {verdict.word}", f"bold {_TONES[verdict.tone]}"),
@@ -77,7 +83,7 @@ def _verdict(model: Model) -> judgement.Verdict:
 def _tabs(model: Model, screen: str) -> Content:
     status = model.live.status
     parts: list[Content] = []
-    tabs = {"live": _TABS, "recording": (*_TABS, ("audit", "Audit")), "report": ()}[model.kind]
+    tabs = () if model.kind == "report" else _TABS
     for number, (name, title) in enumerate(tabs, 1):
         text = f" {number} {title} "
         if name == "errors" and status is not None and status.errors:

@@ -1,0 +1,120 @@
+"""An audit of the relay that the screens show: its tables against its topics."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.errors import ConnectionFailed
+from bwtui.tui.audit.desk import RelayDesk
+from bwtui.tui.screens.dialogs import LeaveScreen
+from bwtui.tui.screens.forms import FormScreen
+from bwtui.tui.screens.job import JobScreen
+from bwtui.tui.screens.report import ReportScreen
+from bwtui.tui.screens.sides import SidesScreen
+from tests.tui.audited import REPORTS, FakeKafka
+from tests.tui.commands import Commands
+from tests.tui.doubles import Stage
+from tests.tui.picture import lines, text
+
+
+class RelayStage(Commands, Stage):
+    """The screens of a relay, with commands that a test ends, and a Kafka that has lost everything."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.app.desk = RelayDesk("shop", lambda: FakeKafka({}))
+        self.take_commands(folder)
+        self.raw: dict[str, Any] = json.loads((REPORTS / "database.json").read_text())
+
+    async def settle(self) -> None:
+        await Stage.settle(self)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 60)])
+async def test_the_tables_are_verified_while_the_relay_runs(tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = RelayStage(tmp_path)
+    async with stage.run(size):
+        await stage.press("5")
+        assert "? NOT AUDITED  do the topics equal the tables?" in text(stage.app)
+        await stage.press("v")
+        assert isinstance(stage.app.screen, FormScreen)
+        await stage.press("enter")
+        await stage.until_reading()
+        assert isinstance(stage.app.screen, JobScreen)
+        await stage.press("escape", "1")
+        assert "● Verify: reading Kafka 25%" in lines(stage.app)[1]
+        await stage.press("v")
+        assert isinstance(stage.app.screen, JobScreen), "v shows it again"
+        await stage.end(stage.raw, code=1)
+        assert isinstance(stage.app.screen, ReportScreen)
+        assert "✗ ANOMALIES" in text(stage.app)
+        assert "●" not in lines(stage.app)[1]
+        assert stage.commands == [
+            ("verify", "--database", "--relay", "shop", "--json", "--show-values", "--findings", "10000",
+             "--progress-json")
+        ]  # fmt: skip
+        assert "STREAMING" in lines(stage.app)[0], "the relay is still there"
+
+
+async def test_tables_can_be_chosen(tmp_path: Path) -> None:
+    stage = RelayStage(tmp_path)
+    async with stage.run():
+        await stage.press("v", "shift+tab")
+        await stage.press(*"orders")
+        await stage.press("enter")
+        await stage.until_reading()
+        assert stage.commands[0][-2:] == ("--table", "orders")
+        await stage.end(stage.raw, code=1)
+
+
+async def test_a_finding_shows_what_the_topic_has(tmp_path: Path) -> None:
+    stage = RelayStage(tmp_path)
+    async with stage.run((140, 40)):
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        await stage.end(stage.raw, code=1)
+        await stage.press("enter", "enter")
+        assert isinstance(stage.app.screen, SidesScreen)
+        assert "Expected: the table's row" in text(stage.app)
+        assert "expired" in text(stage.app) or "the log begins behind it now" in text(stage.app)
+        await stage.press("escape", "1")
+        stage.app.desk = RelayDesk("shop", _gone)
+        stage.app.desk.take(json.dumps(stage.raw).encode())
+        await stage.press("5", "enter", "enter")
+        assert "no relay called shop is running" in text(stage.app)
+
+
+async def test_who_looks_at_something_else_is_told(tmp_path: Path) -> None:
+    stage = RelayStage(tmp_path)
+    told: list[str] = []
+    stage.app.notify = lambda message, *, title="", **more: told.append(f"{title}: {message}")  # type: ignore[method-assign]
+    async with stage.run():
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        await stage.press("escape", "2")
+        await stage.end(stage.raw, code=1)
+        assert stage.app.current_mode == "changes"
+        assert "5 shows the report" in told[-1] and "Verified: anomalies" in told[-1]
+
+
+async def test_leaving_ends_the_audit_first(tmp_path: Path) -> None:
+    stage = RelayStage(tmp_path)
+    async with stage.run():
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        job = stage.app.desk.job
+        assert job is not None
+        await stage.press("escape", "q")
+        assert isinstance(stage.app.screen, LeaveScreen)
+        await stage.pilot.press("d")
+        while stage.app.return_value is None:
+            await stage.pilot.pause(0.02)
+    assert stage.app.return_value in ("detach", "quit")
+    assert job.child._process is not None
+    assert job.child._process.returncode == 130
+
+
+def _gone() -> FakeKafka:
+    raise ConnectionFailed("no relay called shop is running", "start one with 'bwtui connect'")
