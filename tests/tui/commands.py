@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.pilot import Pilot
 
@@ -44,9 +44,10 @@ class Commands:
         self._folder = folder
         self.app.child = self._child  # type: ignore[method-assign]
 
-    async def settle(self) -> None:
-        """Wait until nothing is under way."""
-        raise NotImplementedError
+    if TYPE_CHECKING:
+
+        async def settle(self) -> None:
+            """Wait until nothing is under way; every stage has its own."""
 
     def _child(self, arguments: tuple[str, ...]) -> Child:
         self.commands.append(arguments)

@@ -3,19 +3,24 @@
 `CHECKS` has one check for every action of the registry; it is run once for every key of that action.
 """
 
+import json
 from collections.abc import Awaitable, Callable
 
 import pytest
 from textual.command import CommandPalette
 
 from bwtui.tui.actions import Action, actions
+from bwtui.tui.audit.report import parse_report
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.table import TableScreen
+from bwtui.tui.widgets.classes import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.listing import Listing
+from tests.tui.audited import REPORTS
 from tests.tui.doubles import Stage
+from tests.tui.picture import text
 from tests.tui.shop import Shop
 
 Press = Callable[[], Awaitable[None]]
@@ -89,7 +94,7 @@ async def test_every_action_is_in_the_palette_and_runs_from_there() -> None:
             await pilot.pause()
 
 
-@check("show('overview')", "show('changes')", "show('registry')", "show('errors')")
+@check("show('overview')", "show('changes')", "show('registry')", "show('errors')", "show('audit')")
 async def _show(stage: Stage, press: Press) -> None:
     mode = None
     for start in ("errors", "overview"):
@@ -98,6 +103,26 @@ async def _show(stage: Stage, press: Press) -> None:
         mode = mode or stage.app.current_mode
         assert stage.app.current_mode == mode
         assert screen(stage).mode == mode
+
+
+@check("verify")
+async def _verify(stage: Stage, press: Press) -> None:
+    await press()
+    assert "Verify the tables" in text(stage.app)
+    await stage.press("escape")
+    assert stage.app.current_mode == "overview"
+
+
+@check("all_classes")
+async def _all_classes(stage: Stage, press: Press) -> None:
+    stage.app.desk.report = parse_report(json.loads((REPORTS / "database.json").read_text()))
+    await stage.show("audit")
+    classes = stage.app.screen.query_one(ClassGrid)
+    few = len(classes.rows)
+    await press()
+    assert len(classes.rows) > few
+    await press()
+    assert len(classes.rows) == few
 
 
 @check("drill")

@@ -28,9 +28,6 @@ class RelayStage(Commands, Stage):
         self.take_commands(folder)
         self.raw: dict[str, Any] = json.loads((REPORTS / "database.json").read_text())
 
-    async def settle(self) -> None:
-        await Stage.settle(self)
-
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 60)])
 async def test_the_tables_are_verified_while_the_relay_runs(tmp_path: Path, size: tuple[int, int]) -> None:
