@@ -2,9 +2,12 @@
 
 A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
-``{"request": "schemas"}``, ``{"request": "stop"}``. Answers: ``{"ok": true, "data": …}`` or
-``{"ok": false, "error": "…"}``. The engine never waits for a client; a client may send any number of
-requests on one connection.
+``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "stop"}``. Answers:
+``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
+may send any number of requests on one connection.
+
+The settings may hold passwords. Only processes of the same user are told them: nobody else can connect to the
+socket, nor enter its folder.
 """
 
 import asyncio
@@ -20,10 +23,13 @@ import platformdirs
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.settings import RelaySettings
 
 LINE_LIMIT = 64 * 1024 * 1024
 #: The lock file in a relay's state folder; relay/lock.py says why.
 LOCK_NAME = "engine.lock"
+#: What an engine says of a request that its version does not know.
+UNKNOWN_REQUEST = "unknown request"
 #: sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
 _SOCKET_PATH_LIMIT = 100
 
@@ -80,6 +86,14 @@ class DoesNotAnswer(ConnectionFailed):
     """The relay runs, but says nothing: its process was suspended, or its machine is overloaded."""
 
 
+class Refused(ConnectionFailed):
+    """The relay runs and does not answer the request; ``reason`` is what it said."""
+
+    def __init__(self, name: str, reason: object) -> None:
+        super().__init__(f"relay {name} refused the request: {reason}")
+        self.reason = reason
+
+
 def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> list[Status]:
     """Return the status of every relay that answers on its control socket now.
 
@@ -114,6 +128,28 @@ def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
     except OSError as error:
         raise _not_running(name) from error
     return _data(name, line)
+
+
+def settings_of(name: str) -> RelaySettings:
+    """Return what the relay called ``name`` does, as `bwtui.relay.elsewhere` says it; it may hold passwords.
+
+    Raises ConnectionFailed when no such relay runs, or it is of a version that does not tell, and
+    DoesNotAnswer.
+    """
+    try:
+        return RelaySettings.from_json(request(name, {"request": "settings"}))
+    except Refused as error:
+        if error.reason != UNKNOWN_REQUEST:
+            raise
+        raise ConnectionFailed(
+            f"relay {name} is of an older version, which does not tell its settings",
+            "stop it and start it again with this one, or give its settings",
+        ) from error
+    except TypeError as error:
+        raise ConnectionFailed(
+            f"relay {name} is of a newer version, whose settings this one does not know",
+            "use the version that it was started with, or give its settings",
+        ) from error
 
 
 class ControlClient:
@@ -174,7 +210,7 @@ def _data(name: str, line: bytes) -> Any:
         raise _not_running(name)
     answer = json.loads(line)
     if not answer.get("ok"):
-        raise ConnectionFailed(f"relay {name} refused the request: {answer.get('error')}")
+        raise Refused(name, answer.get("error"))
     return answer["data"]
 
 

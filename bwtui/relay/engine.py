@@ -25,6 +25,7 @@ from bwtui.relay.beginning import Beginning
 from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.control import state_folder
 from bwtui.relay.copying import Copying
+from bwtui.relay.elsewhere import for_elsewhere
 from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.new_tables import NewTables
 from bwtui.relay.parts import Parts, Redrive, StopRequested
@@ -60,6 +61,8 @@ class Engine:
     def __init__(self, settings: RelaySettings) -> None:
         """Check the settings as far as that needs no connection. Raises UsageError."""
         self._settings = settings
+        # At once: it looks at this process's variables and folder, which the other threads leave alone.
+        self._settings_elsewhere = for_elsewhere(settings)
         self._report = Report()
         self._samples = Samples()
         self._rates = picture.Rates()
@@ -143,6 +146,10 @@ class Engine:
     def schemas(self) -> list[SchemaEntry]:
         """Return every schema that was registered."""
         return list(self._report.schemas.values())
+
+    def settings(self) -> RelaySettings:
+        """Return what the relay does, in words that hold in another process."""
+        return self._settings_elsewhere
 
     # -- the main thread -----------------------------------------------------------------------------------
 

@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from bwtui.errors import RefusedError
-from bwtui.relay.control import socket_path
+from bwtui.relay.control import UNKNOWN_REQUEST, socket_path
 from bwtui.relay.lock import private_folder
 from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.settings import RelaySettings
 
 MAX_CHANGES = 500
 _MAX_CLIENTS = 64
@@ -40,6 +41,9 @@ class StatusSource(Protocol):
 
     def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay registered or looked up."""
+
+    def settings(self) -> RelaySettings:
+        """Return what the relay does, in words that hold elsewhere; it may hold passwords."""
 
     def stop(self) -> None:
         """Ask the relay to stop cleanly."""
@@ -79,10 +83,12 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         return [dataclasses.asdict(change) for change in source.changes(after)[-MAX_CHANGES:]]
     if kind == "schemas":
         return [dataclasses.asdict(schema) for schema in source.schemas()]
+    if kind == "settings":
+        return source.settings().to_json()
     if kind == "stop":
         source.stop()
         return None
-    raise _BadRequest("unknown request")
+    raise _BadRequest(UNKNOWN_REQUEST)
 
 
 class ControlServer:

@@ -18,7 +18,7 @@ class DoubleEngine:
     def __init__(self, settings: RelaySettings, mode: str = "stream") -> None:
         if mode == "refuse":
             raise ConnectionFailed("can't connect to PostgreSQL: no route", "check the network")
-        self.settings = settings
+        self._settings = settings
         self.mode = mode
         self.state: State = "starting"
         self.stopped = threading.Event()
@@ -46,7 +46,7 @@ class DoubleEngine:
 
     def status(self) -> Status:
         """Return a small status."""
-        settings = self.settings
+        settings = self._settings
         return Status(
             state=self.state,
             name=settings.relay_name,
@@ -56,6 +56,10 @@ class DoubleEngine:
             confirmed_lsn=0x1_0000_0001,
             tables=self.tables,
         )
+
+    def settings(self) -> RelaySettings:
+        """Return what it was given."""
+        return self._settings
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the changes up to sequence 1000."""

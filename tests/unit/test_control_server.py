@@ -12,7 +12,7 @@ import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.relay import control, server
-from bwtui.relay.control import ControlClient, DoesNotAnswer, request, socket_path
+from bwtui.relay.control import ControlClient, DoesNotAnswer, request, settings_of, socket_path
 from bwtui.relay.server import ControlServer
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import SECRET, DoubleEngine
@@ -67,6 +67,47 @@ async def test_the_client_reads_all_that_the_engine_says(engine: DoubleEngine) -
     await client.stop()
     assert engine.stopped.is_set()
     await client.close()
+
+
+def test_the_settings_are_told() -> None:
+    pairs = (("sasl.password", SECRET), ("client.id", "x"))
+    told = RelaySettings(name="one", postgres="dbname=a", tables=("a", "b"), kafka_config=pairs, end_lsn=7)
+    with ControlServer("one", DoubleEngine(told)):
+        assert settings_of("one") == told
+    with pytest.raises(ConnectionFailed, match="no relay called one is running"):
+        settings_of("one")
+
+
+def test_a_relay_of_an_older_version_does_not_tell_its_settings(
+    engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: object, message: dict[str, object]) -> None:
+        raise server._BadRequest("unknown request")
+
+    monkeypatch.setattr(server, "_data", refuse)
+    with ControlServer("one", engine), pytest.raises(ConnectionFailed) as refused:
+        settings_of("one")
+    assert refused.value.message == "relay one is of an older version, which does not tell its settings"
+    assert "start it again" in (refused.value.hint or "")
+
+
+def test_a_relay_of_a_newer_version_may_have_settings_that_are_not_known_here(
+    engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(RelaySettings, "to_json", lambda _: {"slot": "s", "warp": 9})
+    with ControlServer("one", engine), pytest.raises(ConnectionFailed, match="one is of a newer version"):
+        settings_of("one")
+
+
+def test_an_engine_that_fails_to_tell_its_settings_is_not_called_old(
+    engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(engine, "settings", fail)
+    with ControlServer("one", engine), pytest.raises(ConnectionFailed, match=r"\(RuntimeError\)"):
+        settings_of("one")
 
 
 @pytest.mark.usefixtures("running")
