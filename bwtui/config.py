@@ -116,6 +116,14 @@ def load(
     return _merge(layers, profile, tuple(file.path for file in files))
 
 
+def of_command_line(given: Mapping[str, Any]) -> Config:
+    """Return what the command line says, over the defaults: no variable and no file is asked.
+
+    ``given`` is as for `load`. Raises UsageError.
+    """
+    return _merge([_defaults(), _command_line(given)], None, ())
+
+
 def file_paths() -> tuple[Path, ...]:
     """Return where bwtui.toml is looked for, lowest precedence first; the files need not exist."""
     return Path(platformdirs.user_config_dir("bwtui")) / FILE_NAME, Path(FILE_NAME)

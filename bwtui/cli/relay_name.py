@@ -1,4 +1,4 @@
-"""The NAME argument of attach, status and stop, which may be left out when one relay runs."""
+"""The NAME of a relay: attach, status and stop may do without when one relay runs; --relay has one."""
 
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,13 @@ def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     return value
 
 
+relay_option = click.option(
+    "--relay",
+    metavar="NAME",
+    shell_complete=_complete,
+    callback=_check,
+    help="Take every setting from the relay NAME, which runs; --table and --exclude-table narrow its tables.",
+)
 name_argument = click.argument("name", required=False, shell_complete=_complete, callback=_check)
 
 

@@ -152,8 +152,8 @@ def without(command: click.Command, *names: str) -> None:
     command.params = [parameter for parameter in command.params if parameter.name not in names]
 
 
-def load(given: dict[str, Any]) -> config.Config:
-    """Return the merged settings, with what click parsed on top. Raises UsageError."""
+def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
+    """Return the merged settings, with what click parsed on top; or that ``alone``. Raises UsageError."""
     if given.get("record") == "":
         raise UsageError("--record names no folder", "name the folder of the recording: --record DIR")
     if given.get("record"):
@@ -162,7 +162,7 @@ def load(given: dict[str, Any]) -> config.Config:
     values = {key.replace("_", "-"): value for key, value in given.items()}
     profile = values.pop("profile", None)
     try:
-        return config.load(values, profile)
+        return config.of_command_line(values) if alone else config.load(values, profile)
     except UsageError as error:
         context = click.get_current_context(silent=True)
         if context is not None and error.message.startswith("--"):

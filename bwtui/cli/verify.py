@@ -11,8 +11,16 @@ import click
 
 from bwtui.cli import relay_options
 from bwtui.cli.progress import progress_json_option
-from bwtui.cli.verify_ahead import refuse_empty, refuse_unwritable, unwritable
-from bwtui.cli.verify_view import Bar, view_of
+from bwtui.cli.relay_name import relay_option
+from bwtui.cli.verify_ahead import (
+    refuse_empty,
+    refuse_replaced,
+    refuse_unused,
+    refuse_unwritable,
+    unwritable,
+)
+from bwtui.cli.verify_relay import running_settings, without_variables
+from bwtui.cli.verify_view import Bar, View, view_of
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +34,7 @@ Examples:
   bwtui verify recordings/shop -b kafka:9092 --json --html report.html
   bwtui verify before/ after/
   bwtui verify --database -d service=shop -b kafka:9092 -r http://registry:8081 --table 'public\\.orders'
+  bwtui verify --database --relay shop
 
 \b
 docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
@@ -39,6 +48,7 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
 @click.option(
     "--database", is_flag=True, help="Compare the topics' latest values with the tables, as they are now."
 )
+@relay_option
 @click.option(
     "--deep",
     is_flag=True,
@@ -58,6 +68,7 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
 def verify(
     recordings: tuple[Path, ...],
     database: bool,
+    relay: str | None,
     deep: bool,
     show_values: bool,
     findings: int,
@@ -72,30 +83,30 @@ def verify(
     from bwtui.cli.librdkafka import check
 
     _check(recordings, database)
-    _refuse_unused(recordings, database)
-    settings = relay_options.load(given).settings()
+    refuse_unused(recordings, database)
+    if relay is not None:
+        refuse_replaced()
+    # Beside a relay it says which of its tables are meant.
+    told = relay_options.load(given, alone=relay is not None).settings()
+    settings = told if relay is None else running_settings(relay)
     check(settings)
     if html is not None:
         refuse_unwritable(html)
     for recording in recordings:
         refuse_empty(recording)
     view = view_of(as_json=as_json, progress_json=progress_json)
-    with view if isinstance(view, Bar) else contextlib.nullcontext():
+    with contextlib.ExitStack() as around:
+        if isinstance(view, Bar):
+            around.enter_context(view)
+        if relay is not None:
+            around.enter_context(without_variables())
         if database:
-            report = _database(settings, view.phase, findings=findings, show_values=show_values)
-        elif len(recordings) == 2:
-            from bwtui.pipeline.verify_recordings import verify_recordings
-
-            report = verify_recordings(
-                *recordings, spark_master=spark_master, samples=findings, told=view.phase
-            )
+            report = _database(settings, told, view.phase, findings=findings, show_values=show_values)
         else:
-            from bwtui.pipeline.verify import Options, verify_recording
-
-            options = Options(spark_master, deep, show_values, findings, work_folder)
-            report = verify_recording(
-                recordings[0], _kafka(settings), options, ask_registry(settings), view.phase, view.count
-            )
+            how = {"spark_master": spark_master, "samples": findings}
+            if len(recordings) == 1:
+                how |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
+            report = _recordings(recordings, settings, view, **how)
     report.details["command"] = _command()
     # Two recordings are told apart without a look at values.
     report.details["masked"] = not show_values and report.question != "recordings"
@@ -121,38 +132,28 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
         raise UsageError(f"verify takes two recordings at most, not {len(recordings)}")
 
 
-#: Options that only one of the three questions has; the others would pass over them in silence.
-_OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table")
-_OF_ONE_RECORDING = ("deep", "work_folder")
-_WHOLE = "a recording is audited whole, with the topics that it was sent to"
+def _recordings(recordings: tuple[Path, ...], settings: "RelaySettings", view: View, **how: Any) -> "Report":
+    if len(recordings) == 2:
+        from bwtui.pipeline.verify_recordings import verify_recordings
+
+        return verify_recordings(*recordings, told=view.phase, **how)
+    from bwtui.pipeline.verify import Options, verify_recording
+
+    return verify_recording(
+        recordings[0], _kafka(settings), Options(**how), ask_registry(settings), view.phase, view.count
+    )
 
 
-def _refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
-    context = click.get_current_context()
-    unused = [] if database else [*_OF_DATABASE]
-    unused += [] if len(recordings) == 1 else [*_OF_ONE_RECORDING]
-    unused += ["spark_master"] if database else []
-    for parameter in context.command.params:
-        name = parameter.name or ""
-        if name in unused and context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            option = max(parameter.opts, key=len)
-            if database:
-                raise UsageError(f"{option} says nothing to --database", "leave it out")
-            hint = "recordings are compared whole" if len(recordings) == 2 else _WHOLE
-            if name in _OF_DATABASE:
-                hint += f"; {option} belongs to --database"
-            asked = "the audit of a recording" if len(recordings) == 1 else "the comparison of recordings"
-            raise UsageError(f"{option} says nothing to {asked}", hint)
-
-
-def _database(settings: "RelaySettings", told: Callable[[str], None], **how: Any) -> "Report":
+def _database(
+    settings: "RelaySettings", narrower: "RelaySettings", told: Callable[[str], None], **how: Any
+) -> "Report":
     from bwtui.audit.database import Request, verify_database
     from bwtui.cycles import look_rarely
 
     request = Request(
         settings.postgres,
         settings.slot,
-        _tables(settings),
+        _tables(settings, narrower),
         _kafka(settings),
         how["show_values"],
         how["findings"],
@@ -161,15 +162,15 @@ def _database(settings: "RelaySettings", told: Callable[[str], None], **how: Any
     return verify_database(request, ask_registry(settings), told)
 
 
-def _tables(settings: "RelaySettings") -> "list[Table]":
-    """Return the tables of the relay's publication, and the topics that they go to."""
+def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "list[Table]":
+    """Return the tables of the relay's publication that both choose, and the topics that they go to."""
     from bwtui.audit.database import Table
     from bwtui.encode.names import topic_name
     from bwtui.source.catalog import TableFilter, list_tables, load_relation
     from bwtui.source.connection import connect
     from bwtui.source.publication import existing, published_tables
 
-    chosen = TableFilter(settings)
+    filters = TableFilter(settings), TableFilter(narrower)
     with contextlib.closing(connect(settings.postgres)) as connection:
         publications = existing(connection, settings.publication_name)
         if not publications:
@@ -181,7 +182,7 @@ def _tables(settings: "RelaySettings") -> "list[Table]":
         found = []
         for published in published_tables(connection, publications):
             info = known.get((published.namespace, published.name))
-            if info is None or not chosen(published.namespace, published.name):
+            if info is None or not all(takes(published.namespace, published.name) for takes in filters):
                 continue
             relation = load_relation(connection, info, published.columns)
             found.append(

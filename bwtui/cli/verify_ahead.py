@@ -3,9 +3,54 @@
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
+
 from bwtui.errors import BwtuiError, RefusedError, UsageError
+from bwtui.options import OPTIONS
+
+#: Options that only one of the three questions has; the others would pass over them in silence.
+_OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table", "relay")
+_OF_ONE_RECORDING = ("deep", "work_folder")
+_WHOLE = "a recording is audited whole, with the topics that it was sent to"
+#: What a relay that runs says itself; of its tables some may be chosen.
+_OF_RELAY = {option.name.replace("-", "_") for option in OPTIONS} | {"profile"}
+_OF_RELAY -= {"table", "exclude_table"}
+
+
+def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
+    """Raise UsageError for an option that the question does not have."""
+    unused = [] if database else [*_OF_DATABASE]
+    unused += [] if len(recordings) == 1 else [*_OF_ONE_RECORDING]
+    unused += ["spark_master"] if database else []
+    for name, option in _on_command_line():
+        if name not in unused:
+            continue
+        if database:
+            raise UsageError(f"{option} says nothing to --database", "leave it out")
+        hint = "recordings are compared whole" if len(recordings) == 2 else _WHOLE
+        if name in _OF_DATABASE:
+            hint += f"; {option} belongs to --database"
+        asked = "the audit of a recording" if len(recordings) == 1 else "the comparison of recordings"
+        raise UsageError(f"{option} says nothing to {asked}", hint)
+
+
+def refuse_replaced() -> None:
+    """Raise UsageError for an option whose value a running relay says."""
+    for name, option in _on_command_line():
+        if name in _OF_RELAY:
+            raise UsageError(f"{option} says nothing beside --relay", "the relay's own settings hold")
+
+
+def _on_command_line() -> Iterator[tuple[str, str]]:
+    """Yield the name of every option that was given, and the option in its long form."""
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            yield name, max(parameter.opts, key=len)
 
 
 def unwritable(html: Path, reason: str | None) -> BwtuiError:

@@ -114,6 +114,30 @@ def test_without_a_command_the_commands_are_listed(path: tuple[str, ...]) -> Non
             "--deep says nothing to the comparison of recordings",
             "recordings are compared whole",
         ),
+        (
+            ["verify", "x", "--relay", "shop"],
+            "--relay says nothing to the audit of a recording",
+            "--relay belongs to --database",
+        ),
+        (["verify", "--relay", "shop"], "what is to be verified?", "--database"),
+        *(
+            (
+                ["verify", "--database", "--relay", "shop", *option],
+                f"{told} says nothing beside --relay",
+                "the relay's own settings hold",
+            )
+            for *option, told in (
+                ("-d", "dbname=x", "--postgres"),
+                ("-s", "x", "--slot"),
+                ("-p", "x", "--topic-prefix"),
+                ("-b", "x", "--broker"),
+                ("-r", "http://x", "--schema-registry"),
+                ("-C", "linger.ms=1", "--kafka-config"),
+                ("--publication", "x", "--publication"),
+                ("--profile", "x", "--profile"),
+            )
+        ),
+        (["verify", "--database", "--relay", "../x"], "'../x' can't name a relay", None),
         (["verify", "--database", "--deep"], "--deep says nothing to --database", "leave it out"),
         (["slots", "lst"], "no such command 'lst'", "did you mean 'list'?"),
         (["connect", "--brokr", "x"], "no such option --brokr", "did you mean --broker?"),
@@ -162,7 +186,11 @@ def test_usage_errors_are_two_plain_lines(args: list[str], message: str, hint: s
 
 
 @pytest.mark.parametrize(
-    "args", [["status"], ["attach"], ["stop"], ["status", "x"], ["stop", "x"], ["attach", "x"]]
+    "args",
+    [
+        *(["status"], ["attach"], ["stop"], ["status", "x"], ["stop", "x"], ["attach", "x"]),
+        ["verify", "--database", "--relay", "x"],
+    ],
 )
 def test_no_relay_is_a_failed_connection(args: list[str]) -> None:
     code, out, err = invoke(*args)
