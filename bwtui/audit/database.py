@@ -87,10 +87,10 @@ class _Live:
         """Compare until nothing is in doubt, or a key was written too often to say."""
         cluster = ""
         for number in range(ROUNDS):
-            told(f"fence {number + 1}: waiting for the relay")
+            told(f"waiting for the relay at fence {number + 1}")
             with self._fence(is_first=not number) as (pinned, snapshot, found):
                 cluster = pinned.cluster_id
-                told(f"fence {number + 1}: reading topics and tables")
+                told(f"reading topics and tables at fence {number + 1}")
                 self._fold.read(pinned, found)
                 for shape in found:
                     self._fold.compare(snapshot, shape, again=number > 0, is_last=number == ROUNDS - 1)
@@ -159,7 +159,7 @@ class _Live:
         findings = self._fold.findings(self._request.samples)
         return Report(
             verdict=verdict_of(counts),
-            window={"fences": self._fences},
+            window={"fences": self._fences, "now_ms": time.time_ns() // 1_000_000},
             expected=self._fold.rows,
             actual=self._fold.keys(),
             balance=_balance(counts, self._fold.rows, self._fold.keys()),

@@ -37,7 +37,10 @@ def _with_paths(pairs: Pairs) -> Pairs:
 
 
 def _absolute(path: str) -> str:
-    return path if path in _NO_PATHS else str(Path(path).absolute())
+    # A folder that is gone has no name: then the path says what it said.
+    with contextlib.suppress(OSError):
+        return path if path in _NO_PATHS else str(Path(path).absolute())
+    return path
 
 
 def _connection_string(dsn: str) -> str:

@@ -4,14 +4,24 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
+from textual.pilot import Pilot
 
+from bwtui.cli.single_records import records_of
+from bwtui.relay.control import ControlClient
+from bwtui.tui.app import RelayApp
+from bwtui.tui.audit.desk import RelayDesk
+from bwtui.tui.screens.dialogs import Ending
+from bwtui.tui.screens.report import ReportScreen
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.integration.test_verify_database import relaying
+from tests.tui.picture import text
 
 pytestmark = pytest.mark.services
 
@@ -70,3 +80,34 @@ def test_a_relay_is_verified_from_anywhere(
     ended = verify(attempts, elsewhere)
     assert (ended.returncode, ended.stdout) == (4, "")
     assert f"no relay called {attempts.name} is running" in ended.stderr
+
+
+async def test_the_screens_verify_the_relay_that_they_show(
+    attempts: Attempts, source: Session, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.run("create table a (id int primary key, v text); insert into a values (1, 'one'), (2, 'two')")
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(attempts.state))
+    with relaying(attempts, database, source):
+        # A record of nobody: the topic has a key that the table lacks.
+        producer = Producer({"bootstrap.servers": attempts.services.broker})
+        producer.produce(f"{attempts.name}.a", b"a value", b"strange")
+        assert producer.flush(30) == 0
+        desk = RelayDesk(attempts.name, lambda: records_of(attempts.name))
+        app = RelayApp(ControlClient(attempts.name), desk=desk)
+        async with app.run_test(size=(140, 40)) as pilot:
+            await pilot.press("v", "enter")
+            await until(pilot, lambda: isinstance(app.screen, ReportScreen) and desk.report is not None)
+            assert desk.report is not None
+            assert (desk.report.verdict, desk.report.wrong) == ("anomalies", 1)
+            await pilot.press("enter", "enter")
+            await until(pilot, lambda: "key: 7 bytes that can't be read" in text(app))
+            await app.model.source.close()
+
+
+async def until(pilot: Pilot[Ending], condition: Callable[[], bool]) -> None:
+    """Wait for a state of the screens."""
+    for _ in range(1_200):
+        if condition():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError(text(pilot.app))

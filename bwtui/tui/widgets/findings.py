@@ -81,7 +81,7 @@ class FindingList(Listing):
     def _reason(self) -> str:
         report, name = self._report, self._name
         if report is None:
-            return "this recording was not audited yet: v verifies it"
+            return "nothing was audited yet: v does it"
         if name is None:
             return "✓ nothing was found" if report.verdict == "clean" else "no finding is listed"
         if not report.classes.get(name):
