@@ -1,5 +1,6 @@
 """Bad input: one plain sentence with a hint, the documented exit code, and nothing left behind."""
 
+import atexit
 import secrets
 import socket
 from collections.abc import Iterator
@@ -56,6 +57,12 @@ def free_port() -> int:
 
 
 _ours: list[socket.socket] = []
+
+
+@atexit.register
+def _give_back() -> None:
+    for one in _ours:
+        one.close()
 
 
 # -- connections ---------------------------------------------------------------------------------------------

@@ -93,7 +93,8 @@ async def test_the_screens_verify_the_relay_that_they_show(
         producer.produce(f"{attempts.name}.a", b"a value", b"strange")
         assert producer.flush(30) == 0
         desk = RelayDesk(attempts.name, lambda: records_of(attempts.name))
-        app = RelayApp(ControlClient(attempts.name), desk=desk)
+        client = ControlClient(attempts.name)
+        app = RelayApp(client, desk=desk)
         async with app.run_test(size=(140, 40)) as pilot:
             await pilot.press("v", "enter")
             await until(pilot, lambda: isinstance(app.screen, ReportScreen) and desk.report is not None)
@@ -101,7 +102,8 @@ async def test_the_screens_verify_the_relay_that_they_show(
             assert (desk.report.verdict, desk.report.wrong) == ("anomalies", 1)
             await pilot.press("enter", "enter")
             await until(pilot, lambda: "key: 7 bytes that can't be read" in text(app))
-            await app.model.source.close()
+        # Not before the screens, which would connect again.
+        await client.close()
 
 
 async def until(pilot: Pilot[Ending], condition: Callable[[], bool]) -> None:
