@@ -28,8 +28,7 @@ def without_spark(broker: str, topic: str, count: int) -> Iterator[Reader]:
     def read() -> int:
         with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
-            # Tombstones and values may have line ends in them: what is counted are the bytes, what is
-            # waited for is its end, after as many messages.
+            # Values may have line ends in them, so its lines say nothing: -c ends it behind so many messages.
             while process.stdout.read(1 << 20):
                 pass
         assert process.returncode == 0
