@@ -5,7 +5,7 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, TopicLimits
+from bwtui.sink.base import DeliveryFailure, Message, TopicLimits, TopicsFound
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.source.connection import connect_raw
 from bwtui.source.stream import ReplicationStream
@@ -99,6 +99,12 @@ class HoldingSink:
         """Every topic is there."""
         return TopicLimits(1 << 26, keyed)
 
+    def ensure_topics(
+        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
+    ) -> TopicsFound:
+        """Every topic is there."""
+        return {topic: self.ensure_topic(topic, keyed=keyed) for topic, keyed in wanted.items()}
+
     def check(self) -> dict[str, Any]:
         """Nothing can be wrong."""
         return {}
@@ -127,7 +133,7 @@ class HeldRelay:
         self.memory = SlotMemory(folder, "1", "test", slot)
         router = Router(settings, self.sink, _Registry(), self.report, lambda seconds: None)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
-        toast = ToastFill(settings, router.ask, lambda seconds: None)
+        toast = ToastFill(settings, router.look, lambda seconds: None)
         parts = Parts(
             settings=settings,
             report=self.report,

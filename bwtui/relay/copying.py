@@ -100,7 +100,7 @@ class Copying:
     def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
         """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
         router, settings = self._parts.router, self._parts.settings
-        routes = [router.route(table.relation) for table in tables]
+        routes = router.routes([table.relation for table in tables])
         for route in routes:
             if route is not None and route.refusal is not None and settings.on_error == "exit":
                 raise route.refusal

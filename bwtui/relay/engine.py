@@ -266,9 +266,7 @@ class Engine:
             report.error("notice", RefusedError(note))
         for topic in filter(None, (settings.dead_letter_topic, settings.truncate_topic)):
             sink.ensure_topic(topic, keyed=False)
-        toast = ToastFill(
-            settings, lambda q: router.patiently("PostgreSQL", lambda: router.ask(q)), self._pulse
-        )
+        toast = ToastFill(settings, router.look, self._pulse)
         session = secrets.token_bytes(8)
         if settings.record:
             self._recorder = self._begin_recording(findings, session)

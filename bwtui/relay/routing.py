@@ -1,14 +1,16 @@
 """From a relation to its route: topic, registered schemas, and the generated encoder.
 
 A route is built once for every RELATION that differs from the last one of its table. Building asks the
-catalog, Kafka and the registry; each of them may be down for a while, and is then waited for.
+catalog, Kafka and the registry; each of them may be down for a while, and is then waited for. Routes that
+are built together share the waiting: their topics are made in one request, and their schemas are registered
+side by side.
 """
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn, TypeVar
-
-import psycopg2
 
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
@@ -18,14 +20,16 @@ from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.pgoutput.tuples import splitter
+from bwtui.relay.blocking import BlockingCalls
 from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.status import SchemaEntry
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple, Sink, TopicLimits
 from bwtui.source.catalog import TableFilter, load_types
-from bwtui.source.connection import Connection, connect, execute, holds_any_bytes
+from bwtui.source.connection import Connection, holds_any_bytes
 from bwtui.source.history import attributes, primary_key_then
+from bwtui.source.questions import Questions
 from bwtui.types.registry import TypeInfo, is_built_in
 
 _WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
@@ -99,6 +103,29 @@ class Route:
         raise self.refusal
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A route that is being built, and what is known of it so far."""
+
+    relation: Relation
+    counters: TableCounters
+    placeholders: bool
+    keys: tuple[str, ...] = ()
+    types: dict[int, TypeInfo] = field(default_factory=dict)
+    limits: TopicLimits | None = None
+    encoder: TableEncoder | None = None
+    bound: BoundEncoder | JsonEncoder | None = None
+    refusal: BwtuiError | None = None
+
+    @property
+    def name(self) -> str:
+        return self.relation.qualified_name
+
+    @property
+    def topic(self) -> str:
+        return self.counters.topic
+
+
 class Router:
     """Builds routes, and waits for services that are down."""
 
@@ -121,76 +148,172 @@ class Router:
         self._filter = TableFilter(settings)
         self._topics: dict[str, str] = {}
         self._routes: dict[str, Route] = {}
-        self._catalog: Connection | None = None
+        self._questions = Questions(settings.postgres)
+        self.calls = BlockingCalls(pulse)
 
     def route(self, relation: Relation, *, placeholders: bool = False) -> Route | None:
-        """Return the route of ``relation``, or None when its table is filtered out.
+        """Return the route of ``relation``, or None when its table is filtered out; see `routes`."""
+        return self.routes([relation], placeholders=placeholders)[0]
 
-        ``placeholders``: its schema shall have room for them, whatever --toast says. Never raises for what is
-        wrong with the table itself: that stands in `Route.refusal`.
+    def routes(self, relations: Sequence[Relation], *, placeholders: bool = False) -> list[Route | None]:
+        """Return the routes of ``relations``, of different tables; None where a table is filtered out.
+
+        ``placeholders``: their schemas shall have room for them, whatever --toast says. Never raises for what
+        is wrong with a table itself: that stands in `Route.refusal`.
         """
+        drafts = [self._draft(relation, placeholders) for relation in relations]
+        chosen = [draft for draft in drafts if draft is not None]
+        for stage in (self._look_up, self._make_topics, self._make_encoders, self._register):
+            stage([draft for draft in chosen if draft.refusal is None])
+        return [None if draft is None else self._finish(draft) for draft in drafts]
+
+    def close(self) -> None:
+        """Let go of helper threads and sessions; those that are in use end by themselves."""
+        self.calls.close()
+        self._questions.close()
+
+    def patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Make the blocking call ``action`` until it does not raise ConnectionFailed; see `_patiently`."""
+        result = self._patiently(what, [action])[0]
+        if isinstance(result, BwtuiError):
+            raise result
+        return result
+
+    def look(self, question: Callable[[Connection], T]) -> T:
+        """Ask PostgreSQL, and wait while it is away. Raises RefusedError."""
+        return self.patiently("PostgreSQL", lambda: self._questions.ask(question))
+
+    def _patiently(self, what: str, actions: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
+        """Make blocking calls side by side, each until it does not raise ConnectionFailed.
+
+        Tells what is waited for. Returns the result of each, or the BwtuiError that it raised instead.
+        """
+        pause = _WAIT_FIRST
+        before = self._report.detail
+        found: dict[int, T | BwtuiError] = {}
+        while len(found) < len(actions):
+            left = [index for index in range(len(actions)) if index not in found]
+            away = None
+            for index, future in zip(left, self.calls.make_all([actions[i] for i in left]), strict=True):
+                try:
+                    found[index] = future.result()
+                except ConnectionFailed as error:
+                    away = error
+                except BwtuiError as error:
+                    found[index] = error
+            if away is not None:
+                self._report.detail = f"waiting for {what}: {away.message}"
+                self._report.error("outage", away)
+                self._wait(pause)
+                pause = min(pause * 2, _WAIT_LAST)
+        self._report.detail = before
+        return [found[index] for index in range(len(actions))]
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._pulse(min(left, 0.5))
+
+    # -- the stages of building ----------------------------------------------------------------------------
+
+    def _draft(self, relation: Relation, placeholders: bool) -> _Draft | None:
         if not self._filter(relation.namespace, relation.name):
             return None
         counters = self._report.table(relation.qualified_name)
-        try:
-            return self._build(relation, counters, placeholders or self._settings.toast == "placeholder")
-        except ConnectionFailed:
-            raise
-        except BwtuiError as error:
-            return Route(relation, counters.topic, (), counters, None, None, error)
+        counters.topic = topic_name(self._settings.topic_prefix, relation.namespace, relation.name)
+        return _Draft(relation, counters, placeholders or self._settings.toast == "placeholder")
 
-    def close(self) -> None:
-        """Close the connection to the catalog."""
-        if self._catalog is not None:
-            self._catalog.close()
-            self._catalog = None
-
-    def patiently(self, what: str, action: Callable[[], T]) -> T:
-        """Run ``action`` until it does not raise ConnectionFailed, telling what is waited for."""
-        pause = _WAIT_FIRST
-        before = self._report.detail
-        while True:
+    def _look_up(self, drafts: Sequence[_Draft]) -> None:
+        """Ask the catalog what the relations do not say."""
+        for draft in drafts:
             try:
-                result = action()
-            except ConnectionFailed as error:
-                self._report.detail = f"waiting for {what}: {error.message}"
-                self._report.error("outage", error)
-            else:
-                self._report.detail = before
-                return result
-            until = time.monotonic() + pause
-            while (left := until - time.monotonic()) > 0:
-                self._pulse(min(left, 0.5))
-            pause = min(pause * 2, _WAIT_LAST)
+                self._claim(draft.topic, draft.name)
+                draft.keys = self._keys(draft.relation)
+                if not draft.keys and not self._settings.allow_unkeyed:
+                    if self.look(lambda session, oid=draft.relation.oid: attributes(session, oid)):  # type: ignore[misc]
+                        raise unkeyed_refusal(draft.name)
+                    gone = "the table is gone, and its key with it: its messages have a null key"
+                    draft.counters.note(gone)
+                draft.types = self._types(draft.relation)
+            except BwtuiError as error:
+                draft.refusal = error
 
-    def _build(self, relation: Relation, counters: TableCounters, placeholders: bool) -> Route:
-        settings = self._settings
-        name = relation.qualified_name
-        topic = topic_name(settings.topic_prefix, relation.namespace, relation.name)
-        counters.topic = topic
-        self._claim(topic, name)
-        keys = self.patiently("PostgreSQL", lambda: self._keys(relation))
-        if not keys and not settings.allow_unkeyed:
-            if self.patiently("PostgreSQL", lambda: self.ask(lambda c: attributes(c, relation.oid))):
-                raise unkeyed_refusal(name)
-            counters.note("the table is gone, and its key with it: its messages have a null key")
-        types = self.patiently("PostgreSQL", lambda: self._types(relation))
-        limits = self.patiently("Kafka", lambda: self._sink.ensure_topic(topic, keyed=bool(keys)))
-        if limits.compacted and not keys:
-            raise RefusedError(
-                f"topic {topic} is compacted, but {name} has no key",
-                f"set cleanup.policy=delete on topic {topic}, or give the table a primary key",
-            )
-        counters.key_columns = keys
-        counters.schema_notes = _notes(relation, keys)
-        if settings.output_format == "json":
-            bound: BoundEncoder | JsonEncoder = JsonEncoder(relation, keys, types)
-        else:
-            bound = self._bind_avro(relation, keys, topic, types, counters, placeholders)
-        route = Route(relation, topic, keys, counters, bound, limits)
+    def _make_topics(self, drafts: Sequence[_Draft]) -> None:
+        wanted = {draft.topic: bool(draft.keys) for draft in drafts}
+        if not wanted:
+            return
+        found = self._sink.ensure_topics(wanted, lambda ask: self.patiently("Kafka", ask))
+        for draft in drafts:
+            limits = found[draft.topic]
+            if isinstance(limits, RefusedError):
+                draft.refusal = limits
+            elif limits.compacted and not draft.keys:
+                draft.refusal = RefusedError(
+                    f"topic {draft.topic} is compacted, but {draft.name} has no key",
+                    f"set cleanup.policy=delete on topic {draft.topic}, or give the table a primary key",
+                )
+            else:
+                draft.limits = limits
+
+    def _make_encoders(self, drafts: Sequence[_Draft]) -> None:
+        for draft in drafts:
+            relation, keys = draft.relation, draft.keys
+            draft.counters.key_columns = keys
+            draft.counters.schema_notes = _notes(relation, keys)
+            try:
+                if self._settings.output_format == "json":
+                    draft.bound = JsonEncoder(relation, keys, draft.types)
+                    continue
+                any_bytes = self.look(holds_any_bytes)
+                encoder = build_encoder(
+                    relation, keys, draft.topic, draft.types, any_bytes, draft.placeholders
+                )
+            except BwtuiError as error:
+                draft.refusal = error
+                continue
+            draft.encoder = encoder
+            if encoder.text_columns:
+                draft.counters.schema_notes += (f"sent as text: {', '.join(encoder.text_columns)}",)
+
+    def _register(self, drafts: Sequence[_Draft]) -> None:
+        """Register every key and value schema, side by side."""
+        wanted = [
+            (draft, part, subject, schema)
+            for draft in drafts
+            if draft.encoder is not None
+            for part, subject, schema in _schemas(draft.encoder)
+        ]
+        register = self._registry.register
+        calls = [partial(register, subject, schema) for _, _, subject, schema in wanted]
+        ids: dict[tuple[str, str], int] = {}
+        results = self._patiently("the schema registry", calls)
+        for (draft, part, _, _), found in zip(wanted, results, strict=True):
+            if isinstance(found, BwtuiError):
+                draft.refusal = draft.refusal or found
+            else:
+                self._note_schema(draft, part, found)
+                ids[draft.topic, part] = found.id
+        for draft in drafts:
+            if draft.encoder is not None and draft.refusal is None:
+                key = draft.counters.key_schema_id = ids.get((draft.topic, "key"))
+                value = draft.counters.value_schema_id = ids[draft.topic, "value"]
+                draft.bound = draft.encoder.bind(key, value)
+
+    def _note_schema(self, draft: _Draft, part: str, found: RegisteredSchema) -> None:
+        subject, now = found.subject, time.time()
+        entry = SchemaEntry(
+            subject, found.id, found.version, draft.name, draft.topic, part, found.schema, now
+        )
+        self._report.schemas = {**self._report.schemas, (subject, found.id): entry}
+
+    def _finish(self, draft: _Draft) -> Route:
+        relation, counters, topic = draft.relation, draft.counters, draft.topic
+        if draft.refusal is not None:
+            return Route(relation, topic, (), counters, None, None, draft.refusal)
+        route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
         before = self._routes.get(topic)
         if before is not None and (before.key_columns, before.key_schema_id) != (
-            keys,
+            draft.keys,
             counters.key_schema_id,
         ):
             counters.note("the key changed: rows from before stand in the topic under their old keys")
@@ -212,42 +335,11 @@ class Router:
         """Return the newest route into ``topic``. Raises KeyError."""
         return self._routes[topic]
 
-    def _bind_avro(
-        self,
-        relation: Relation,
-        keys: tuple[str, ...],
-        topic: str,
-        types: dict[int, TypeInfo],
-        counters: TableCounters,
-        placeholders: bool,
-    ) -> BoundEncoder:
-        any_bytes = self.patiently("PostgreSQL", lambda: self.ask(holds_any_bytes))
-        encoder = build_encoder(relation, keys, topic, types, any_bytes, placeholders)
-        if encoder.text_columns:
-            counters.schema_notes += (f"sent as text: {', '.join(encoder.text_columns)}",)
-        return self._register(encoder, relation.qualified_name, counters)
-
-    def _register(self, encoder: TableEncoder, table: str, counters: TableCounters) -> BoundEncoder:
-        key_subject, value_subject = subject_names(encoder.topic)
-        key = None
-        if encoder.key_schema is not None:
-            key = self._registered(table, encoder.topic, "key", key_subject, encoder.key_schema)
-        value = self._registered(table, encoder.topic, "value", value_subject, encoder.value_schema)
-        counters.key_schema_id = key.id if key else None
-        counters.value_schema_id = value.id
-        return encoder.bind(key.id if key else None, value.id)
-
-    def _registered(self, table: str, topic: str, part: str, subject: str, schema: str) -> RegisteredSchema:
-        found = self.patiently("the schema registry", lambda: self._registry.register(subject, schema))
-        entry = SchemaEntry(subject, found.id, found.version, table, topic, part, schema, time.time())
-        self._report.schemas = {**self._report.schemas, (subject, found.id): entry}
-        return found
-
     def _keys(self, relation: Relation) -> tuple[str, ...]:
         marked = tuple(column.name for column in relation.columns if column.is_key)
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
-            now = self.ask(lambda connection: attributes(connection, relation.oid))
+            now = self.look(lambda connection: attributes(connection, relation.oid))
             key = primary_key_then(relation, now) if now else None
             if key is None:
                 # The table is gone or its key was renamed beyond recognition, after the rows that come now.
@@ -261,30 +353,7 @@ class Router:
         oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
         if not oids:
             return {}
-        return self._catalog_memory.types(self.ask(lambda connection: load_types(connection, oids)))
-
-    def ask(self, question: Callable[[Connection], T]) -> T:
-        """Ask PostgreSQL over a session that is kept, and made again after a failure.
-
-        Raises ConnectionFailed, which is worth another try, or RefusedError.
-        """
-        try:
-            if self._catalog is None:
-                self._catalog = connect(self._settings.postgres)
-                # A policy that hides rows must make a question fail: a row not found counts as deleted.
-                execute(self._catalog, "set row_security = off")
-                # Behind somebody's lock the question is asked again, and the stream kept alive in between.
-                execute(self._catalog, "set lock_timeout = '2s'")
-            return question(self._catalog)
-        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
-            self.close()
-            reason = " ".join(str(error).split())
-            raise ConnectionFailed(f"PostgreSQL does not answer: {reason}") from error
-        except psycopg2.DataError as error:
-            # Its words may quote a row's value.
-            raise RefusedError(f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})") from None
-        except psycopg2.Error as error:
-            raise RefusedError(f"PostgreSQL: {error.diag.message_primary}") from error
+        return self._catalog_memory.types(self.look(lambda connection: load_types(connection, oids)))
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:
@@ -301,6 +370,13 @@ def unkeyed_refusal(table: str) -> RefusedError:
         f"table {table} has no primary key and no replica identity index",
         f"add a primary key, leave out with --exclude-table '{table}', or allow with -u",
     )
+
+
+def _schemas(encoder: TableEncoder) -> list[tuple[str, str, str]]:
+    """Return part, subject and schema of everything to register."""
+    key, value = subject_names(encoder.topic)
+    keys = [] if encoder.key_schema is None else [("key", key, encoder.key_schema)]
+    return [*keys, ("value", value, encoder.value_schema)]
 
 
 def _notes(relation: Relation, keys: tuple[str, ...]) -> tuple[str, ...]:

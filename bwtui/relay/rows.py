@@ -1,7 +1,7 @@
 """Rows of the stream: from a frame to messages in the batch, or to the policy for what can't be relayed."""
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from bwtui.encode.avro import UnchangedToastError
 from bwtui.errors import BwtuiError, ConnectionFailed, RowError, SlotLost, StateFailed
@@ -16,7 +16,7 @@ from bwtui.relay.routing import Route
 from bwtui.relay.toast import RowIsGone
 from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity
-from bwtui.source.stream import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
+from bwtui.source.stream import PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
 
 _oid = struct.Struct(">I").unpack_from
 _begin = struct.Struct(">QqI").unpack_from
@@ -25,6 +25,7 @@ _begin = struct.Struct(">QqI").unpack_from
 BODY = PAYLOAD_OFFSET + 1
 _KIND = BODY + 4
 TUPLE = _KIND + 1
+_RELATION, _ROW_TAGS = ord("R"), frozenset(b"IUD")
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
 
 #: What a handler answers for a frame of which only tables know that the relay leaves out.
@@ -41,28 +42,77 @@ class Routes(dict[int, Route | None]):
     and a topic of its own would stay empty for ever.
     """
 
-    def __init__(self, build: Callable[[Relation], Route | None]) -> None:
+    def __init__(
+        self,
+        build: Callable[[Sequence[Relation]], list[Route | None]],
+        begin: Callable[[Route | None], None],
+        ahead: Callable[[], Iterable[bytes]],
+    ) -> None:
+        """``begin`` is called before a route's first row; ``ahead`` returns frames that come after this one.
+
+        Routes of relations whose rows are among them are built together with the one that is needed.
+        """
         super().__init__()
         self._build = build
+        self._begin = begin
+        self._ahead = ahead
         self._announced: dict[int, Relation] = {}
+        self._ready: dict[int, tuple[Relation, Route | None]] = {}
 
     def announce(self, relation: Relation) -> None:
         """Take note of a relation that is new or has changed."""
         self._announced[relation.oid] = relation
         self.pop(relation.oid, None)
 
+    def is_known(self, relation: Relation) -> bool:
+        """Whether the present route is the one of ``relation``, so that nothing has to be asked."""
+        known = self.get(relation.oid)
+        # Under FULL a RELATION does not say which columns are the key, so that may have changed.
+        same = known is not None and known.relation == relation and relation.replica_identity != "f"
+        return same and known is not None and known.refusal is None
+
     def __missing__(self, oid: int) -> Route | None:
-        route = self[oid] = self._build(self._announced[oid])
+        relation = self._announced[oid]
+        built_for, route = self._ready.pop(oid, (None, None))
+        if built_for != relation:
+            together = [relation, *self._coming(relation)]
+            route, *others = self._build(together)
+            pairs = zip(together[1:], others, strict=True)
+            self._ready |= {other.oid: (other, built) for other, built in pairs}
+        self._begin(route)
+        self[oid] = route
         return route
+
+    def _coming(self, first: Relation) -> list[Relation]:
+        """Return the relations that are announced next and have rows: the first of each table only."""
+        coming: dict[int, Relation] = {}
+        used: set[int] = set()
+        for frame in self._ahead():
+            tag = frame[PAYLOAD_OFFSET] if frame[0] == XLOG_DATA else 0
+            if tag in _ROW_TAGS:
+                used.add(_oid(frame, BODY)[0])
+            elif tag == _RELATION and _oid(frame, BODY)[0] not in coming:
+                relation = decode(frame[PAYLOAD_OFFSET:])
+                assert isinstance(relation, Relation)
+                coming[relation.oid] = relation
+        names = {first.qualified_name}
+        chosen = []
+        for relation in coming.values():
+            is_new = relation.oid not in self._ready and not self.is_known(relation)
+            if relation.oid in used and is_new and relation.qualified_name not in names:
+                names.add(relation.qualified_name)
+                chosen.append(relation)
+        return chosen
 
 
 class Rows:
     """Takes the messages about rows; one transaction at a time."""
 
-    def __init__(self, parts: Parts, batch: Batch) -> None:
+    def __init__(self, parts: Parts, batch: Batch, ahead: Callable[[], Iterable[bytes]] = lambda: ()) -> None:
+        """``ahead`` returns frames that come after the one that is being handled."""
         self._parts = parts
         self._batch = batch
-        self.routes = Routes(self._route)
+        self.routes = Routes(self._build, self._begin_route, ahead)
         #: Where the transaction of the rows that come now commits.
         self.commit_lsn = 0
         self._xid = 0
@@ -89,21 +139,21 @@ class Rows:
     def _on_relation(self, data: bytes) -> bool | None:
         relation = decode(data[PAYLOAD_OFFSET:])
         assert isinstance(relation, Relation)
-        known = self.routes.get(relation.oid)
-        # Under FULL a RELATION does not say which columns are the key, so that may have changed.
-        same = known is not None and known.relation == relation and relation.replica_identity != "f"
-        if not same or known is None or known.refusal is not None:
+        if not self.routes.is_known(relation):
             self.routes.announce(relation)
         # A recording keeps relations apart from the frames.
         return LEFT_OUT
 
-    def _route(self, relation: Relation, *, placeholders: bool = False) -> Route | None:
-        # The old route's messages go first, and the new one may have to wait for a service.
+    def _build(self, relations: Sequence[Relation], *, placeholders: bool = False) -> list[Route | None]:
+        # They may have to wait for a service.
         self._batch.flush()
-        route = self._parts.router.route(relation, placeholders=placeholders)
+        return self._parts.router.routes(relations, placeholders=placeholders)
+
+    def _begin_route(self, route: Route | None) -> None:
+        # The old route's messages go first.
+        self._batch.flush()
         if route is not None and self._parts.recorder is not None:
-            self._parts.recorder.relation(relation)
-        return route
+            self._parts.recorder.relation(route.relation)
 
     def on_insert(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY)[0]]
@@ -227,8 +277,9 @@ class Rows:
             self._note_filled(new, row)
             return encoded
         except UnchangedToastError:
-            wider = self._route(route.relation, placeholders=True)
+            (wider,) = self._build([route.relation], placeholders=True)
         assert wider is not None
+        self._begin_route(wider)
         if wider.refusal is None:
             self.routes[route.relation.oid] = wider
         encoded = wider, *wider.both_filled(row), row

@@ -5,7 +5,7 @@ One thread does all of it. Nothing here is done a row at a time that can be done
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from bwtui.errors import RefusedError, RowError
 from bwtui.relay.ack import Acknowledgements, Span
@@ -21,6 +21,10 @@ _CONFIRM_SECONDS = 1.0
 _CONFIRM_IDLE_SECONDS = 0.2
 _STATUS_SECONDS = 5.0
 _STOP_SECONDS = 10.0
+#: So long a stop waits for a service that the open transaction can't go on without.
+_STOP_WAITING_SECONDS = 2.0
+#: As much is read ahead to build the routes of new tables together.
+_AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
 _STOP_OUTAGE_SECONDS = 2.0
 
 
@@ -37,12 +41,13 @@ class Streaming:
         self._target = target_lsn
         self._recorder = parts.recorder
         self._batch = Batch(parts.sink, acks, parts.report, parts.recorder)
-        self._rows = Rows(parts, self._batch)
+        self._rows = Rows(parts, self._batch, self._read_ahead)
         self._in_transaction = False
         self._confirmed = 0
         self._confirmed_at = 0.0
         self._told_at = 0.0
-        self._stop_by = 0.0
+        self._stop_asked_at = 0.0
+        self._status_seconds = _STATUS_SECONDS
         #: Rows up to this LSN are sent one at a time, to find the one that Kafka refuses.
         self.careful_until = 0
         self._handlers: dict[int, Callable[[bytes], bool | None]] = {
@@ -60,6 +65,9 @@ class Streaming:
         Raises Redrive when messages were not delivered, ConnectionFailed or SlotLost when the stream breaks,
         and RowError when a row ends the relay.
         """
+        if self._stream.patience:
+            # The server calls for a sign of life when half of its patience is over, and nobody may read that.
+            self._status_seconds = min(_STATUS_SECONDS, self._stream.patience / 4)
         try:
             self._loop()
         except StopRequested:
@@ -76,21 +84,21 @@ class Streaming:
             if not self._step() and self._acks.is_idle:
                 self._stream.wait(0.25)
 
-    def _is_time_to_stop(self) -> bool:
-        """Whether a stop was asked for; the open transaction is read to its end, if that does not take long.
+    def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:
+        """Whether a stop was asked for; the open transaction is read to its end, if ``seconds`` are enough.
 
         A restart then has nothing to repeat.
         """
         if not self._parts.stop_requested():
             return False
-        self._stop_by = self._stop_by or time.monotonic() + _STOP_SECONDS
-        return not self._in_transaction or time.monotonic() > self._stop_by
+        self._stop_asked_at = self._stop_asked_at or time.monotonic()
+        return not self._in_transaction or time.monotonic() > self._stop_asked_at + seconds
 
     def pulse(self, seconds: float) -> None:
         """Wait, keep server and spans going, and raise StopRequested or Redrive when it is time to."""
         self._parts.sink.poll(seconds)
         self._settle(idle=False)
-        if self._parts.stop_requested():
+        if self._is_time_to_stop(_STOP_WAITING_SECONDS):
             raise StopRequested
 
     @property
@@ -155,6 +163,9 @@ class Streaming:
             else:
                 self._on_keepalive(data)
 
+    def _read_ahead(self) -> Sequence[bytes]:
+        return self._stream.read_ahead(_AHEAD_FRAMES, _AHEAD_BYTES)
+
     def _settle(self, *, idle: bool) -> None:
         """Take what was delivered, and tell the server when it is time."""
         failures = self._parts.policy.undelivered(self._parts.sink.take_failures())
@@ -172,7 +183,14 @@ class Streaming:
         now = time.monotonic()
         pause = _CONFIRM_IDLE_SECONDS if idle and acks.is_idle else _CONFIRM_SECONDS
         moved = acks.confirmed > self._confirmed and now - self._confirmed_at >= pause
-        if moved or now - self._told_at >= _STATUS_SECONDS:
+        if moved:
+            self._confirm(now)
+        self._tell_when_due()
+
+    def _tell_when_due(self) -> None:
+        """Give the server a sign of life; called wherever the stream itself is not read for a while."""
+        now = time.monotonic()
+        if now - self._told_at >= self._status_seconds:
             self._confirm(now)
 
     def _confirm(self, now: float) -> None:
@@ -198,8 +216,7 @@ class Streaming:
             sink.poll(0.1)
             if self._parts.stop_requested():
                 raise StopRequested
-            if time.monotonic() - self._told_at >= _STATUS_SECONDS:
-                self._confirm(time.monotonic())
+            self._tell_when_due()
             failures += policy.undelivered(sink.take_failures())
         if failures:
             if self._rows.last is None or any(failure.is_outage for failure in failures):
@@ -220,12 +237,14 @@ class Streaming:
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if sink.outage() else _STOP_SECONDS)
         while sink.queued() and time.monotonic() < deadline:
             sink.poll(0.05)
+            self._tell_when_due()
         sink.poll(0)
         acks.advance()
         while acks.waits_for_ledger and time.monotonic() < deadline:
             if self._recorder is not None:
                 self._recorder.settle(idle=True)
             sink.poll(0.01)
+            self._tell_when_due()
             acks.advance()
         self._parts.report.confirmed_lsn = acks.confirmed
         self._parts.report.in_flight = sink.queued()

@@ -1,9 +1,10 @@
 """What the relay needs of a sink, and how a failed delivery is told apart from a service that is down."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from bwtui.errors import RefusedError
 from bwtui.relay.ack import Receipt, Span
 
 #: Offsets by partition.
@@ -61,10 +62,15 @@ class TopicLimits:
 
     max_message_bytes: int
     compacted: bool
+    partitions: int = 1
+
+
+#: The limits of topics by name, or why a topic can't be used.
+TopicsFound = dict[str, TopicLimits | RefusedError]
 
 
 class Sink(Protocol):
-    """A destination of messages; every method is called from the relay's main thread."""
+    """A destination of messages; every method but `marks` is called from the relay's main thread."""
 
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
@@ -102,8 +108,16 @@ class Sink(Protocol):
         Raises ConnectionFailed, which is worth another try, or RefusedError.
         """
 
+    def ensure_topics(
+        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
+    ) -> TopicsFound:
+        """Make sure that the ``wanted`` topics exist, all of them together; the value says if one is keyed.
+
+        The service is asked within ``call``, which may do that in another thread. Raises ConnectionFailed.
+        """
+
     def marks(self, topic: str) -> Marks:
-        """Return where each partition of ``topic`` ends now. Raises ConnectionFailed."""
+        """Return where each partition of ``topic`` ends now; any thread may ask. Raises ConnectionFailed."""
 
     def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
         """Yield every keyed record in ``[start, end)``. Raises ConnectionFailed.

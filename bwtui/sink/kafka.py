@@ -6,17 +6,26 @@ a message refused for a full queue while the next one is taken would change the 
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from bwtui.errors import RefusedError
 from bwtui.kafka_client import bad_setting
 from bwtui.relay.ack import Receipt, Span
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, Message, MessageTuple, TopicLimits
+from bwtui.sink.base import (
+    DeliveryFailure,
+    KeyRecord,
+    Marks,
+    Message,
+    MessageTuple,
+    TopicLimits,
+    TopicsFound,
+)
 from bwtui.sink.config import IN_ORDER, client_config, producer_config
 from bwtui.sink.delivery_reports import Callback, DeliveryReports
 from bwtui.sink.first_requests import FirstRequests, Refuse
@@ -234,9 +243,20 @@ class KafkaSink:
 
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """See `Sink.ensure_topic`."""
-        limits = self._admin.ensure(topic, keyed=keyed)
-        self._partitions[topic] = self._admin.partitions(topic)
+        limits = self.ensure_topics({topic: keyed}, lambda ask: ask())[topic]
+        if isinstance(limits, RefusedError):
+            raise limits
         return limits
+
+    def ensure_topics(
+        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
+    ) -> TopicsFound:
+        """See `Sink.ensure_topics`."""
+        found = call(lambda: self._admin.ensure_all(wanted))
+        for topic, limits in found.items():
+            if isinstance(limits, TopicLimits):
+                self._partitions[topic] = limits.partitions
+        return found
 
     def marks(self, topic: str) -> Marks:
         """See `Sink.marks`."""

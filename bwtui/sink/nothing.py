@@ -1,11 +1,11 @@
 """The sink of ``bwtui record``: what is in the recording is all that there is, so it is delivered at once."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bwtui.relay.ack import Receipt, Span
-from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, MessageTuple, TopicLimits
+from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, MessageTuple, TopicLimits, TopicsFound
 
 #: Nothing bounds a message but the recording's own format.
 _MAX_MESSAGE_BYTES = 1 << 30
@@ -45,6 +45,12 @@ class NoSink:
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """Every topic will do."""
         return TopicLimits(_MAX_MESSAGE_BYTES, compacted=False)
+
+    def ensure_topics(
+        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
+    ) -> TopicsFound:
+        """Every topic will do."""
+        return {topic: self.ensure_topic(topic, keyed=keyed) for topic, keyed in wanted.items()}
 
     def marks(self, topic: str) -> Marks:
         """Topics are empty."""

@@ -2,6 +2,8 @@
 
 import logging
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -14,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from bwtui.errors import RefusedError
 from bwtui.kafka_client import NOT_LET_IN, Heard, cluster_metadata, not_let_in, unreachable
-from bwtui.sink.base import TopicLimits
+from bwtui.sink.base import TopicLimits, TopicsFound
 
 #: What no further try mends: the topic itself, the cluster's settings or the user's rights stand against it.
 #: All else counts as an outage, which is waited for, since a table that is refused loses its rows.
@@ -59,64 +61,106 @@ class TopicAdmin:
         return {"cluster_id": found.cluster_id, "brokers": len(found.brokers)}
 
     def ensure(self, topic: str, *, keyed: bool) -> TopicLimits:
-        """Make ``topic`` if it is missing, and return its limits.
+        """Make one topic as `ensure_all` does, and return its limits. Raises RefusedError as well."""
+        found = self.ensure_all({topic: keyed})[topic]
+        if isinstance(found, RefusedError):
+            raise found
+        return found
 
-        A topic of ours keeps every key's latest row for good: keyed ones are compacted, unkeyed ones (which
-        can't be) are kept without a time limit. Partitions and replicas are the broker's defaults. Raises
-        ConnectionFailed when another try may help, RefusedError otherwise.
+    def ensure_all(self, wanted: Mapping[str, bool]) -> TopicsFound:
+        """Make the topics that are missing, and return the limits of all, or why one is refused.
+
+        ``wanted`` says which of them are keyed. A topic of ours keeps every key's latest row for good: keyed
+        ones are compacted, unkeyed ones (which can't be) are kept without a time limit. Partitions and
+        replicas are the broker's defaults. Raises ConnectionFailed when another try may help; what it has
+        made by then, the next try finds.
         """
-        limits = self._limits(topic)
-        if limits is None:
-            config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
-            config = {**config, "max.message.bytes": str(self._max_message_bytes)}
-            self._create(NewTopic(topic, -1, -1, config=config))
-            # Somebody else may have made it at the same moment, with other settings.
-            limits = self._limits(topic)
-        return limits or TopicLimits(self._max_message_bytes, compacted=keyed)
+        found = self._limits(list(wanted))
+        missing = [topic for topic in wanted if topic not in found]
+        if missing:
+            found |= self._create({topic: wanted[topic] for topic in missing})
+            # Somebody else made these at the same moment, maybe with other settings.
+            found |= self._limits([topic for topic in missing if topic not in found])
+        limits = {topic: found.get(topic) or self._ours(keyed) for topic, keyed in wanted.items()}
+        usable = [topic for topic, one in limits.items() if isinstance(one, TopicLimits)]
+        for topic, number in self._partitions(usable).items():
+            one = limits[topic]
+            if isinstance(number, RefusedError):
+                limits[topic] = number
+            elif isinstance(one, TopicLimits):
+                limits[topic] = replace(one, partitions=number)
+        return limits
 
-    def partitions(self, topic: str) -> int:
-        """Return how many partitions ``topic`` has, 1 if we may not know.
+    def _ours(self, keyed: bool) -> TopicLimits:
+        return TopicLimits(self._max_message_bytes, compacted=keyed)
 
-        Raises ConnectionFailed, RefusedError.
-        """
+    def _partitions(self, topics: Sequence[str]) -> dict[str, int | RefusedError]:
+        """Return how many partitions each topic has, 1 if we may not know. Raises ConnectionFailed."""
+        found: dict[str, int | RefusedError] = {}
         # A broker may learn of a topic a little after the controller has made it.
         until = time.monotonic() + _REQUEST_SECONDS
-        while True:
-            future = self._asked().describe_topics(TopicCollection([topic]), request_timeout=_REQUEST_SECONDS)
+        while left := [topic for topic in topics if topic not in found]:
+            asked = self._asked().describe_topics(TopicCollection(left), request_timeout=_REQUEST_SECONDS)
+            for topic, future in asked.items():
+                try:
+                    found[topic] = len(future.result().partitions)
+                except KafkaException as error:
+                    code = error.args[0].code()
+                    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                        found[topic] = 1
+                    elif code != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until:
+                        found[topic] = self._refused(error, topic)
+            if len(found) < len(topics):
+                time.sleep(0.02)
+        return found
+
+    def _create(self, wanted: Mapping[str, bool]) -> TopicsFound:
+        """Make topics; those that somebody else has made meanwhile are not in what it returns."""
+        topics = []
+        for topic, keyed in wanted.items():
+            config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
+            config = {**config, "max.message.bytes": str(self._max_message_bytes)}
+            topics.append(NewTopic(topic, -1, -1, config=config))
+        found: TopicsFound = {}
+        asked = self._asked().create_topics(topics, request_timeout=_REQUEST_SECONDS)
+        for topic, future in asked.items():
             try:
-                return len(future[topic].result().partitions)
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    found[topic] = self._refused(error, topic)
+            else:
+                found[topic] = self._ours(wanted[topic])
+        return found
+
+    def _limits(self, topics: Sequence[str]) -> TopicsFound:
+        """Return the limits of those of ``topics`` that are there."""
+        if not topics:
+            return {}
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        asked = self._asked().describe_configs(resources, request_timeout=_REQUEST_SECONDS)
+        found: TopicsFound = {}
+        for resource, future in asked.items():
+            topic = str(resource.name)
+            try:
+                policy = future.result()["cleanup.policy"].value
             except KafkaException as error:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                    return 1
-                if code != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until:
-                    raise self._failed(error.args[0], topic) from error
-                time.sleep(0.02)
+                    # Without the right to describe it, the broker's own refusal of a message is what is left.
+                    found[topic] = self._ours(keyed=False)
+                elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    found[topic] = self._refused(error, topic)
+            else:
+                found[topic] = self._ours("compact" in policy)
+        return found
 
-    def _create(self, topic: NewTopic) -> None:
-        future = self._asked().create_topics([topic], request_timeout=_REQUEST_SECONDS)[topic.topic]
-        try:
-            future.result()
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._failed(error.args[0], topic.topic) from error
-
-    def _limits(self, topic: str) -> TopicLimits | None:
-        """Return the limits of ``topic``, or None when there is no such topic."""
-        resource = ConfigResource(ResourceType.TOPIC, topic)
-        future = self._asked().describe_configs([resource], request_timeout=_REQUEST_SECONDS)[resource]
-        try:
-            found = future.result()
-        except KafkaException as error:
-            code = error.args[0].code()
-            if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                # Without the right to describe it, the broker's own refusal of a message is what is left.
-                return TopicLimits(self._max_message_bytes, compacted=False)
-            raise self._failed(error.args[0], topic) from error
-        policy = found["cleanup.policy"].value
-        return TopicLimits(self._max_message_bytes, "compact" in policy)
+    def _refused(self, error: KafkaException, topic: str) -> RefusedError:
+        """Return the refusal of one topic. Raises ConnectionFailed when another try may help."""
+        failed = self._failed(error.args[0], topic)
+        if isinstance(failed, RefusedError):
+            return failed
+        raise failed from error
 
     def _asked(self) -> AdminClient:
         """Return the client; what it told of earlier connections is forgotten."""

@@ -8,6 +8,7 @@ caller did not (docs/adr/0001-raw-stream.md).
 import select
 import struct
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from psycopg import pq
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.lsn import format_lsn
-from bwtui.source.connection import ServerError, quote_identifier, server_error
+from bwtui.source.connection import ServerError, execute_raw, quote_identifier, server_error
 
 #: Where the payload of an XLogData frame begins: the tag, WAL start, WAL end and send time.
 PAYLOAD_OFFSET = 25
@@ -53,6 +54,9 @@ class ReplicationStream:
         keeps a transaction to itself until it commits. Raises SlotLost, RefusedError or ConnectionFailed.
         """
         self.connection = connection
+        self._ahead: deque[bytes] = deque()
+        #: After so many seconds without a word from us the server ends the stream; 0 for never.
+        self.patience = _sender_timeout(connection)
         #: A warning about the publication: from PostgreSQL 18 on, one that is missing is left out silently.
         self.warning = ""
         connection.notice_handler = self._on_notice
@@ -76,7 +80,7 @@ class ReplicationStream:
             self._consume()
         return bool(readable)
 
-    def read(self) -> memoryview | None:
+    def read(self) -> memoryview | bytes | None:
         """Return the next whole frame, or None when none has arrived yet.
 
         Raises ConnectionFailed when the server ended the stream or the connection broke, SlotLost when the
@@ -92,6 +96,31 @@ class ReplicationStream:
         if size == 0:
             return None
         raise self._ended()
+
+    def read_ahead(self, frames: int, size: int) -> Sequence[bytes]:
+        """Return what `read` will return next, as far as it has arrived: about that many frames or bytes.
+
+        Raises as `read` does.
+        """
+        ahead = self._ahead
+        left = size - sum(map(len, ahead))
+        while len(ahead) < frames and left > 0:
+            frame = type(self).read(self)
+            if frame is None and self.wait(0):
+                frame = type(self).read(self)
+            if frame is None:
+                break
+            ahead.append(bytes(frame))
+            left -= len(ahead[-1])
+        if ahead:
+            self.read = self._read_again  # type: ignore[method-assign]
+        return ahead
+
+    def _read_again(self) -> memoryview | bytes:
+        frame = self._ahead.popleft()
+        if not self._ahead:
+            del self.read
+        return frame
 
     def send_status(self, lsn: int) -> None:
         """Tell the server that everything before ``lsn`` is durable: written, flushed and applied alike.
@@ -169,6 +198,15 @@ def parse_keepalive(frame: memoryview | bytes) -> Keepalive:
     """Return the content of a ``k`` frame. Raises struct.error when it is too short."""
     wal_end, _, reply = _KEEPALIVE.unpack_from(frame)
     return Keepalive(wal_end, bool(reply))
+
+
+def _sender_timeout(connection: pq.abc.PGconn) -> float:
+    """Return the session's wal_sender_timeout in seconds. Raises ConnectionFailed."""
+    sql = "select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'"
+    try:
+        return int(execute_raw(connection, sql)[0][0] or 0) / 1000
+    except ServerError as error:
+        raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
 
 
 def _quoted(value: str) -> str:

@@ -1,11 +1,11 @@
 """Sinks that do what a broker does on its worst days; each holds what became durable in ``delivered``."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from bwtui.relay.ack import Receipt, Span
-from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits
+from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits, TopicsFound
 
 
 class MemorySink:
@@ -52,6 +52,12 @@ class MemorySink:
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """Every topic is there."""
         return TopicLimits(1 << 20, compacted=keyed)
+
+    def ensure_topics(
+        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
+    ) -> TopicsFound:
+        """Every topic is there."""
+        return {topic: self.ensure_topic(topic, keyed=keyed) for topic, keyed in wanted.items()}
 
     def marks(self, topic: str) -> Marks:
         """One partition, which ends behind what was delivered."""

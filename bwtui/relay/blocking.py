@@ -1,0 +1,80 @@
+"""Calls that block, made in helper threads, so that the relay's main thread can keep the stream alive.
+
+While a service does not answer, the server must go on hearing from us (``wal_sender_timeout``), deliveries
+must be taken, and a stop must be seen. So the main thread pulses until the calls are done. A call only asks
+and returns: what it found is put in its place by the main thread, which alone owns producer, stream and
+memory. One that is abandoned, because the pulse raised, therefore changes nothing when it ends later.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+#: Between two pulses; calls that are shorter are not delayed by it.
+_PULSE_SECONDS = 0.05
+_THREADS = 8
+
+T = TypeVar("T")
+_Task = tuple[Future[Any], Callable[[], Any]]
+
+
+class BlockingCalls:
+    """Makes calls side by side, in threads that never hold up the end of the process."""
+
+    def __init__(self, pulse: Callable[[float], None]) -> None:
+        """``pulse(seconds)`` keeps the stream alive, and raises to end whatever is under way."""
+        self._pulse = pulse
+        self._pulse_at = 0.0
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._threads = 0
+
+    def make(self, call: Callable[[], T]) -> T:
+        """Make one call and return its result, or raise its error; or raise what the pulse raises."""
+        return self.make_all([call])[0].result()
+
+    def make_all(self, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
+        """Make ``calls`` side by side and return their futures, all done. Raises what the pulse raises."""
+        futures: list[Future[T]] = [Future() for _ in calls]
+        for task in zip(futures, calls, strict=True):
+            self._tasks.put(task)
+        for _ in range(self._threads, min(len(calls), _THREADS)):
+            self._threads += 1
+            threading.Thread(target=_work, args=[self._tasks], name="blocking call", daemon=True).start()
+        try:
+            # Also short calls are followed by a pulse now and then, when there are many of them.
+            while wait(futures, max(0.0, self._pulse_at - time.monotonic())).not_done or self._is_due():
+                self._pulse(0)
+                self._pulse_at = time.monotonic() + _PULSE_SECONDS
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            self.close()
+            raise
+        return futures
+
+    def close(self) -> None:
+        """Let the threads end, each after the call that it is in; new calls get new threads."""
+        for _ in range(self._threads):
+            self._tasks.put(None)
+        self._tasks = SimpleQueue()
+        self._threads = 0
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._pulse_at
+
+
+def _work(tasks: "SimpleQueue[_Task | None]") -> None:
+    while (task := tasks.get()) is not None:
+        future, call = task
+        if future.set_running_or_notify_cancel():
+            try:
+                result = call()
+            except BaseException as error:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+        # Nothing of a call is kept alive while the thread waits for the next.
+        del task, future, call

@@ -1,0 +1,68 @@
+"""Questions to PostgreSQL beside the stream: a row or the catalog as they are now, asked by any thread."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import TypeVar
+
+import psycopg2
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.source.connection import Connection, connect, execute
+
+T = TypeVar("T")
+
+
+class Questions:
+    """Asks over sessions that are kept; a question that was given up still has its own until it ends."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        #: Sessions that no question uses at the moment.
+        self._idle: deque[Connection] = deque()
+        self._is_closed = False
+
+    def ask(self, question: Callable[[Connection], T]) -> T:
+        """Return the answer; blocks until it is there.
+
+        Raises ConnectionFailed, which is worth another try, or RefusedError.
+        """
+        try:
+            session = self._take()
+            try:
+                return question(session)
+            except (psycopg2.OperationalError, psycopg2.InterfaceError):
+                session.close()
+                raise
+            finally:
+                self._give_back(session)
+        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+            reason = " ".join(str(error).split())
+            raise ConnectionFailed(f"PostgreSQL does not answer: {reason}") from error
+        except psycopg2.DataError as error:
+            # Its words may quote a row's value.
+            raise RefusedError(f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})") from None
+        except psycopg2.Error as error:
+            raise RefusedError(f"PostgreSQL: {error.diag.message_primary}") from error
+
+    def close(self) -> None:
+        """Close the sessions, those in use as soon as their questions end."""
+        self._is_closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take(self) -> Connection:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            session = connect(self._dsn)
+        # A policy that hides rows must make a question fail: a row not found counts as deleted.
+        execute(session, "set row_security = off")
+        # Behind somebody's lock the question is asked again.
+        execute(session, "set lock_timeout = '2s'")
+        return session
+
+    def _give_back(self, session: Connection) -> None:
+        if self._is_closed:
+            session.close()
+        elif not session.closed:
+            self._idle.append(session)
