@@ -123,17 +123,25 @@ class _Registry:
 class HeldRelay:
     """`bwtui.relay.streaming.Streaming` in a thread of its own, over a slot that exists."""
 
-    def __init__(self, dsn: str, slot: str, folder: Path, exclude: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        dsn: str,
+        slot: str,
+        folder: Path,
+        exclude: tuple[str, ...] = (),
+        sink: HoldingSink | None = None,
+        registry: Any = None,
+    ) -> None:
         settings = RelaySettings(
             postgres=dsn, slot=slot, publication="everything", exclude_tables=exclude, allow_unkeyed=True
         )
-        self.sink = HoldingSink()
+        self.sink = sink or HoldingSink()
         self.report = Report()
         self._stop = threading.Event()
         self.memory = SlotMemory(folder, "1", "test", slot)
-        router = Router(settings, self.sink, _Registry(), self.report, lambda seconds: None)  # type: ignore[arg-type]
+        router = Router(settings, self.sink, registry or _Registry(), self.report, self._pulse)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
-        toast = ToastFill(settings, router.look, lambda seconds: None)
+        toast = ToastFill(settings, router.look, self._pulse)
         parts = Parts(
             settings=settings,
             report=self.report,
@@ -193,6 +201,9 @@ class HeldRelay:
     def _close(self) -> None:
         self._streaming.abandon()
         self._close_router()
+
+    def _pulse(self, seconds: float) -> None:
+        self._streaming.pulse(seconds)
 
     def _run(self) -> None:
         try:

@@ -19,7 +19,7 @@ from bwtui.demo.sabotage import Fault, sabotage
 from bwtui.demo.topics import TopicReader
 from bwtui.demo.verdict import Comparison
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, RefusedError
-from bwtui.lsn import format_lsn, parse_lsn
+from bwtui.lsn import format_lsn
 from bwtui.relay import launch
 from bwtui.relay.control import request
 from bwtui.relay.status import Status
@@ -27,6 +27,7 @@ from bwtui.sandbox.layout import sandbox_folder
 from bwtui.sandbox.progress import Progress
 from bwtui.sandbox.supervisor import Sandbox, Services
 from bwtui.settings import RelaySettings
+from bwtui.source.slot import committed_lsn
 
 NAME = "demo"
 SLOT = "bwtui_demo"
@@ -184,9 +185,9 @@ class Demo:
             if not quiet:
                 self.note("stopping the writes, and waiting for the relay to confirm the last one")
             counts = self._workload.stop()
-            with contextlib.closing(shop.connect(self._dsn)) as connection, connection.cursor() as cursor:
-                cursor.execute("select pg_current_wal_lsn()::text")
-                end = parse_lsn(cursor.fetchall()[0][0])
+            with contextlib.closing(shop.connect(self._dsn)) as connection:
+                connection.autocommit = True
+                end = committed_lsn(connection)
             start = time.monotonic()
             status = self._wait_until_confirmed(end)
             self.settled = Settled(counts, end, time.monotonic() - start, status)

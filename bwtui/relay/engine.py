@@ -44,7 +44,7 @@ from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.nothing import NoSink
 from bwtui.source import slot
-from bwtui.source.connection import Connection, connect, connect_raw, describe, query, statement_failed
+from bwtui.source.connection import Connection, connect, connect_raw, describe, statement_failed
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings, inspect, wait_for_release
 from bwtui.source.stream import ReplicationStream
@@ -248,8 +248,7 @@ class Engine:
         """Return the LSN to end at; with --until-caught-up, that of everything committed by now."""
         if not self._settings.until_caught_up:
             return self._settings.end_lsn
-        sql = f"select ({slot.CURRENT_LSN}::pg_lsn - '0/0')::bigint"
-        now = int(query(connection, sql)[0][0])
+        now = slot.committed_lsn(connection)
         return now if self._settings.end_lsn is None else min(now, self._settings.end_lsn)
 
     def _make_parts(self, findings: Findings) -> Parts:

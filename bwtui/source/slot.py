@@ -36,6 +36,13 @@ select slot_name, plugin, slot_type, database, active, active_pid, wal_status, s
 """
 
 
+_COMMITTED_SQL = """
+select ((case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
+              else pg_catalog.pg_current_wal_insert_lsn() end) - '0/0')::bigint,
+       case when not pg_catalog.pg_is_in_recovery() then pg_catalog.txid_current() end
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class SlotState:
     """One row of pg_replication_slots, with the server's current WAL position beside it."""
@@ -77,6 +84,17 @@ def slot_state(connection: Connection, name: str) -> SlotState | None:
     """Return the state of slot ``name``, or None when there is no such slot."""
     rows = query(connection, _STATE_SQL + " where slot_name = %s", name)
     return _state(rows[0]) if rows else None
+
+
+def committed_lsn(connection: Connection) -> int:
+    """Return an LSN that everything lies before that is committed by now, and that a stream soon passes.
+
+    The end of what was written (`CURRENT_LSN`) may stand in the middle of a record: PostgreSQL writes whole
+    pages while a transaction is open, and what is left of the record only at the next commit, or standby
+    snapshot (every 15 s). A stream passes whole records alone. So this takes the end of what was inserted,
+    and a transaction id, for which a commit record is written after it: within three times wal_writer_delay.
+    """
+    return int(query(connection, _COMMITTED_SQL)[0][0])
 
 
 def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:

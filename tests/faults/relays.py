@@ -19,6 +19,7 @@ from bwtui.lsn import parse_lsn
 from bwtui.relay.control import request, state_folder
 from bwtui.relay.status import Status
 from bwtui.sandbox.supervisor import Services
+from bwtui.source.slot import committed_lsn
 
 POLL_SECONDS = 0.005
 PATIENCE = 60.0
@@ -135,9 +136,9 @@ class Relay:
 
     def wait_caught_up(self) -> Status:
         """Wait until everything that is committed by now is confirmed."""
-        with closing(psycopg2.connect(self.database)) as connection, connection.cursor() as cursor:
-            cursor.execute("select pg_current_wal_lsn()::text")
-            now = parse_lsn(cursor.fetchone()[0])
+        with closing(psycopg2.connect(self.database)) as connection:
+            connection.autocommit = True
+            now = committed_lsn(connection)
         return self.wait("catching up", lambda status: status.confirmed_lsn >= now)
 
     def wait_sent(self) -> None:

@@ -12,9 +12,9 @@ from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.snapshot import open_snapshot
-from bwtui.source.stream import ReplicationStream
+from bwtui.source.stream import KEEPALIVE, ReplicationStream, parse_keepalive
 from tests.attempts import Attempts
-from tests.database import Session
+from tests.database import Session, session
 from tests.waiting import eventually
 
 
@@ -39,6 +39,39 @@ def connection(database: str) -> Iterator[Connection]:
 def name() -> str:
     """A name that no other slot has."""
     return f"slot_{secrets.token_hex(5)}"
+
+
+WHOLE_PAGES = """select pg_current_wal_flush_lsn() < pg_current_wal_insert_lsn()
+                    and mod(pg_current_wal_flush_lsn() - '0/0', 8192) = 0"""
+ALL_OF_IT = "select pg_current_wal_flush_lsn() = pg_current_wal_insert_lsn()"
+#: PostgreSQL writes a standby snapshot, and all WAL before it, this often at most (bgwriter.c).
+SNAPSHOT_SECONDS = 15.0
+
+
+def test_all_that_is_committed_is_reached_beside_an_open_transaction(
+    database: str, source: Session, connection: Connection, name: str
+) -> None:
+    """WAL is written up to the middle of a record then, which no stream passes for a while."""
+    source.run("create table other (filler text)")
+    source.run("select pg_create_logical_replication_slot(%s, 'pgoutput')", name)
+    stream = ReplicationStream(connect_raw(database), name, ["everything"])
+
+    def has_passed(lsn: int) -> bool:
+        while (frame := stream.read()) is not None:
+            if frame[0] == KEEPALIVE and parse_keepalive(frame).wal_end >= lsn:
+                return True
+        stream.wait(0.1)
+        return False
+
+    with session(database) as writer:
+        writer.run("begin")
+        # After one standby snapshot the next takes its time.
+        for written in (ALL_OF_IT, WHOLE_PAGES):
+            writer.run("insert into other select repeat('x', 1000) from generate_series(1, 1000)")
+            eventually("it is written so far", lambda written=written: source.value(written))
+        target = slot.committed_lsn(connection)
+        eventually("the server has read that far", lambda: has_passed(target), SNAPSHOT_SECONDS * 0.8)
+    stream.finish()
 
 
 def test_the_permanent_slot_stands_where_the_temporary_one_did(

@@ -1,0 +1,135 @@
+"""Services that hang: PostgreSQL hears from the relay all the same, and a stop is obeyed."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.encode.registry import RegisteredSchema
+from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
+from bwtui.sink.base import TopicsFound
+from tests.database import Session, session, with_options
+from tests.faults.records import read_table
+from tests.faults.relays import Relay, execute
+from tests.faults.writer import ACCOUNTS, create_tables
+from tests.held_relay import HeldRelay, HoldingSink
+from tests.waiting import eventually
+
+#: Seconds that the server waits for a word from us; a machine that stalls has to bring it in time.
+SENDER_TIMEOUT = 6
+#: Far more than a stop may take, and far less than the client would wait for an answer.
+QUICK_SECONDS = 40.0
+#: So many tables need a minute one after the other, and longer than the server waits together.
+TABLES, REGISTRY_SECONDS = 40, 0.8
+LATE = Table("public", "late", ("id",))
+
+NewRelay = Callable[..., Relay]
+
+
+@contextmanager
+def hanging(sandbox: Sandbox, service: ServiceName) -> Iterator[None]:
+    """Let a service hang during the block."""
+    status = sandbox.status()
+    assert status is not None
+    pid = status.services[service].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def is_heard(source: Session, slot: str, since: object, seconds: float) -> bool:
+    """Say whether the server has heard from the relay so many ``seconds`` after a moment of its clock."""
+    sql = """select reply_time > %s + %s * interval '1 second' from pg_stat_replication
+               join pg_replication_slots on active_pid = pid where slot_name = %s"""
+    return bool(source.value(sql, since, seconds, slot))
+
+
+@pytest.mark.parametrize("service", ["registry", "kafka"])
+def test_a_service_hangs_while_a_route_is_built(
+    sandbox: Sandbox, services: Services, database: str, new_relay: NewRelay, service: ServiceName
+) -> None:
+    create_tables(database, 1)
+    relay = new_relay("-d", with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s"))
+    relay.start()
+    relay.wait_streaming()
+    with session(database) as source:
+        streamed_by = source.reader(relay.name)
+        with hanging(sandbox, service):
+            execute(
+                database,
+                "create table late (id int primary key)",
+                "insert into late values (1)",
+                "update accounts set note = 'after it'",
+            )
+            now = source.value("select clock_timestamp()")
+            # Longer than the server would have waited.
+            longer = SENDER_TIMEOUT * 1.5
+            eventually("the server hears from it", lambda: is_heard(source, relay.name, now, longer))
+            assert source.reader(relay.name) == streamed_by
+            relay.signal(signal.SIGTERM)
+            assert relay.join(QUICK_SECONDS) == 0, relay.last_words()
+    relay.run()
+    assert len(read_table(services, LATE, relay.name)) == 1
+    assert len(read_table(services, ACCOUNTS, relay.name)) == 2
+
+
+class SlowRegistry:
+    """Takes its time for every schema."""
+
+    def __init__(self) -> None:
+        self.subjects: list[str] = []
+
+    def register(self, subject: str, schema: str) -> RegisteredSchema:
+        """Answer after a while."""
+        time.sleep(REGISTRY_SECONDS)
+        self.subjects.append(subject)
+        return RegisteredSchema(subject, 1, 1, schema)
+
+
+class CountingSink(HoldingSink):
+    """Takes note of the requests for topics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: list[set[str]] = []
+
+    def ensure_topics(
+        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
+    ) -> TopicsFound:
+        """Every topic is there."""
+        self.requests.append(set(wanted))
+        return super().ensure_topics(wanted, call)
+
+
+def test_many_new_tables_at_once(database: str, tmp_path: Path) -> None:
+    """Their routes are built together, and the server hears from the relay meanwhile."""
+    names = [f"t{number}" for number in range(TABLES)]
+    with session(database) as source:
+        source.run("create publication everything for all tables")
+        source.run("select pg_create_logical_replication_slot('many', 'pgoutput')")
+        create = [f"create table {name} (id int primary key)" for name in names]
+        # Announced for their root's sake; a topic of its own would stay empty.
+        create += ["create table root (id int primary key) partition by range (id)"]
+        create += ["create table leaf partition of root for values from (0) to (9)"]
+        source.run("alter publication everything set (publish_via_partition_root = true)")
+        execute(database, *create, *[f"insert into {name} values (1)" for name in [*names, "root"]])
+        sink, registry = CountingSink(), SlowRegistry()
+        impatient = with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s")
+        relay = HeldRelay(impatient, "many", tmp_path, sink=sink, registry=registry)
+        end = source.wal_end()
+        eventually("all is confirmed", lambda: source.confirmed("many") >= end)
+        relay.stop()
+        source.wait_released("many")
+    assert sink.sent == dict.fromkeys([*names, "root"], 1)
+    assert sorted(registry.subjects) == sorted(
+        f"{topic}-{p}" for topic in sink.sent for p in ("key", "value")
+    )
+    assert len(sink.requests) <= len(names) // 2

@@ -1,0 +1,118 @@
+"""Routes that are built together: one request for their topics, and schemas registered side by side."""
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from bwtui.encode.registry import RegisteredSchema, SchemaRefused
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.pgoutput.messages import Column, Relation
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Router
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import TopicLimits, TopicsFound
+from tests.faults.doubles import MemorySink
+
+_PATIENCE = 60.0
+
+
+class CountingSink(MemorySink):
+    """Says of each request which topics it asked for; the first ``away`` of them fail."""
+
+    def __init__(self, away: int = 0) -> None:
+        super().__init__()
+        self.asked: list[list[str]] = []
+        self._away = away
+
+    def ensure_topics(
+        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
+    ) -> TopicsFound:
+        """Take note of the request, and refuse what is called so."""
+
+        def ask() -> TopicsFound:
+            self.asked.append(list(wanted))
+            if len(self.asked) <= self._away:
+                raise ConnectionFailed("no broker")
+            refused = RefusedError("no such right")
+            return {name: refused if name == "refused" else TopicLimits(1 << 20, True) for name in wanted}
+
+        return call(ask)
+
+
+class MeetingRegistry:
+    """Answers only when so many registrations wait for it as there are ``subjects``."""
+
+    def __init__(self, subjects: int) -> None:
+        self._meeting = threading.Barrier(subjects)
+
+    def register(self, subject: str, schema: str) -> RegisteredSchema:
+        """Give each an id of its own."""
+        number = self._meeting.wait(_PATIENCE)
+        if subject.startswith("odd"):
+            raise SchemaRefused("incompatible", status=409)
+        return RegisteredSchema(subject, 100 + number, 1, schema)
+
+
+def relations(*names: str) -> Sequence[Relation]:
+    """Return tables with the key ``id``; ``unkeyed`` has none."""
+    return [
+        Relation(number, "public", name, "d", (Column("id", 23, -1, name != "unkeyed"),))
+        for number, name in enumerate(names, 1)
+    ]
+
+
+@contextmanager
+def router(sink: Any, registry: Any, report: Report, **given: Any) -> Iterator[Router]:
+    """Return a router that asks no PostgreSQL."""
+    made = Router(
+        RelaySettings(allow_unkeyed=True, exclude_tables=("filtered",), **given),
+        sink,
+        registry,
+        report,
+        lambda seconds: None,
+    )
+    made.look = lambda question: False  # type: ignore[method-assign]
+    yield made
+    made.close()
+
+
+def test_topics_in_one_request_and_schemas_side_by_side() -> None:
+    sink, report = CountingSink(), Report()
+    with router(sink, MeetingRegistry(6), report) as made:
+        found = made.routes(relations("a", "filtered", "b", "c"))
+    assert sink.asked == [["a", "b", "c"]]
+    assert [route and route.topic for route in found] == ["a", None, "b", "c"]
+    ids = {number for r in found if r is not None for number in (r.key_schema_id, r.value_schema_id)}
+    assert ids == set(range(100, 106))
+    assert {entry.table for entry in report.schemas.values()} == {"public.a", "public.b", "public.c"}
+
+
+def test_what_is_wrong_with_one_table_is_not_the_others_fault() -> None:
+    sink, report = CountingSink(), Report()
+    # Two subjects each of the last two; the refused ones get no further than their topic.
+    with router(sink, MeetingRegistry(4), report) as made:
+        found = made.routes(relations("refused", "unkeyed", "odd", "good"))
+    refusals = [route and route.refusal and str(route.refusal) for route in found]
+    assert refusals[0] == "no such right"
+    assert refusals[1] is not None
+    assert "compacted" in refusals[1]
+    assert refusals[2:] == ["incompatible", None]
+    good = found[3]
+    assert good is not None
+    assert made.known("good") is good
+    for name in ("refused", "unkeyed", "odd"):
+        with pytest.raises(KeyError):
+            made.known(name)
+
+
+def test_a_broker_that_is_away_is_waited_for() -> None:
+    sink, report = CountingSink(away=1), Report()
+    with router(sink, MeetingRegistry(4), report) as made:
+        found = made.routes(relations("a", "b"))
+    assert sink.asked == [["a", "b"]] * 2
+    assert all(route is not None and route.refusal is None for route in found)
+    assert [error.message for error in report.errors()] == ["no broker"]
+    assert report.detail == ""
