@@ -6,7 +6,7 @@ from collections.abc import Callable
 import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.relay.copying import Copying
+from bwtui.relay.copying import Copying, stoppable
 from bwtui.relay.parts import Parts
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
@@ -75,10 +75,13 @@ class Beginning:
         try:
             for _ in range(_EXPORTS):
                 self._report.detail = "making a temporary slot and its snapshot"
-                temporary = slot.create_temporary(connect_raw(self._settings.postgres))
+                # It waits for every transaction that is open now.
+                temporary = self._parts.router.calls.make(self._make_temporary)
                 importer = open_snapshot(self._settings.postgres, temporary.snapshot)
                 try:
-                    tables = self._tables(importer, publications)
+                    # It may wait for others' locks.
+                    with stoppable(importer, self._parts.stop_requested):
+                        tables = self._tables(importer, publications)
                     break
                 except TablesChanged:
                     importer.close()
@@ -98,6 +101,9 @@ class Beginning:
                 importer.close()
             if temporary is not None:
                 temporary.close()
+
+    def _make_temporary(self) -> TemporarySlot:
+        return slot.create_temporary(connect_raw(self._settings.postgres))
 
     def _tables(self, importer: Connection, publications: tuple[str, ...]) -> list[SnapshotTable]:
         published = publication.published_tables(importer, publications)

@@ -4,9 +4,13 @@ Rows of a snapshot have no order among each other, so a failed delivery is simpl
 """
 
 import base64
+import os
+import socket
+import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import psycopg2
 
@@ -26,6 +30,8 @@ from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_rows, right_to_read
 
 _OUTAGE_PAUSE_SECONDS = 1.0
+#: How often a COPY that brings no row is looked after.
+_LOOK_SECONDS = 0.2
 
 
 class Copying:
@@ -113,18 +119,21 @@ class Copying:
         for route in routes:
             if route.refusal is None:
                 topic = route.topic
-                begun[topic] = parts.router.patiently("Kafka", lambda topic=topic: parts.sink.marks(topic))  # type: ignore[misc]
+                begun[topic] = self._marks(topic)
                 if topic not in before and any(begun[topic].values()):
                     route.counters.note("the topic held messages before this snapshot, which stay in it")
         parts.memory.remember_snapshot(self._lsn, begun | before, parts.session)
         return begun
+
+    def _marks(self, topic: str) -> Marks:
+        return self._parts.router.patiently("Kafka", lambda: self._parts.sink.marks(topic))
 
     def _remove_leftovers(
         self, before: dict[str, Marks], begun: dict[str, Marks], sessions: list[bytes]
     ) -> None:
         """Take out of the topics what an earlier attempt sent and this one did not."""
         parts = self._parts
-        leftovers = Leftovers(parts.sink, parts.report, self.pulse, parts.recorder)
+        leftovers = Leftovers(parts.sink, parts.report, self.pulse, self._marks, parts.recorder)
         for topic in sorted(set(before) & set(begun)):
             route = parts.router.known(topic)
             if route.key_columns:
@@ -145,7 +154,8 @@ class Copying:
             self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
         report.detail = f"snapshot of {name}"
         try:
-            copy_rows(connection, table, self._row)
+            with stoppable(connection, self._parts.stop_requested):
+                copy_rows(connection, table, self._row)
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
             hint = "nothing is left behind; start again for a new snapshot"
@@ -276,3 +286,35 @@ class Copying:
             route.relation.qualified_name, route.topic, "snapshot", identity, columns, None, encoded
         )
         self._parts.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
+
+
+@contextmanager
+def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """During the block, cut ``connection`` when a stop is asked for: nothing else ends a wait inside libpq.
+
+    COPY may bring no row for long, as a row filter passes none or the server hangs. Raises StopRequested in
+    place of the psycopg2.Error that follows.
+    """
+    done, cut = threading.Event(), threading.Event()
+    end = socket.socket(fileno=os.dup(connection.fileno()))
+
+    def watch() -> None:
+        while not done.wait(_LOOK_SECONDS):
+            if stop_requested():
+                cut.set()
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                return
+
+    thread = threading.Thread(target=watch, name="stop of a copy", daemon=True)
+    thread.start()
+    try:
+        yield
+    except psycopg2.Error as error:
+        if cut.is_set():
+            raise StopRequested from error
+        raise
+    finally:
+        done.set()
+        thread.join()
+        end.close()

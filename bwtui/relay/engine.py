@@ -9,6 +9,7 @@ import os
 import secrets
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import psycopg2
@@ -299,6 +300,9 @@ class Engine:
     def _pulse(self, seconds: float) -> None:
         if self._phase is not None:
             self._phase.pulse(seconds)
+        else:
+            self._sink.poll(seconds)
+            self._check_stop()
 
     # -- the stream ----------------------------------------------------------------------------------------
 
@@ -310,7 +314,8 @@ class Engine:
         start_lsn = 0
         while True:
             try:
-                stream = self._open_stream(parts, publications, start_lsn)
+                opened = partial(self._open_stream, parts, publications, start_lsn)
+                stream = parts.router.calls.make(opened)
                 self._has_streamed = True
                 if parts.recorder is not None:
                     parts.recorder.begin_pass("stream", acks.confirmed)

@@ -32,12 +32,17 @@ class Leftovers:
         sink: Sink,
         report: Report,
         pulse: Callable[[float], None],
+        marks: Callable[[str], Marks],
         recorder: Recorder | None = None,
     ) -> None:
-        """``pulse(seconds)`` waits, takes deliveries, and raises to stop the relay."""
+        """``pulse(seconds)`` waits, takes deliveries, and raises to stop the relay.
+
+        ``marks`` is `Sink.marks`, but waits while the broker is away.
+        """
         self._sink = sink
         self._report = report
         self._pulse = pulse
+        self._marks = marks
         self._recorder = recorder
 
     def remove(
@@ -88,7 +93,7 @@ class Leftovers:
                 database.execute("insert or ignore into left_over values (?)", (record.key,))
             else:
                 database.execute("delete from left_over where key = ?", (record.key,))
-        for record in self._sink.keys(topic, begun, self._sink.marks(topic), wait):
+        for record in self._sink.keys(topic, begun, self._marks(topic), wait):
             database.execute("delete from left_over where key = ?", (record.key,))
 
     def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:

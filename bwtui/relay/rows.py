@@ -84,24 +84,28 @@ class Routes(dict[int, Route | None]):
         return route
 
     def _coming(self, first: Relation) -> list[Relation]:
-        """Return the relations that are announced next and have rows: the first of each table only."""
-        coming: dict[int, Relation] = {}
+        """Return relations that are announced next and have rows.
+
+        Of each table, and of each name, the first alone: later ones are registered after it.
+        """
+        announced: list[Relation] = []
         used: set[int] = set()
         for frame in self._ahead():
             tag = frame[PAYLOAD_OFFSET] if frame[0] == XLOG_DATA else 0
             if tag in _ROW_TAGS:
                 used.add(_oid(frame, BODY)[0])
-            elif tag == _RELATION and _oid(frame, BODY)[0] not in coming:
+            elif tag == _RELATION:
                 relation = decode(frame[PAYLOAD_OFFSET:])
                 assert isinstance(relation, Relation)
-                coming[relation.oid] = relation
-        names = {first.qualified_name}
+                announced.append(relation)
+        seen: set[int | str] = {first.oid, first.qualified_name}
         chosen = []
-        for relation in coming.values():
+        for relation in announced:
+            names: set[int | str] = {relation.oid, relation.qualified_name}
             is_new = relation.oid not in self._ready and not self.is_known(relation)
-            if relation.oid in used and is_new and relation.qualified_name not in names:
-                names.add(relation.qualified_name)
+            if relation.oid in used and is_new and not names & seen:
                 chosen.append(relation)
+            seen |= names
         return chosen
 
 

@@ -1,6 +1,8 @@
 """Reads keys back from topics: where each partition ends now, and which keys lie between two such marks."""
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -13,6 +15,9 @@ from bwtui.sink.base import KeyRecord, Marks
 
 _log = logging.getLogger("bwtui.kafka")
 _REQUEST_SECONDS = 10.0
+#: So long a caller waits until it may look around.
+_TRY_SECONDS = 1.0
+_NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 _BATCH = 10_000
 
 
@@ -20,6 +25,8 @@ class TopicReader:
     """A consumer without a group: it commits nothing, and nobody sees it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
+        #: Held by `marks`, which may hang in a thread that its caller has given up.
+        self._asking = threading.Lock()
         self._consumer = Consumer(
             {
                 **config,
@@ -33,13 +40,14 @@ class TopicReader:
 
     def marks(self, topic: str) -> Marks:
         """Return the end offset of each partition of ``topic``. Raises ConnectionFailed."""
-        try:
-            found = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
+        with self._asking:
+            try:
+                found = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
+            except KafkaException as error:
+                raise _unreadable(topic, error.args[0]) from error
             if found.error is not None:
-                raise ConnectionFailed(f"topic {topic} can't be read: {found.error.str()}")
-            return {number: self._watermarks(topic, number)[1] for number in found.partitions}
-        except KafkaException as error:
-            raise ConnectionFailed(f"topic {topic} can't be read: {error.args[0].str()}") from error
+                raise _unreadable(topic, found.error)
+            return {number: self._watermarks(topic, number, _just_wait)[1] for number in found.partitions}
 
     def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
         """Yield every record in ``[start, end)``, in order within a partition.
@@ -47,7 +55,7 @@ class TopicReader:
         Records without a key are left out. ``on_wait`` is called between reads, and may raise to end it.
         Raises ConnectionFailed.
         """
-        open_ends = self._assign(topic, start, end)
+        open_ends = self._assign(topic, start, end, on_wait)
         try:
             while open_ends:
                 on_wait()
@@ -59,15 +67,16 @@ class TopicReader:
             self._consumer.unassign()
 
     def close(self) -> None:
-        """Close the connection."""
-        self._consumer.close()
+        """Close the connection; one that is still asked ends with the process."""
+        if self._asking.acquire(blocking=False):
+            self._consumer.close()
 
     @staticmethod
     def _take(message: ConsumerMessage, topic: str, open_ends: dict[int, int]) -> bytes | None:
         """Return the key of a message before its partition's end, and close partitions that are read."""
         number, offset, error = message.partition(), message.offset(), message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise ConnectionFailed(f"topic {topic} can't be read: {error.str()}")
+            raise _unreadable(topic, error)
         if number is None or offset is None or number not in open_ends:
             return None
         last = open_ends[number]
@@ -75,10 +84,10 @@ class TopicReader:
             del open_ends[number]
         return message.key() if error is None and offset < last else None
 
-    def _assign(self, topic: str, start: Marks, end: Marks) -> dict[int, int]:
+    def _assign(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> dict[int, int]:
         assigned, open_ends = [], {}
         for number, last in end.items():
-            low, _ = self._watermarks(topic, number)
+            low, _ = self._watermarks(topic, number, on_wait)
             first = max(low, start.get(number, 0))
             if first < last:
                 open_ends[number] = last
@@ -86,11 +95,25 @@ class TopicReader:
         self._consumer.assign(assigned)
         return open_ends
 
-    def _watermarks(self, topic: str, number: int) -> tuple[int, int]:
-        low, high = self._consumer.get_watermark_offsets(
-            TopicPartition(topic, number), timeout=_REQUEST_SECONDS
-        )
-        return int(low), int(high)
+    def _watermarks(self, topic: str, number: int, on_wait: Callable[[], None]) -> tuple[int, int]:
+        partition, until = TopicPartition(topic, number), time.monotonic() + _REQUEST_SECONDS
+        while True:
+            try:
+                low, high = self._consumer.get_watermark_offsets(partition, timeout=_TRY_SECONDS)
+            except KafkaException as error:
+                if error.args[0].code() not in _NO_ANSWER or time.monotonic() > until:
+                    raise _unreadable(topic, error.args[0]) from error
+                on_wait()
+            else:
+                return int(low), int(high)
+
+
+def _just_wait() -> None:
+    """Look around for nothing: another thread does."""
+
+
+def _unreadable(topic: str, error: KafkaError) -> ConnectionFailed:
+    return ConnectionFailed(f"topic {topic} can't be read: {error.str()}")
 
 
 def _session(message: ConsumerMessage) -> bytes | None:

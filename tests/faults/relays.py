@@ -76,10 +76,14 @@ class Relay:
 
     def join(self, seconds: float = PATIENCE) -> int:
         """Wait for its end, and until PostgreSQL has noticed, and return the exit code."""
-        assert self._process is not None
-        code = self._process.wait(seconds)
+        code = self.wait_ended(seconds)
         self._wait_released()
         return code
+
+    def wait_ended(self, seconds: float = PATIENCE) -> int:
+        """Wait for its end, and return the exit code; PostgreSQL may not have noticed yet."""
+        assert self._process is not None
+        return self._process.wait(seconds)
 
     @property
     def pid(self) -> int:

@@ -2,17 +2,22 @@
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from bwtui.demo.shop import Table
 from bwtui.encode.registry import RegisteredSchema
+from bwtui.relay.copying import stoppable
+from bwtui.relay.parts import StopRequested
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from bwtui.sink.base import TopicsFound
+from bwtui.source.connection import connect
+from bwtui.source.snapshot import copy_out
 from tests.database import Session, session, with_options
 from tests.faults.records import read_table
 from tests.faults.relays import Relay, execute
@@ -133,3 +138,35 @@ def test_many_new_tables_at_once(database: str, tmp_path: Path) -> None:
         f"{topic}-{p}" for topic in sink.sent for p in ("key", "value")
     )
     assert len(sink.requests) <= len(names) // 2
+
+
+def test_a_stop_ends_a_copy_that_brings_no_row(database: str) -> None:
+    stop = threading.Event()
+    sleeping = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'"
+    with closing(connect(database)) as connection, session(database) as source:
+
+        def ask_to_stop() -> None:
+            eventually("the COPY waits", lambda: source.value(sleeping))
+            stop.set()
+
+        thread = threading.Thread(target=ask_to_stop)
+        thread.start()
+        with pytest.raises(StopRequested), stoppable(connection, stop.is_set):
+            copy_out(connection, "select pg_sleep(600)", lambda row: None)
+        thread.join()
+
+
+def test_a_stop_is_obeyed_while_the_slot_waits_for_an_open_transaction(
+    database: str, new_relay: NewRelay
+) -> None:
+    """PostgreSQL makes a slot only when all transactions have ended that were open before."""
+    create_tables(database, 1)
+    relay = new_relay()
+    with session(database) as writer:
+        writer.run("begin")
+        writer.run("insert into accounts values (7, 7, 'open')")
+        relay.start()
+        relay.wait("the slot", lambda status: "temporary slot" in status.detail)
+        relay.signal(signal.SIGTERM)
+        assert relay.wait_ended(QUICK_SECONDS) == 0, relay.last_words()
+    assert relay.run().tables["public.accounts"].snapshot_rows == 1
