@@ -11,9 +11,10 @@ _SECRET_KEYWORDS = r"(?:password|passwd|sslpassword|oauth_client_secret|scram_cl
 # Keyword form of libpq: password = 'quoted \' value' or password=plain\ value.
 _KEYWORD = re.compile(rf"(?i)\b({_SECRET_KEYWORDS}\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\&]|\\.)+)")
 # user:password@ inside a URI. The second form catches an unescaped / or ? inside the password; it spares a
-# port with another URI behind it, as in a list of registries.
-_USERINFO = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^:/?#@\s]*:)([^/?#\s,]*)(@)")
-_USERINFO_ODD = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*://[^:/?#@\s]*:)(?!\d{1,5},[a-z]+://)(\S*)(@)")
+# port with another URI behind it, as in a list of registries. Of the scheme its last character will do: a
+# whole one would be looked for at every letter of a long word, to the word's end.
+_USERINFO = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)([^/?#\s,]*)(@)")
+_USERINFO_ODD = re.compile(r"([a-zA-Z0-9+.-]://[^:/?#@\s]*:)(?!\d{1,5},[a-z]+://)(\S*)(@)")
 _SECRET_PROPERTY = re.compile(
     r"(?i)(?:password|passwd|secret|credential|jaas|user\.info|api\.key|private\.key|key\.pem"
     r"|oauthbearer\.config|oauthbearer\.extensions|(?:^|[._-])token$)"
