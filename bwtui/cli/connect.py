@@ -14,7 +14,6 @@ from bwtui.settings import RelaySettings
 
 if TYPE_CHECKING:
     from bwtui.relay.launch import EngineProcess
-    from bwtui.relay.process import Listener
     from bwtui.relay.status import Status
 
 #: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
@@ -98,8 +97,8 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
 
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:
-    """Relay in this process; raises the error on which the relay ends."""
-    from bwtui.cli.told import line_listener
+    """Relay in this process. Raises the relay's error, or OutputFailed if its last status is not told."""
+    from bwtui.cli.told import Statuses, line_listener, status_listener
     from bwtui.relay.lock import RelayLock
     from bwtui.relay.log import log_to_file
     from bwtui.relay.process import run
@@ -108,20 +107,11 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
     lock = RelayLock.acquire(name)
     # stderr is for plain lines of ours; what libraries have to say goes to the log.
     log_to_file(name)
-    ended = run(settings, lock, _json_listener() if as_json else line_listener())
-    error = ended.error()
+    statuses = Statuses()
+    ended = run(settings, lock, status_listener(statuses) if as_json else line_listener())
+    error = ended.error() or statuses.failure
     if error is not None:
         raise error
-
-
-def _json_listener() -> "Listener":
-    from bwtui.relay.process import Listener
-
-    def emit(status: "Status") -> None:
-        sys.stdout.write(json.dumps(status.to_json()) + "\n")
-        sys.stdout.flush()
-
-    return Listener(emit, 1.0, emit)
 
 
 def _run_detached(settings: RelaySettings, as_json: bool) -> None:

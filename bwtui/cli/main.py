@@ -5,7 +5,6 @@ Nothing heavy is imported here, so ``bwtui --help`` stays fast; each command imp
 
 import contextlib
 import os
-import select
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -70,22 +69,16 @@ class _Program(LazyGroup):
 
 @contextlib.contextmanager
 def _plain_ends() -> Iterator[None]:
-    """End a command on Ctrl-C and on a closed pipe as we do, before click does it in its own way."""
+    """End a command on Ctrl-C and on a closed pipe in our way, before click does it in its own."""
     try:
         yield
     except KeyboardInterrupt as error:
         raise Interrupted("interrupted") from error
-    except BrokenPipeError as error:
-        if not _stdout_is_closed():
-            raise crash(error) from error
+    except streams.ReaderGone as error:
         # Whoever read our output has seen enough.
         raise click.exceptions.Exit(0) from error
-
-
-def _stdout_is_closed() -> bool:
-    poll = select.poll()
-    poll.register(1, select.POLLOUT)
-    return any(events & select.POLLERR for _, events in poll.poll(0))
+    except BrokenPipeError as error:
+        raise crash(error) from error
 
 
 def guarded(command: Callable[[], Any]) -> int:

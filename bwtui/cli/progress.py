@@ -1,27 +1,12 @@
 """Progress as JSON lines on stderr, for a program that runs a command."""
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def say(line: str) -> None:
-    """Write a line on stderr; if nobody listens any more, the work goes on all the same."""
-    try:
-        # One write a line: several threads tell.
-        sys.stderr.write(line + "\n")
-        sys.stderr.flush()
-    except OSError:
-        # What it still holds would be written, and fail, again and again.
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, 2)
-        os.close(null)
 
 
 class JsonLines:
@@ -40,7 +25,8 @@ class JsonLines:
         self._tell({"phase": self._phase, "done": done, "total": total})
 
     def _tell(self, line: dict[str, Any]) -> None:
-        say(json.dumps(line))
+        # One write a line: several threads tell.
+        click.echo(json.dumps(line), err=True)
 
 
 def progress_json_option(command: Command) -> Command:

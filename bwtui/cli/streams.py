@@ -1,9 +1,15 @@
-"""The standard streams of a command: what can't be written is one plain error, a closed one harms nobody."""
+"""The standard streams of a command: what can't be written is one plain error, a closed one harms nobody.
+
+A command's work and its exit code don't depend on its readers: ``bwtui verify … | head -1`` ends with 1 when
+there are differences, and a relay goes on relaying (ADR 44). So what is written to a pipe that nobody reads
+any more is dropped. Only a command whose output is its work ends there: see `producing`.
+"""
 
 import contextlib
 import io
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from bwtui.errors import BwtuiError
@@ -13,19 +19,40 @@ class OutputFailed(BwtuiError):
     """Stdout can't be written."""
 
 
+class ReaderGone(BrokenPipeError):
+    """Nobody reads stdout any more, and the command has nothing else to do."""
+
+
 class _Stdout(io.FileIO):
-    """Tells a full disk behind stdout from an error of any other file."""
+    """Tells a full disk behind stdout from an error of any other file, and drops what nobody reads."""
+
+    #: Whether stdout was closed when the command began.
+    was_closed = False
+    reader_is_gone = False
+    is_the_work = False
+
+    def write(self, data: Any, /) -> int:
+        if not self.reader_is_gone:
+            try:
+                return super().write(data)
+            except BrokenPipeError:
+                self.reader_is_gone = True
+            except OSError as error:
+                reason = "it is closed" if self.was_closed else error.strerror
+                raise OutputFailed(f"the output can't be written: {reason}") from error
+        if self.is_the_work:
+            raise ReaderGone
+        return memoryview(data).nbytes
+
+
+class _Stderr(io.FileIO):
+    """Drops what can't be written: there is nowhere else to say so."""
 
     def write(self, data: Any, /) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            reason = "it is closed" if self._is_closed else error.strerror
-            raise OutputFailed(f"the output can't be written: {reason}") from error
-
-    _is_closed = False
+        except OSError:
+            return memoryview(data).nbytes
 
 
 def prepare() -> None:
@@ -41,31 +68,72 @@ def prepare() -> None:
             # The lowest free number is the one that is missing.
             os.open(os.devnull, flags)
             os.set_inheritable(descriptor, True)
-    if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     old = sys.stdout
     raw = _Stdout(1, "w", closefd=False)
-    raw._is_closed = was_closed
+    raw.was_closed = was_closed
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=old.encoding if old is not None else "utf-8",
         errors=old.errors if old is not None else None,
         line_buffering=old is not None and bool(old.line_buffering),
     )
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Stderr(2, "w", closefd=False)),
+        encoding=sys.stderr.encoding if sys.stderr is not None else "utf-8",
+        errors="backslashreplace",
+        line_buffering=True,
+    )
+
+
+@contextlib.contextmanager
+def producing() -> Iterator[None]:
+    """Mark what writes its work to stdout: it raises ReaderGone when nobody reads that any more."""
+    raw = _raw_stdout()
+    if raw is not None:
+        raw.is_the_work = True
+    try:
+        yield
+    finally:
+        if raw is not None:
+            raw.is_the_work = False
+
+
+def reader_is_gone() -> bool:
+    """Return whether something was dropped because nobody reads stdout any more."""
+    raw = _raw_stdout()
+    return raw is not None and raw.reader_is_gone
+
+
+def write_at_once(text: str) -> None:
+    """Write to stdout past its buffer, whose lock a write that blocks would hold until the very end.
+
+    Raises OutputFailed.
+    """
+    sys.stdout.flush()
+    raw = _raw_stdout()
+    assert raw is not None, "only after prepare()"
+    rest = memoryview(text.encode())
+    while rest:
+        rest = rest[raw.write(rest) :]
+
+
+def _raw_stdout() -> _Stdout | None:
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return raw if isinstance(raw, _Stdout) else None
 
 
 def finish() -> str | None:
     """Write what stdout still holds, and return why that can't be done, if it can't."""
     try:
         sys.stdout.flush()
-    except (BrokenPipeError, OutputFailed) as error:
+    except OutputFailed as error:
         # The interpreter flushes again at its end, and would complain then.
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.close(null)
-        with contextlib.suppress(BrokenPipeError, OutputFailed):
+        with contextlib.suppress(OutputFailed):
             sys.stdout.flush()
-        return error.message if isinstance(error, OutputFailed) else None
+        return error.message
     return None
 
 

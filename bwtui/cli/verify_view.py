@@ -7,7 +7,9 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol, Self, TextIO
 
-from bwtui.cli.progress import JsonLines, say
+import click
+
+from bwtui.cli.progress import JsonLines
 
 
 class View(Protocol):
@@ -35,7 +37,7 @@ class Lines:
 
     def phase(self, name: str) -> None:
         """Show the phase."""
-        say(f"bwtui: {name}")
+        click.echo(f"bwtui: {name}", err=True)
 
     def count(self, done: int, total: int) -> None:
         """Show nothing: the next phase comes soon enough."""

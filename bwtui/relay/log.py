@@ -1,14 +1,20 @@
-"""The log of an engine that runs as its own process: ``engine.log`` in the relay's state folder.
+"""The log of an engine: ``engine.log`` in the relay's state folder, and before that ``engine.log.1``.
 
-All that the process writes to stdout and stderr goes there, librdkafka's own lines too, so it is bounded both
-at the start and while the engine runs.
+Both are bounded, at the start and while the engine runs, which may be for months. Nothing else in the folder
+is: dead letters are kept until somebody removes them.
+
+All that an engine's own process writes to stdout and stderr goes to the log, what libraries written in C say
+too. Nobody but the process itself can make such a file shorter, so it is trimmed. A relay in the foreground
+writes the log alone, line by line, and begins a new file.
 """
 
 import logging
+import logging.handlers
 import os
 import stat
 import sys
 from pathlib import Path
+from typing import TextIO
 
 from bwtui.masking import mask_connection
 from bwtui.relay.control import state_folder
@@ -18,6 +24,7 @@ _LIMIT = 8 * 1024 * 1024
 _TAIL = 512 * 1024
 #: Libraries that tell every request.
 _TALKATIVE = ("httpx", "httpx2", "httpcore", "urllib3")
+_log = logging.getLogger("bwtui.relay.log")
 
 
 class _Masking(logging.Formatter):
@@ -35,7 +42,15 @@ def log_to_stderr() -> None:
 def log_to_file(name: str) -> None:
     """Send the log of this process to the relay's log file."""
     os.close(open_log(name))
-    _configure(logging.FileHandler(log_path(name), delay=True))
+    _configure(_PrivateFile(log_path(name), maxBytes=_LIMIT, backupCount=1, delay=True))
+
+
+class _PrivateFile(logging.handlers.RotatingFileHandler):
+    """A log whose next file is for its owner only, too."""
+
+    def _open(self) -> TextIO:  # type: ignore[override]  # typeshed has the class of the usual opener.
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
 
 def _configure(handler: logging.Handler) -> None:
@@ -69,8 +84,14 @@ def trim(name: str, descriptor: int) -> None:
     with path.open("rb") as file:
         file.seek(-_TAIL, os.SEEK_END)
         tail = file.read()
-    aside = path.with_suffix(".log.1")
-    aside.write_bytes(tail)
-    aside.chmod(0o600)
-    # The descriptor appends, so what is written next lands at the new end.
+    aside, failure = path.with_suffix(".log.1"), None
+    try:
+        aside.write_bytes(tail)
+        aside.chmod(0o600)
+    except OSError as error:
+        failure = error.strerror
+    # Whatever becomes of the old lines, the log must not fill the disk, least of all a full one. The
+    # descriptor appends, so what is written next lands at the new end.
     os.ftruncate(descriptor, 0)
+    if failure is not None:
+        _log.warning("older lines could not be kept in %s: %s", aside.name, failure)

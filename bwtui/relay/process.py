@@ -9,6 +9,7 @@ import dataclasses
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import sys
@@ -29,6 +30,8 @@ from bwtui.relay.status import State, Status
 from bwtui.settings import RelaySettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How long whoever reads our output may take for the last status.
+_LAST_STATUS_SECONDS = 5.0
 _log = logging.getLogger("bwtui.relay.process")
 
 
@@ -73,11 +76,14 @@ def run(
     os.umask(0o077)
     outcome.clear(name)
     engine: RunnableEngine | None = None
+    reporter: _Reporter | None = None
     error: BaseException | None = None
     signals: list[int] = []
     try:
         engine = factory(settings)
-        with _stop_on_signal(engine, signals), ControlServer(name, engine), _reporting(engine, listener):
+        reporter = _Reporter(engine, listener)
+        with _stop_on_signal(engine, signals), ControlServer(name, engine):
+            reporter.start()
             engine.run()
     except (Exception, KeyboardInterrupt) as raised:
         error = raised
@@ -87,9 +93,8 @@ def run(
     except OSError as failure:
         # A full disk must not hide how the engine ended.
         _log.error("can't keep the outcome: %s", failure.strerror)
-    if ended.status is not None:
-        with contextlib.suppress(BrokenPipeError):
-            listener.emit_last(ended.status)
+    if reporter is not None and ended.status is not None:
+        reporter.end(ended.status)
     lock.release()
     return ended
 
@@ -154,28 +159,37 @@ def _ignore(number: int, frame: object) -> None:
     """Stand in for the default action; `_stop_on_signal`'s thread does the work."""
 
 
-@contextlib.contextmanager
-def _reporting(engine: RunnableEngine, listener: Listener) -> Iterator[None]:
-    ended = threading.Event()
+class _Reporter:
+    """Tells a listener in a thread: one that is stuck holds up neither the relay nor, for long, its end."""
 
-    def work() -> None:
+    def __init__(self, engine: RunnableEngine, listener: Listener) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._last: queue.SimpleQueue[Status] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="report", daemon=True)
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._thread.start()
+
+    def end(self, status: Status) -> None:
+        """Tell the last ``status``, and wait for that; not without end, for nobody may be reading."""
+        if self._thread.ident is None:
+            return
+        self._last.put(status)
+        self._thread.join(_LAST_STATUS_SECONDS)
+        if self._thread.is_alive():
+            _log.warning("the last status was not told: who should read it does not")
+
+    def _work(self) -> None:
         while True:
+            self._listener.emit(self._engine.status())
             try:
-                listener.emit(engine.status())
-            except BrokenPipeError:
-                # Who read our output has gone, so the foreground relay ends, as any filter would.
-                engine.stop()
-                return
-            if ended.wait(listener.interval):
-                return
-
-    thread = threading.Thread(target=work, name="report", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
+                last = self._last.get(timeout=self._listener.interval)
+            except queue.Empty:
+                continue
+            self._listener.emit_last(last)
+            return
 
 
 def log_listener(name: str) -> Listener:

@@ -1,12 +1,15 @@
 """Two processes: how relays start, are watched, stop, and fail; with a double in place of the engine."""
 
+import fcntl
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from bwtui.relay import outcome
 from bwtui.relay.control import request, state_folder
 from bwtui.relay.lock import is_held, wait_until_free
 from bwtui.relay.status import Status
-from tests.unit.relay_double import SECRET
+from tests.unit.relay_double import LINE, LINES, SECRET
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("bwtui_double.py"))]
 DEADLINE = 60.0
@@ -294,15 +297,84 @@ def test_a_second_ctrl_c_ends_at_once(mode: Callable[[str], None]) -> None:
     assert not is_held("shop")
 
 
-def test_headless_ends_quietly_when_nobody_reads_any_more() -> None:
-    relay = started("connect", "-s", "shop", "--headless", "--json")
-    assert relay.stdout is not None
-    assert relay.stdout.readline()
-    relay.stdout.close()
+@pytest.mark.parametrize("args", [["--json"], []])
+def test_a_relay_goes_on_when_nobody_reads_what_it_tells(args: list[str]) -> None:
+    relay = started("connect", "-s", "shop", "--headless", *args)
+    told, other = (relay.stdout, relay.stderr) if args else (relay.stderr, relay.stdout)
+    assert told is not None and other is not None
+    assert told.readline()
+    told.close()
+    first = streaming("shop").time
+    # Two more lines would have been told since.
+    eventually(lambda: status_of("shop").time > first + 2.5)
+    assert relay.poll() is None
+    assert bwtui("stop", "shop").returncode == 0
     assert relay.wait(DEADLINE) == 0
+    notice = "nobody reads stdout any more; the relay goes on, and 'bwtui status shop' says what it does"
+    assert other.read() == (f"bwtui: shop: notice: {notice}\n" if args else "")
+    other.close()
+    log = (state_folder("shop") / "engine.log").read_text()
+    assert log.count(notice) == bool(args)
+    assert args or log.splitlines()[-1].endswith(": shop: stopped"), "what nobody reads is in the log"
+
+
+def test_a_relay_ends_although_its_reader_has_stopped_reading() -> None:
+    relay = started("connect", "-s", "shop", "--headless", "--json")
+    assert relay.stdout is not None and relay.stderr is not None
+    with closing(relay.stdout), closing(relay.stderr):
+        fcntl.fcntl(relay.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        streaming("shop")
+        # Once the pipe is full, the thread that tells is stuck in a write.
+        eventually(lambda: select.select([relay.stdout], [], [], 0)[0] and _stuck_in_a_write(relay.pid))
+        relay.terminate()
+        assert relay.wait(DEADLINE) == 0
+        assert relay.stderr.read() == ""
+    ended = outcome.read("shop")
+    assert ended is not None and ended.status is not None
+    assert (ended.exit_code, ended.status.state) == (0, "stopped")
+
+
+def _stuck_in_a_write(pid: int) -> bool:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    # The system call, by its number and arguments; 1 is write's on x86-64, 64 on ARM.
+    return any((task / "syscall").read_text().split()[:2] in (["1", "0x1"], ["64", "0x1"]) for task in tasks)
+
+
+def test_a_relay_goes_on_when_its_status_cannot_be_written() -> None:
+    with Path("/dev/full").open("wb") as full:
+        command = [*COMMAND, "connect", "-s", "shop", "--headless", "--json"]
+        relay = subprocess.Popen(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    streaming("shop")
     assert relay.stderr is not None
-    assert relay.stderr.read() == ""
-    relay.stderr.close()
+    with closing(relay.stderr):
+        reason = "the output can't be written: No space left on device"
+        assert relay.stderr.readline() == f"bwtui: shop: error: {reason}; the relay goes on\n"
+        assert bwtui("stop", "shop").returncode == 0
+        assert relay.wait(DEADLINE) == 2
+        assert relay.stderr.read() == f"bwtui: error: {reason}\n"
+    ended = outcome.read("shop")
+    assert ended is not None
+    assert ended.exit_code == 0, "the relay itself did its work"
+
+
+@pytest.mark.parametrize("way", ["--headless", "--detach"])
+def test_the_log_of_months_is_bounded_and_dead_letters_are_kept(
+    way: str, mode: Callable[[str], None]
+) -> None:
+    mode("talkative")
+    folder = state_folder("shop")
+    folder.mkdir(parents=True, mode=0o700)
+    letters = folder / "dead-letters.jsonl"
+    letters.write_bytes(b"{}\n" * 4_000_000)
+    ended = started("connect", "-s", "shop", way)
+    streaming("shop")
+    logs = [folder / "engine.log", folder / "engine.log.1"]
+    eventually(lambda: logs[1].exists() and sum(log.stat().st_size for log in logs) <= 16 << 20)
+    assert all(log.stat().st_mode & 0o077 == 0 for log in logs)
+    assert bwtui("stop", "shop").returncode == 0
+    ended.communicate(timeout=DEADLINE)
+    assert LINES * len(LINE) > sum(log.stat().st_size for log in logs) > 0
+    assert letters.stat().st_size == 12_000_000
 
 
 def test_headless_until_caught_up(mode: Callable[[str], None]) -> None:

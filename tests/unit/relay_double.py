@@ -1,5 +1,6 @@
 """A double of the engine, which does what its mode says without PostgreSQL and Kafka."""
 
+import logging
 import os
 import threading
 import time
@@ -10,6 +11,9 @@ from bwtui.settings import RelaySettings
 
 #: An error with a secret in it, as a careless library would write it.
 SECRET = "hunter2"
+#: What months of a library's lines come to, in a moment: 20 MB.
+LINE = "x" * 40_000
+LINES = 500
 
 
 class DoubleEngine:
@@ -36,6 +40,9 @@ class DoubleEngine:
             raise SlotLost("slot lost is gone", "drop it")
         if self.mode == "crash":
             raise ValueError(f"row value {SECRET}")
+        if self.mode == "talkative":
+            for _ in range(LINES):
+                logging.getLogger("librdkafka").warning(LINE)
         self.stopped.wait()
         while self.mode == "stuck":
             time.sleep(0.05)

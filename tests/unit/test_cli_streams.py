@@ -1,6 +1,7 @@
 """Outputs that can't be written, streams that are closed, and Ctrl-C before anything has begun."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,42 @@ def test_no_stream_at_all(recording: str, tmp_path: Path) -> None:
     ran = subprocess.run(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *command], check=False)
     assert ran.returncode == 0
     assert (tmp_path / "x").read_bytes().count(b"\n") == 1
+
+
+def with_nobody_reading(*args: str, stream: str = "stdout") -> tuple[int, bytes]:
+    """Run a command whose stdout, or stderr, has no reader; return its exit code and what it told besides."""
+    read, write = os.pipe()
+    os.close(read)
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    pipes: dict[str, int] = {stream: write, other: subprocess.PIPE}
+    try:
+        ran = subprocess.run([*_BWTUI, *args], check=False, **pipes)  # type: ignore[call-overload]
+    finally:
+        os.close(write)
+    return ran.returncode, getattr(ran, other)
+
+
+def test_a_verdict_does_not_depend_on_its_reader(recording: str, tmp_path: Path) -> None:
+    damaged = shutil.copytree(recording, tmp_path / "damaged")
+    (segment,) = damaged.glob("*.bwj")
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 1
+    segment.chmod(0o600)
+    segment.write_bytes(data)
+    assert with_nobody_reading("recording", "check", str(damaged))[0] == 6
+    assert with_nobody_reading("recording", "check", str(damaged), stream="stderr")[0] == 6
+    assert with_nobody_reading("recording", "check", recording) == (0, b"")
+    assert with_nobody_reading("--help") == (0, b"")
+
+
+def test_an_export_that_nobody_reads_ends_at_once(recording: str, tmp_path: Path) -> None:
+    # It does not even come to its note on what the recording lacks.
+    assert with_nobody_reading("recording", "export", recording, "--format", "jsonl") == (0, b"")
+    # A file is written whole all the same.
+    target = tmp_path / "x"
+    command = ["recording", "export", recording, "--format", "jsonl", "-o", str(target)]
+    assert with_nobody_reading(*command)[0] == 0
+    assert target.read_bytes().count(b"\n") == 1
 
 
 _SLOW = """

@@ -64,3 +64,11 @@ def test_a_recording_that_was_given_up_is_told_of_again_at_the_end(
 def test_the_error_that_ends_the_relay_is_left_to_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     Lines().emit_last(status(ErrorEntry(1.0, "fatal", None, "slot is lost"), state="failed"))
     assert told(capsys) == ["failed"]
+
+
+def test_what_was_told_does_not_grow_for_months(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    for number in range(1_000):
+        lines.emit(status(ErrorEntry(1.0, "outage", None, f"the connection was lost at 0/{number:X}")))
+    assert len(told(capsys)) == 1_001
+    assert len(lines._told) <= 2

@@ -100,3 +100,19 @@ def test_a_long_log_is_put_aside_and_trimmed(monkeypatch: pytest.MonkeyPatch) ->
     aside = path.with_suffix(".log.1")
     assert aside.read_bytes() == b"0123456789"
     assert aside.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_is_trimmed_although_its_end_cannot_be_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    RelayLock.acquire("one").release()
+    path = log_path("one")
+    # As a full disk does, it takes no byte.
+    path.with_suffix(".log.1").symlink_to("/dev/full")
+    monkeypatch.setattr("bwtui.relay.log._LIMIT", 100)
+    monkeypatch.setattr("bwtui.relay.log._TAIL", 10)
+    with os.fdopen(open_log("one"), "ab", buffering=0) as log:
+        log.write(b"a" * 101)
+        trim("one", log.fileno())
+        assert path.stat().st_size == 0
+    assert caplog.messages == ["older lines could not be kept in engine.log.1: No space left on device"]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli import streams
 from bwtui.cli.recording.selection import selection_options
 from bwtui.errors import UsageError
 
@@ -94,7 +95,7 @@ def run_export(
     lacks = facts(view)
     path = None if output in (None, "-") else target_path(str(output), view.name, form)
     on_terminal = path is None and sys.stdout.isatty()
-    with opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as told:
+    with streams.producing(), opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as told:
         writer = make_writer(form, view, file, chosen, create=create, lacks=lacks)
         count = write(view, chosen, writer, told)
     for note in [*lacks.notes, *writer.notes, *([] if count else [nothing(view, chosen, given)])]:
