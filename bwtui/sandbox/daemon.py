@@ -138,7 +138,8 @@ def _describe(runner: Runner) -> dict[str, Any]:
         "title": runner.service.title,
         "state": str(runner.state),
         "pid": runner.pid,
-        "reason": runner.reason,
+        "reason": runner.death.reason,
+        "hint": runner.death.hint,
         "log": str(runner.service.log),
     }
 

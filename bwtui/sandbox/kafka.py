@@ -3,14 +3,16 @@
 import contextlib
 import logging
 import os
+import re
 import socket
 from pathlib import Path
 
+from bwtui.errors import UsageError
 from bwtui.sandbox.artifacts import ArtifactStore
 from bwtui.sandbox.java import java_binary
 from bwtui.sandbox.layout import Layout, Memory
 from bwtui.sandbox.ports import LOOPBACK
-from bwtui.sandbox.service import Command, Service
+from bwtui.sandbox.service import Command, Death, Service
 
 NAME = "kafka"
 GROUP = "kafka"
@@ -39,7 +41,10 @@ SETTINGS = {
     "num.partitions": "3",
 }
 
-JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
+#: Enough for some thousand partitions, of each of which the broker keeps something.
+HEAP_MB = 512
+_HEAP = "BWTUI_SANDBOX_KAFKA_HEAP"
+JVM = ("-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true")
 
 _LOGGING = """
 status = error
@@ -50,6 +55,31 @@ appender.out.name = out
 appender.out.layout.type = PatternLayout
 appender.out.layout.pattern = %d %p %m (%c)%n
 """
+
+
+def heap_mb() -> int:
+    """Return the size of the broker's heap in MiB: BWTUI_SANDBOX_KAFKA_HEAP, or 512. Raises UsageError."""
+    given = os.environ.get(_HEAP)
+    if not given:
+        return HEAP_MB
+    found = re.fullmatch(r"([1-9]\d*)([mg])", given.lower())
+    if found is None:
+        raise UsageError(
+            f"{_HEAP} is {given!r}, which is no size of a heap", f"say it as Java does: {_HEAP}=1g"
+        )
+    return int(found[1]) * (1024 if found[2] == "g" else 1)
+
+
+def explain(log: str) -> Death | None:
+    """Return why the broker ended, and what helps, where its log says so plainly."""
+    # Of the other kinds of this error (Metaspace, a thread, a memory map) the heap is not the cause.
+    if re.search(r"OutOfMemoryError: (Java heap space|GC overhead limit)", log) is None:
+        return None
+    return Death(
+        f"its heap of {heap_mb()} MB is full",
+        f"Each partition takes some of it. Set {_HEAP}={2 * heap_mb()}m and start the sandbox again; "
+        "one that runs has to go down first (`bwtui sandbox down`).",
+    )
 
 
 def address(memory: Memory) -> str:
@@ -64,8 +94,11 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
     properties = _write_properties(data, memory)
     log4j = data / "log4j2.properties"
     log4j.write_text(_LOGGING)
+    heap = heap_mb()
     java = (
         str(java_binary()),
+        f"-Xms{min(128, heap)}m",
+        f"-Xmx{heap}m",
         *JVM,
         f"-Djava.io.tmpdir={layout.temporary}",
         f"-Dlog4j2.configurationFile={log4j}",
@@ -86,6 +119,7 @@ def service(layout: Layout, memory: Memory, store: ArtifactStore) -> Service:
         log=layout.logs / "kafka.log",
         folder=data,
         ready=lambda: _answers(memory.ports["kafka"]),
+        explain=explain,
     )
 
 

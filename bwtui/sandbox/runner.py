@@ -2,6 +2,7 @@
 
 import contextlib
 import enum
+import os
 import signal
 import subprocess
 import threading
@@ -9,7 +10,7 @@ import time
 from pathlib import Path
 
 from bwtui.sandbox import processes
-from bwtui.sandbox.service import Service
+from bwtui.sandbox.service import Death, Service
 
 #: Seconds a service may take from its start until it answers.
 START_SECONDS = 90.0
@@ -20,6 +21,8 @@ REMAINS_SECONDS = 10.0
 STOP_SECONDS = 15.0
 HASTE_SECONDS = 5.0
 PROBE_SECONDS = 0.05
+#: So much of the log's end is looked at for the reason of a death, in bytes.
+_LOG_TAIL = 256 * 1024
 
 
 class State(enum.StrEnum):
@@ -44,8 +47,9 @@ class Runner:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.state = State.STOPPED
-        #: Why it died; holds no secret.
-        self.reason = ""
+        #: Why it died.
+        self.death = Death("")
+        self._log_start = 0
         self._before = list(service.before)
         self._preparing = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -62,7 +66,7 @@ class Runner:
     def start(self) -> None:
         """Begin to start the service; does nothing when it runs already."""
         if self.state in (State.STOPPED, State.DIED):
-            self.state, self.reason = State.STARTING, ""
+            self.state, self.death = State.STARTING, Death("")
             self._deadline = time.monotonic() + START_SECONDS
             self._patience = time.monotonic() + REMAINS_SECONDS
             self.tick()
@@ -109,6 +113,7 @@ class Runner:
 
     def _launch(self) -> None:
         service = self.service
+        self._log_start = service.log.stat().st_size if service.log.exists() else 0
         self._preparing = bool(self._before)
         self._process = processes.start(
             self._before[0] if self._preparing else service.command,
@@ -148,7 +153,15 @@ class Runner:
             self._died(f"{what} ended {how}")
 
     def _died(self, reason: str) -> None:
-        self.state, self.reason = State.DIED, reason
+        self.state, self.death = State.DIED, self.service.explain(self._logged()) or Death(reason)
+
+    def _logged(self) -> str:
+        """Return the end of what the process that ran last has written."""
+        with contextlib.suppress(OSError), self.service.log.open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(self._log_start, end - _LOG_TAIL))
+            return log.read().decode(errors="replace")
+        return ""
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is None:

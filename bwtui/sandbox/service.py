@@ -9,6 +9,15 @@ Command = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Death:
+    """Why a service ended by itself, and what helps; neither holds a secret."""
+
+    reason: str
+    #: A sentence, or empty: then the log says more.
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Service:
     """One process to run, what has to run before it, and how to see that it is ready."""
 
@@ -24,6 +33,8 @@ class Service:
     folder: Path
     #: Returns True when the service answers in its own protocol; may raise anything until then.
     ready: Callable[[], bool]
+    #: Says why it died, of what its log has had since it was started; None where it can't tell.
+    explain: Callable[[str], Death | None] = lambda log: None
     #: Added to the supervisor's own environment.
     environment: dict[str, str] = field(default_factory=dict)
     #: The user and group id to run under, or None for the supervisor's own.

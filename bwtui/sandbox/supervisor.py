@@ -60,6 +60,8 @@ class ServiceStatus:
     pid: int | None
     #: Why it died, else empty.
     reason: str
+    #: What helps, where that is known, else empty.
+    hint: str
     log: Path
 
 
@@ -107,10 +109,12 @@ class Sandbox:
         An attached sandbox ends with our process, however that ends; else it goes on until `down`. If it
         is disposable too, its data is removed then.
         Raises ConnectionFailed when files can't be fetched, RefusedError when a fetched file is not the
-        locked one or the sandbox runs with another PostgreSQL, BwtuiError when a service does not start.
+        locked one or the sandbox runs with another PostgreSQL, UsageError when BWTUI_SANDBOX_KAFKA_HEAP is no
+        size, BwtuiError when a service does not start.
         When it does not end well, nothing that it started goes on running.
         """
         progress = progress or Silent()
+        kafka.heap_mb()
         self._layout.make()
         with self._exclusive():
             running = self.status()
@@ -327,7 +331,14 @@ def _parse(raw: dict[str, Any]) -> SandboxStatus:
         endpoints=Services(**raw["endpoints"]),
         services={
             name: ServiceStatus(
-                name, one["title"], State(one["state"]), one["pid"], one["reason"], Path(one["log"])
+                name,
+                one["title"],
+                State(one["state"]),
+                one["pid"],
+                one["reason"],
+                # A supervisor of an older version has none.
+                one.get("hint", ""),
+                Path(one["log"]),
             )
             for name, one in raw["services"].items()
         },
@@ -337,7 +348,8 @@ def _parse(raw: dict[str, Any]) -> SandboxStatus:
 
 def _death(service: ServiceStatus) -> BwtuiError:
     return BwtuiError(
-        f"{service.title} did not start: {service.reason or service.state}", f"Its log is {service.log}."
+        f"{service.title} did not start: {service.reason or service.state}",
+        f"{service.hint} Its log is {service.log}.".lstrip(),
     )
 
 

@@ -229,6 +229,24 @@ def test_a_service_that_does_not_start_ends_all(own: Sandbox, monkeypatch: pytes
     assert own.status() is None
 
 
+def test_a_heap_that_is_too_small_is_said_plainly(own: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", "16m")
+    with pytest.raises(BwtuiError, match=r"^Kafka did not start: its heap of 16 MB is full$") as refused:
+        own.up()
+    assert "Set BWTUI_SANDBOX_KAFKA_HEAP=32m" in str(refused.value.hint)
+    assert str(own.folder / "logs" / "kafka.log") in str(refused.value.hint)
+    assert own.status() is None
+    # What the log says of that start is no reason for a later end.
+    monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", "1G")
+    own.up()
+    pid = status_of(own).pids["kafka"]
+    assert pid and b"-Xmx1024m" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    os.kill(pid, signal.SIGKILL)
+    wait_for(
+        lambda: status_of(own).services["kafka"].reason == "it ended by SIGKILL", "the death was noticed"
+    )
+
+
 def test_the_command_line(sandbox: Sandbox, services: Services) -> None:
     def bwtui(*words: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "BWTUI_SANDBOX_HOME": str(sandbox.folder)}

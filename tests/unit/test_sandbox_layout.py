@@ -6,14 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.sandbox import ports
+from bwtui.errors import UsageError
+from bwtui.sandbox import kafka, ports
 from bwtui.sandbox.layout import Layout, Memory, reachable_by_others, sandbox_folder
 from bwtui.sandbox.progress import Plain
+from bwtui.sandbox.supervisor import Sandbox
 
 
 def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWTUI_SANDBOX_HOME", "/somewhere/else")
     assert sandbox_folder() == Path("/somewhere/else")
+
+
+@pytest.mark.parametrize(("given", "heap"), [("", 512), ("300m", 300), ("2G", 2048)])
+def test_the_heap_of_kafka(given: str, heap: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", given)
+    assert kafka.heap_mb() == heap
+
+
+@pytest.mark.parametrize("given", ["0m", "512", "1.5g", "-1g", "1g -Xss1g"])
+def test_what_is_no_heap(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BWTUI_SANDBOX_KAFKA_HEAP", given)
+    with pytest.raises(UsageError, match=r"BWTUI_SANDBOX_KAFKA_HEAP is .* no size of a heap"):
+        Sandbox(tmp_path / "sandbox").up()
+    assert not (tmp_path / "sandbox").exists()
 
 
 def test_memory_is_for_the_owner_only_and_comes_back(tmp_path: Path) -> None:
