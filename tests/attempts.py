@@ -1,6 +1,7 @@
 """``bwtui connect --headless`` as a user runs it, to its end, and what it leaves behind."""
 
 import contextlib
+import gc
 import json
 import os
 import secrets
@@ -98,6 +99,7 @@ class Attempts:
             # The end of a command's own process closes what is still open.
             warnings.simplefilter("ignore", ResourceWarning)
             ran = CliRunner().invoke(cli, args, prog_name="bwtui", env={**without, **self._given})
+            gc.collect()
         return Ended(ran.exit_code, ran.stdout, ran.stderr, time.monotonic() - start)
 
     def succeed(self, dsn: str, *args: str) -> Ended:

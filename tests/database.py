@@ -56,6 +56,10 @@ class Session:
         """Return the names of this database's publications."""
         return [row[0] for row in self.rows("select pubname from pg_publication order by 1")]
 
+    def publish_all(self, slot: str) -> None:
+        """Make the publication of a relay FOR ALL TABLES, so that those made later are relayed too."""
+        self.run(f"create publication bwtui_{slot} for all tables with (publish_via_partition_root = true)")
+
     def reader(self, slot: str) -> int | None:
         """Return the server's process that streams from the slot; while a slot is made it is active too."""
         sql = """select active_pid from pg_replication_slots join pg_stat_replication on pid = active_pid

@@ -127,12 +127,14 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
     """Return what should be considered; none where it can't be found out, which a check has told then."""
     import psycopg2
 
-    from bwtui.source.advice import advice
+    from bwtui.source.advice import Advice, advice
     from bwtui.source.connection import connect
+    from bwtui.source.coverage import shortfalls
 
     try:
         with contextlib.closing(connect(settings.postgres)) as connection:
-            return list(advice(connection, settings))
+            told = [Advice(one.subject, one.says, one.hint) for one in shortfalls(connection, settings)]
+            return [*advice(connection, settings), *told]
     except (BwtuiError, psycopg2.Error):
         return []
 

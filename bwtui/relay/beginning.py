@@ -11,10 +11,18 @@ from bwtui.relay.parts import Parts
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
+from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect, connect_raw
-from bwtui.source.preflight import Findings, selected_tables
+from bwtui.source.preflight import Findings, chosen_tables
 from bwtui.source.slot import TemporarySlot
-from bwtui.source.snapshot import SnapshotTable, TablesChanged, load_tables, lock_tables, open_snapshot
+from bwtui.source.snapshot import (
+    SnapshotTable,
+    TablesChanged,
+    check_unchanged,
+    load_tables,
+    lock_tables,
+    open_snapshot,
+)
 
 _log = logging.getLogger(__name__)
 #: How often a snapshot is exported anew because a table was altered right behind the export.
@@ -45,12 +53,9 @@ class Beginning:
         made: tuple[str, ...] = ()
         publications = findings.publications
         if not publications:
-            made = publications = publication.create(
-                connection,
-                self._settings.publication_name,
-                findings.tables,
-                every_table=findings.every_table,
-            )
+            self._report.detail = "making the publications"
+            name = self._settings.publication_name
+            made = publications = publication.create(connection, name, findings.tables)
         try:
             if self._settings.skip_snapshot:
                 self._skip(connection)
@@ -75,20 +80,21 @@ class Beginning:
         try:
             for _ in range(_EXPORTS):
                 self._report.detail = "making a temporary slot and its snapshot"
+                before = self._chosen(connection, publications)
                 # It waits for every transaction that is open now.
                 temporary = self._parts.router.calls.make(self._make_temporary)
                 importer = open_snapshot(self._settings.postgres, temporary.snapshot)
                 try:
                     # It may wait for others' locks.
                     with stoppable(importer, self._parts.stop_requested):
-                        tables = self._tables(importer, publications)
+                        tables = self._tables(importer, connection, publications, before)
                     break
                 except TablesChanged:
                     importer.close()
                     temporary.close()
             else:
                 raise ConnectionFailed(
-                    "tables are altered again and again while the snapshot begins",
+                    "tables or publications are altered again and again while the snapshot begins",
                     "start again a little later",
                 )
             self._copy(connection, temporary, importer, tables)
@@ -105,11 +111,27 @@ class Beginning:
     def _make_temporary(self) -> TemporarySlot:
         return slot.create_temporary(connect_raw(self._settings.postgres))
 
-    def _tables(self, importer: Connection, publications: tuple[str, ...]) -> list[SnapshotTable]:
+    def _tables(
+        self,
+        importer: Connection,
+        present: Connection,
+        publications: tuple[str, ...],
+        before: tuple[TableInfo, ...],
+    ) -> list[SnapshotTable]:
+        """Return what to copy. Raises TablesChanged where that is not what the slot's stream will go on with.
+
+        ``before``: the tables from before the export, for one that left since is no publication's any more.
+        """
         published = publication.published_tables(importer, publications)
-        tables = selected_tables(importer, self._settings)
+        tables = chosen_tables(importer, self._settings, published)
         lock_tables(importer, tables)
+        oids = {table.oid for table in (*before, *tables)}
+        check_unchanged(importer, present, publications, sorted(oids))
         return load_tables(importer, tables, published)
+
+    def _chosen(self, connection: Connection, publications: tuple[str, ...]) -> tuple[TableInfo, ...]:
+        published = publication.published_tables(connection, publications)
+        return chosen_tables(connection, self._settings, published)
 
     def _copy(
         self,

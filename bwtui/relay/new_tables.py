@@ -1,13 +1,12 @@
-"""Tells of tables that the publication leaves out, such as those that were made while the relay runs."""
+"""Tells of what the publications leave out, such as tables that were made while the relay runs."""
 
 import time
 
 from bwtui.errors import RefusedError
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
-from bwtui.source import publication
 from bwtui.source.connection import Connection
-from bwtui.source.preflight import left_out
+from bwtui.source.coverage import shortfalls
 
 _SECONDS = 10.0
 
@@ -21,12 +20,11 @@ class NewTables:
         self._looked_at = 0.0
 
     def look(self, connection: Connection) -> None:
-        """Look, if it is time to and the relay streams."""
+        """Look, if it is time to: at the beginning too, for a run may end before the next look."""
         now = time.monotonic()
-        if self._report.state != "streaming" or now - self._looked_at < _SECONDS:
+        if self._looked_at and now - self._looked_at < _SECONDS:
             return
         self._looked_at = now
-        for table in left_out(connection, self._settings):
-            name = table.qualified_name
-            hint = publication.add_statement(self._settings.publication_name, table)
-            self._report.error("notice", RefusedError(f"table {name} is not in the publication", hint), name)
+        for found in shortfalls(connection, self._settings):
+            error = RefusedError(f"{found.subject} {found.says}", found.hint)
+            self._report.error("notice", error, found.table)

@@ -34,8 +34,6 @@ class Findings:
     published: tuple[PublishedTable, ...]
     #: Tables that the relay is to carry.
     tables: tuple[TableInfo, ...]
-    #: Whether no table is filtered out, so that later tables belong to the relay too.
-    every_table: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +58,7 @@ def inspect(connection: Connection, settings: RelaySettings) -> Findings:
             "name the slot's publication with --publication, or drop the slot with 'bwtui slots drop'",
         )
     tables = _chosen(connection, settings, published if publications else None)
-    return Findings(
-        version, identifier, database, slot, publications, published, tables, TableFilter(settings).is_open
-    )
+    return Findings(version, identifier, database, slot, publications, published, tables)
 
 
 def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[Check]:
@@ -214,24 +210,19 @@ def _check_senders(connection: Connection, settings: RelaySettings) -> str:
 
 def selected_tables(connection: Connection, settings: RelaySettings) -> tuple[TableInfo, ...]:
     """Return the tables that the relay is to carry. Raises RefusedError when there is none."""
-    names = publication.existing(connection, settings.publication_name)
-    return _chosen(connection, settings, publication.published_tables(connection, names) if names else None)
+    return _chosen(connection, settings, _published(connection, settings))
 
 
-def left_out(connection: Connection, settings: RelaySettings) -> list[TableInfo]:
-    """Return the selected tables that the existing publication does not carry."""
-    chosen = TableFilter(settings)
+def _published(connection: Connection, settings: RelaySettings) -> list[PublishedTable] | None:
     names = publication.existing(connection, settings.publication_name)
-    published = publication.published_tables(connection, names)
-    carried = {(table.namespace, table.name) for table in published}
-    by_partition = not publication.via_root(connection, names)
-    return [
-        table
-        for table in list_tables(connection)
-        if chosen(table.namespace, table.name)
-        and (table.namespace, table.name) not in carried
-        and not (table.partitioned and by_partition)
-    ]
+    return publication.published_tables(connection, names) if names else None
+
+
+def chosen_tables(
+    connection: Connection, settings: RelaySettings, published: Sequence[PublishedTable]
+) -> tuple[TableInfo, ...]:
+    """Return those of ``published`` that the relay is to carry. Raises RefusedError when there is none."""
+    return _chosen(connection, settings, published)
 
 
 def _chosen(

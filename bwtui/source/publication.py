@@ -1,50 +1,79 @@
-"""The publication: which tables, and which of their operations, PostgreSQL sends.
+"""The publications: which tables, and which of their operations, PostgreSQL sends.
 
-bwtui makes publications only when the named one is missing:
+bwtui makes publications when the named one is missing, both in one transaction, and never FOR ALL TABLES:
 
-- ``<name>`` FOR ALL TABLES, when no table is filtered out, none is unkeyed and the user is a superuser;
-  tables made later then come from their first row on.
-- otherwise ``<name>`` FOR TABLE … of the keyed tables, and ``<name>_unkeyed`` of the unkeyed ones, which
-  publishes only inserts and truncates: PostgreSQL refuses an application's UPDATE and DELETE on a published
-  table without replica identity, and a relay must never break the application that it watches.
+- ``<name>`` FOR TABLE … of the keyed tables.
+- ``<name>_unkeyed`` of the unkeyed ones, which publishes only inserts and truncates: PostgreSQL refuses an
+  application's UPDATE and DELETE on a table without replica identity that a publication of updates has, and
+  a relay must never break the application that it watches. For the same reason no table joins by itself.
+
+See docs/adr/0037-lists-of-tables.md; `bwtui.source.coverage` tells what they leave out.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import psycopg2
 
 from bwtui.errors import RefusedError
 from bwtui.source.catalog import TableInfo
-from bwtui.source.connection import Connection, execute, query, quote_identifier, quote_qualified
+from bwtui.source.connection import (
+    Connection,
+    execute,
+    query,
+    quote_identifier,
+    quote_qualified,
+    statement_failed,
+)
 
 _PUBLISHED_SQL = """
-select schemaname, tablename, {columns}, {rowfilter}
-  from pg_catalog.pg_publication_tables where pubname = any(%s) order by 1, 2
+select t.schemaname, t.tablename, {columns}, {rowfilter}, p.pubinsert, p.pubupdate, p.pubdelete
+  from pg_catalog.pg_publication_tables t join pg_catalog.pg_publication p using (pubname)
+ where t.pubname = any(%s) order by 1, 2
 """
+#: What `create` waits for a table that is altered or vacuumed, while others wait for those that it has.
+_LOCK_TIMEOUT = "10s"
+#: PostgreSQL's NAMEDATALEN without its end.
+_NAME_BYTES = 63
+_UNKEYED = "_unkeyed"
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """One table of a publication; ``columns`` None means all, ``row_filter`` None means every row."""
+    """One table of a publication; ``columns`` None means all, ``row_filter`` None means every row.
+
+    ``inserts``, ``updates`` and ``deletes`` say which of its operations are published.
+    """
 
     namespace: str
     name: str
     columns: tuple[str, ...] | None
     row_filter: str | None
+    inserts: bool
+    updates: bool
+    deletes: bool
 
 
 def unkeyed_name(publication: str) -> str:
-    """Return the name of the publication of unkeyed tables that goes with ``publication``."""
-    return f"{publication}_unkeyed"
+    """Return the name of the publication of unkeyed tables that goes with ``publication``.
+
+    PostgreSQL would cut a longer name than it takes, and what it made would not be found again.
+    """
+    name = publication + _UNKEYED
+    if len(name.encode()) <= _NAME_BYTES:
+        return name
+    digest = "_" + hashlib.sha256(publication.encode()).hexdigest()[:8]
+    room = _NAME_BYTES - len(digest) - len(_UNKEYED)
+    return publication.encode()[:room].decode(errors="ignore") + digest + _UNKEYED
 
 
 def existing(connection: Connection, publication: str) -> tuple[str, ...]:
-    """Return which of ``publication`` and its unkeyed companion exist, in this order."""
+    """Return ``publication``, and its unkeyed companion if that exists too; nothing without the first."""
     names = [publication, unkeyed_name(publication)]
     sql = "select pubname from pg_catalog.pg_publication where pubname = any(%s)"
     found = {row[0] for row in query(connection, sql, names)}
-    return tuple(name for name in names if name in found)
+    return tuple(name for name in names if name in found) if publication in found else ()
 
 
 def via_root(connection: Connection, publications: Sequence[str]) -> bool:
@@ -63,59 +92,71 @@ def published_tables(connection: Connection, publications: Sequence[str]) -> lis
         columns="attnames::text[]" if modern else "null", rowfilter="rowfilter" if modern else "null"
     )
     tables: dict[tuple[str, str], PublishedTable] = {}
-    for namespace, name, columns, row_filter in query(connection, sql, list(publications)):
+    for namespace, name, columns, row_filter, *operations in query(connection, sql, list(publications)):
         chosen = None if columns is None else tuple(columns)
+        table = PublishedTable(namespace, name, chosen, row_filter, *operations)
         before = tables.get((namespace, name))
-        where = row_filter if before is None else _either(before.row_filter, row_filter)
-        tables[namespace, name] = PublishedTable(namespace, name, chosen, where)
+        tables[namespace, name] = table if before is None else _both(before, table)
     return list(tables.values())
 
 
-def _either(one: str | None, other: str | None) -> str | None:
-    return None if one is None or other is None else f"({one}) or ({other})"
+def _both(one: PublishedTable, other: PublishedTable) -> PublishedTable:
+    either = None
+    if one.row_filter is not None and other.row_filter is not None:
+        either = f"({one.row_filter}) or ({other.row_filter})"
+    return replace(
+        other,
+        row_filter=either,
+        inserts=one.inserts or other.inserts,
+        updates=one.updates or other.updates,
+        deletes=one.deletes or other.deletes,
+    )
 
 
-def create(
-    connection: Connection, publication: str, tables: Sequence[TableInfo], *, every_table: bool
-) -> tuple[str, ...]:
-    """Create the publications for ``tables`` and return their names. Raises RefusedError.
+def create(connection: Connection, publication: str, tables: Sequence[TableInfo]) -> tuple[str, ...]:
+    """Create both publications for ``tables``, or none, and return their names.
 
-    ``every_table``: no table is filtered out, so that FOR ALL TABLES may serve.
+    The companion is made without tables too: a relay reads only what was there when its stream began.
+    Raises RefusedError, or ConnectionFailed.
     """
+    statements = create_statements(publication, tables)
+    try:
+        execute(connection, "begin")
+        execute(connection, f"set local lock_timeout = '{_LOCK_TIMEOUT}'")
+        for statement in statements:
+            execute(connection, statement)
+        execute(connection, "commit")
+    except psycopg2.Error as error:
+        if connection.closed:
+            raise statement_failed(error) from error
+        execute(connection, "rollback")
+        plain = " ".join(str(error).split())
+        hint = f"let its owner run: begin; {'; '.join(statements)}; commit"
+        if isinstance(error, psycopg2.errors.LockNotAvailable):
+            hint = "a table is being altered or vacuumed: start again when that is done"
+        elif isinstance(error, psycopg2.errors.DuplicateObject):
+            alone = quote_identifier(unkeyed_name(publication))
+            hint = f"start again; if that does not help and nothing reads it, run: drop publication {alone}"
+        raise RefusedError(f"can't create publication {publication}: {plain}", hint) from error
+    return publication, unkeyed_name(publication)
+
+
+def create_statements(publication: str, tables: Sequence[TableInfo]) -> tuple[str, str]:
+    """Return what makes the publications of ``tables``: the one of the keyed, and the one of the unkeyed."""
     unkeyed = [table for table in tables if lacks_identity(table)]
     keyed = [table for table in tables if table not in unkeyed]
-    whole = every_table and not unkeyed and _is_superuser(connection)
-    target = "for all tables" if whole else _target(keyed)
-    statements = [(publication, f"{target} with (publish_via_partition_root = true)".strip())]
-    if unkeyed:
-        options = "with (publish = 'insert, truncate', publish_via_partition_root = true)"
-        statements.append((unkeyed_name(publication), f"{_target(unkeyed)} {options}"))
-    made: list[str] = []
-    for name, rest in statements:
-        sql = f"create publication {quote_identifier(name)} {rest}"
-        try:
-            execute(connection, sql)
-        except psycopg2.Error as error:
-            drop(connection, made)
-            plain = " ".join(str(error).split())
-            raise RefusedError(
-                f"can't create publication {name}: {plain}", f"let its owner run: {sql}"
-            ) from error
-        made.append(name)
-    return tuple(made)
+    return _create_statement(publication, keyed, ""), create_unkeyed_statement(publication, unkeyed)
 
 
-def add_statement(publication: str, table: TableInfo) -> str:
-    """Return what an owner should run, so that ``table`` joins the publication and no application breaks."""
-    if not lacks_identity(table):
-        return (
-            f"rows from now on: ALTER PUBLICATION {quote_identifier(publication)} ADD TABLE "
-            f"{table_clause(table)}; those from before come with a new slot's snapshot only"
-        )
-    return (
-        f"it has no replica identity: give it a primary key first, or add it to the publication of inserts: "
-        f"ALTER PUBLICATION {quote_identifier(unkeyed_name(publication))} ADD TABLE {table_clause(table)}"
-    )
+def create_unkeyed_statement(publication: str, tables: Sequence[TableInfo]) -> str:
+    """Return what makes the companion of ``publication``, for ``tables``."""
+    return _create_statement(unkeyed_name(publication), tables, "publish = 'insert, truncate', ")
+
+
+def _create_statement(name: str, tables: Sequence[TableInfo], options: str) -> str:
+    target = f" for table {', '.join(map(table_clause, tables))}" if tables else ""
+    made = f"create publication {quote_identifier(name)}{target}"
+    return f"{made} with ({options}publish_via_partition_root = true)"
 
 
 def lacks_identity(table: TableInfo) -> bool:
@@ -123,16 +164,10 @@ def lacks_identity(table: TableInfo) -> bool:
     return not table.has_key and table.replica_identity != "f"
 
 
-def drop(connection: Connection, publications: Iterable[str]) -> None:
-    """Drop ``publications``, where they exist."""
-    for name in publications:
-        execute(connection, f"drop publication if exists {quote_identifier(name)}")
-
-
-def _target(tables: Sequence[TableInfo]) -> str:
-    if not tables:
-        return ""
-    return f"for table {', '.join(map(table_clause, tables))}"
+def drop(connection: Connection, publications: Sequence[str]) -> None:
+    """Drop ``publications``, where they exist: all or none, for one alone would be taken for both."""
+    if publications:
+        execute(connection, f"drop publication if exists {', '.join(map(quote_identifier, publications))}")
 
 
 def table_clause(table: TableInfo) -> str:
@@ -143,9 +178,3 @@ def table_clause(table: TableInfo) -> str:
 def quoted_name(table: TableInfo) -> str:
     """Return ``"schema"."table"``, as SQL takes it."""
     return quote_qualified(table.namespace, table.name)
-
-
-def _is_superuser(connection: Connection) -> bool:
-    return bool(
-        query(connection, "select rolsuper from pg_catalog.pg_roles where rolname = current_user")[0][0]
-    )

@@ -68,6 +68,49 @@ select count(*) from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.o
 """
 
 
+# A row's oid and xmin name its version.
+_PUBLICATIONS_SQL = """
+with p as (select oid, xmin from pg_catalog.pg_publication where pubname = any(%s))
+select oid, xmin::text from p
+ union all select r.oid, r.xmin::text from pg_catalog.pg_publication_rel r join p on p.oid = r.prpubid
+{schemas} order by 1
+"""
+_SCHEMAS = """
+ union all select n.oid, n.xmin::text from pg_catalog.pg_publication_namespace n join p on p.oid = n.pnpubid
+"""
+# Not pg_class.xmin, which a GRANT changes too.
+_TABLES_SQL = """
+with recursive tree as (
+       select unnest(%s::oid[]) as oid
+        union select i.inhrelid from tree join pg_catalog.pg_class c on c.oid = tree.oid and c.relkind = 'p'
+                join pg_catalog.pg_inherits i on i.inhparent = tree.oid)
+select c.oid, n.nspname, c.relname, c.relpersistence::text, c.relispartition,
+       (select pg_catalog.md5(pg_catalog.string_agg(pg_catalog.concat_ws(
+                 ' ', a.attname, a.atttypid, a.attisdropped, a.attgenerated), ' ' order by a.attnum))
+          from pg_catalog.pg_attribute a where a.attrelid = c.oid and a.attnum > 0)
+  from tree join pg_catalog.pg_class c using (oid) join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ order by 1
+"""
+
+
+def check_unchanged(
+    snapshot: Connection, present: Connection, publications: Sequence[str], oids: Sequence[int]
+) -> None:
+    """See that ``publications`` and the tables ``oids`` are in the ``snapshot`` as they are at ``present``.
+
+    The view pg_publication_tables has the latest catalog, whatever the snapshot of the session that asks. So
+    what it said stands for the snapshot only if nothing that it looks at has changed in between: publications
+    with their tables and schemas, and tables with their names, columns, partitions and persistence. These
+    are read from the catalog's own tables, which do follow the snapshot. Call it after the view was read, and
+    after the tables were locked. Raises TablesChanged.
+    """
+    schemas = _SCHEMAS if snapshot.server_version >= 150000 else ""
+    questions = (_PUBLICATIONS_SQL.format(schemas=schemas), list(publications)), (_TABLES_SQL, list(oids))
+    for sql, argument in questions:
+        if query(snapshot, sql, argument) != query(present, sql, argument):
+            raise TablesChanged
+
+
 def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
     """Keep ``tables``, and their partitions, from being altered until the snapshot's session ends.
 

@@ -45,6 +45,7 @@ def test_storm(services: Services, database: str, new_relay: Callable[..., Relay
     relay = new_relay()
     with session(database) as source, backward(services):
         storm = Storm(source, seed)
+        source.publish_all(relay.name)
         rage(storm, relay)
         relay.wait_caught_up()
         marked = assert_images(services, source, storm, relay, f"seed {seed}: the last change of each row")

@@ -52,8 +52,7 @@ def test_record_speaks_of_postgresql_alone_and_of_new_tables_and_ends_on_ctrl_c(
     database: str, new_relay: NewRelay, tmp_path: Path
 ) -> None:
     create_tables(database, 10)
-    # A publication of these tables, and not of all that will ever be.
-    relay = new_relay("-o", str(tmp_path / "recording"), "--table", r"public\..*", kind=Recording)
+    relay = new_relay("-o", str(tmp_path / "recording"), kind=Recording)
     relay.start()
     relay.wait_streaming()
     execute(database, "create table late (id int primary key)")

@@ -310,6 +310,7 @@ def test_a_refused_schema_in_the_stream_stops_the_relay(
     services: Services, database: str, new_relay: NewRelay, table: None
 ) -> None:
     relay = new_relay()
+    execute(database, f"create publication bwtui_{relay.name} for all tables")
     relay.run()
     occupy_subject(services, f"{relay.name}.others-value", "FULL")
     execute(database, "create table others (id int primary key)")

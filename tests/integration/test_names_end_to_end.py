@@ -75,7 +75,7 @@ def test_tables_of_any_name(attempts: Attempts, source: Session, database: str) 
     for schema, name in tables:
         source.run(f"update {quoted(schema, name)} set who = who || '!'")
     status = attempts.succeed(database, *run).status
-    assert source.publications() == [publication]
+    assert source.publications() == [publication, f"{publication}_unkeyed"]
     found = topics(services, prefix)
     assert len(found) == len(tables) == len(status["tables"])
     assert {status["tables"][f"{schema}.{name}"]["topic"] for schema, name in tables} == set(found)
@@ -138,6 +138,7 @@ def test_such_a_table_made_later(attempts: Attempts, source: Session, database: 
     """It alone is refused: the tables that were there before, and those made after it, go on."""
     services = attempts.services
     source.run("create schema a; create table a.b (id int primary key)")
+    source.publish_all(attempts.name)
     with attempts.start(database, "--on-error", "log") as process:
         eventually("the relay streams", lambda: source.reader(attempts.name))
         source.run("create table a_b (id int primary key); create table c (id int primary key)")

@@ -206,6 +206,7 @@ def test_partitions(attempts: Attempts, source: Session, database: str) -> None:
 @pytest.mark.since(15, "a stream notices ATTACH and DETACH PARTITION")
 def test_attached_and_detached_partitions(attempts: Attempts, source: Session, database: str) -> None:
     """Rows belong to the root; a table that is attached or detached belongs to it from then on."""
+    source.publish_all(attempts.name)
     source.run("create table part (id int, n text, primary key (id)) partition by range (id)")
     for number in range(2):
         bounds = f"from ({number * 100}) to ({number * 100 + 100})"
@@ -250,6 +251,7 @@ def test_inheritance(attempts: Attempts, source: Session, database: str) -> None
 
 def test_unlogged_tables(attempts: Attempts, source: Session, database: str) -> None:
     """An unlogged table writes no WAL, so nothing is sent, until it is made an ordinary one."""
+    source.publish_all(attempts.name)
     source.run("create table logged (id int primary key); create unlogged table fast (id int primary key)")
     source.run("create temporary table passing (id int primary key)")
     source.run("insert into fast values (1); insert into logged values (1); insert into passing values (1)")

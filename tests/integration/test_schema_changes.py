@@ -100,6 +100,7 @@ def test_types(attempts: Attempts, source: Session, database: str) -> None:
 
 def test_tables(attempts: Attempts, source: Session, database: str) -> None:
     """Made, filled, renamed and dropped, in one transaction with the rows and while nobody reads."""
+    source.publish_all(attempts.name)
     attempts.succeed(database)
     source.run("create table made (id int primary key); insert into made values (1)")
     source.run(
@@ -151,6 +152,7 @@ def test_primary_keys(attempts: Attempts, source: Session, database: str) -> Non
 
 def test_keys_under_full(attempts: Attempts, source: Session, database: str) -> None:
     """The catalog alone knows them, and it has moved on when the rows are read."""
+    source.publish_all(attempts.name)
     for name in ("renamed", "dropped", "mixed"):
         source.run(f"create table {name} (x int, id int primary key, n text)")
         source.run(f"alter table {name} replica identity full; insert into {name} values (0, 1, 'one')")
@@ -185,6 +187,7 @@ def test_keys_under_full(attempts: Attempts, source: Session, database: str) -> 
 
 def test_key_made_under_full_while_the_relay_runs(attempts: Attempts, source: Session, database: str) -> None:
     """PostgreSQL announces the same relation as before: only the catalog tells."""
+    source.publish_all(attempts.name)
     attempts.succeed(database, "-u")
     source.run("create table f2 (id int not null, n text); alter table f2 replica identity full")
     source.run(

@@ -1,0 +1,396 @@
+"""What the publications of the relay publish, what they leave out, and that no application breaks of them."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import pytest
+
+from bwtui.errors import RefusedError
+from bwtui.sandbox.supervisor import Services
+from bwtui.settings import RelaySettings
+from bwtui.source import coverage, publication, slot
+from bwtui.source.connection import connect
+from bwtui.source.preflight import selected_tables
+from bwtui.source.slot import TemporarySlot
+from tests.attempts import Attempts
+from tests.database import Session, session
+from tests.decoded_topic import decoded_avro, latest
+from tests.faults.relays import Relay, new_name
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def relay(
+    services: Services, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Relay]:
+    """A relay that takes tables without a key."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    made = Relay(services, database, tmp_path, new_name("published"), "-u")
+    yield made
+    made.close()
+
+
+def warnings(attempts: Attempts, database: str, *args: str) -> dict[str, dict[str, Any]]:
+    """Return what doctor warns of, by name."""
+    services = attempts.services
+    ends = ["-d", database, "-b", services.broker, "-r", services.schema_registry, "-s", attempts.name]
+    ended = attempts.command_here("doctor", *ends, "--json", *args)
+    assert ended.stdout, ended.stderr
+    return {found["name"]: found for found in json.loads(ended.stdout)["warnings"]}
+
+
+def told(database: str, name: str, *, allow_unkeyed: bool = True) -> dict[str, str]:
+    """Return what the publications of ``name`` fall short of, as sentences with their hints."""
+    settings = RelaySettings(postgres=database, publication=name, allow_unkeyed=allow_unkeyed)
+    with connect(database) as connection:
+        found = {f"{one.subject} {one.says}": one.hint for one in coverage.shortfalls(connection, settings)}
+    connection.close()
+    return found
+
+
+def statement(hint: str) -> str:
+    """Return the SQL of a hint."""
+    found = re.search(r"(BEGIN; .*; COMMIT|ALTER [^;]*|create [^;]*)", hint)
+    assert found, hint
+    return found[1]
+
+
+# -- an application never breaks -----------------------------------------------------------------------------
+
+
+def test_tables_made_later_can_be_written_and_are_told_of(relay: Relay, source: Session) -> None:
+    """In an empty database, with -u: nothing is published that PostgreSQL would refuse an UPDATE for."""
+    relay.start()
+    relay.wait_streaming()
+    source.run("create table bare (i int); create table keyed (id int primary key, n int)")
+    source.run("create table loses (id int primary key, n int); create unlogged table quick (i int)")
+    for table in ("bare", "quick"):
+        source.run(f"insert into {table} values (1); update {table} set i = 2; delete from {table}")
+    source.run("insert into keyed values (1, 1); update keyed set n = 2; insert into loses values (1, 1)")
+    source.run("alter table loses drop constraint loses_pkey; update loses set n = 2; delete from loses")
+    # The notices may have been read while there was but one of them.
+    source.run("create table last (id int primary key)")
+    status = relay.wait("notices", lambda status: any(e.table == "public.last" for e in status.errors))
+    hints = {entry.table: str(entry.hint) for entry in status.errors if entry.kind == "notice"}
+    assert set(hints) == {"public.bare", "public.keyed", "public.loses", "public.last"}
+    for table in ("bare", "keyed"):
+        source.run(statement(hints[f"public.{table}"]))
+    source.run("insert into bare values (3); update bare set i = 4")
+    source.run("insert into keyed values (2, 1); update keyed set n = 3")
+    relay.wait_caught_up()
+    relay.stop()
+    sent = [value["i"] for _, value in decoded_avro(relay.services, f"{relay.name}.bare") if value]
+    assert sent == [3]
+    keyed = {
+        row["id"]: row["n"] for row in latest(decoded_avro(relay.services, f"{relay.name}.keyed")).values()
+    }
+    assert keyed == {1: 3, 2: 3}
+
+
+def test_a_publication_for_all_tables_is_told_of(
+    attempts: Attempts, database: str, source: Session, relay: Relay
+) -> None:
+    """As an earlier version made it; what the hints say mends it under a relay that runs."""
+    source.run("create table keyed (id int primary key, n int)")
+    source.publish_all(relay.name)
+    name = f"bwtui_{relay.name}"
+    found = warnings(attempts, database, "--publication", name)[f"publication {name}"]
+    assert "refuses an application's UPDATE and DELETE" in found["message"]
+    relay.start()
+    relay.wait_streaming()
+    source.run("create table bare (i int); insert into bare values (1)")
+    with pytest.raises(psycopg2.errors.ObjectNotInPrerequisiteState):
+        source.run("update bare set i = 2")
+    says = told(database, name)
+    (blocked,) = [sentence for sentence in says if sentence.startswith("table public.bare")]
+    assert "refuses an application's UPDATE and DELETE on it" in blocked
+    (first,) = [hint for sentence, hint in says.items() if sentence.startswith("publication")]
+    source.run(statement(first))
+    relay.wait_caught_up()
+    relay.stop()
+    source.run("insert into keyed values (1, 1); insert into bare values (2)")
+    (then,) = [hint for sentence, hint in told(database, name).items() if sentence.startswith("publication")]
+    # The same names as before may get other publications at any time, also while no relay runs.
+    source.run(statement(then))
+    source.run("update bare set i = 2; insert into bare values (3); update keyed set n = 2")
+    assert not told(database, name)
+    relay.run()
+    sent = [value["i"] for _, value in decoded_avro(relay.services, f"{relay.name}.bare") if value]
+    assert sent == [1, 2, 3]
+    (row,) = latest(decoded_avro(relay.services, f"{relay.name}.keyed")).values()
+    assert row == {"id": 1, "n": 2}
+
+
+def test_a_table_without_a_key_that_the_relay_leaves_out_is_told_of(database: str, source: Session) -> None:
+    source.run("create table bare (i int); create publication p for all tables")
+    settings = RelaySettings(postgres=database, publication="p", exclude_tables=("bare",))
+    connection = connect(database)
+    found = [one.table for one in coverage.shortfalls(connection, settings)]
+    connection.close()
+    assert found == [None, "public.bare"]
+    (hint,) = [hint for says, hint in told(database, "p").items() if "public.bare" in says]
+    source.run(statement(hint.partition("run: ")[2]))
+    source.run("update bare set i = 2")
+    assert list(told(database, "p")) == [says for says in told(database, "p") if says.startswith("publ")]
+
+
+def test_a_partition_without_a_key_is_told_of(database: str, source: Session) -> None:
+    source.run("create table t (id int primary key) partition by range (id)")
+    source.run("create table low partition of t for values from (0) to (10)")
+    source.run("alter table low replica identity nothing; insert into t values (1)")
+    source.run("create publication p for table t with (publish_via_partition_root = true)")
+    with pytest.raises(psycopg2.errors.ObjectNotInPrerequisiteState):
+        source.run("delete from t")
+    ((says, hint),) = told(database, "p").items()
+    assert says.startswith("table public.t has no replica identity")
+    assert "each partition" in hint
+    source.run("alter table low replica identity full; delete from t")
+    assert not told(database, "p")
+
+
+def test_a_table_that_got_its_key_later_is_told_of(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    """Its inserts alone are published, so its topic would be wrong without a word."""
+    source.run("create table bare (i int, n int)")
+    attempts.succeed(database, "-u")
+    source.run("alter table bare add primary key (i)")
+    ((says, hint),) = told(database, f"bwtui_{attempts.name}").items()
+    assert says == (
+        "table public.bare is keyed, but its updates and deletes are not published:"
+        " its topic does not follow it"
+    )
+    source.run(statement(hint))
+    source.run("insert into bare values (1, 1); update bare set n = 2")
+    assert not told(database, f"bwtui_{attempts.name}")
+    # A topic of rows without a key is not compacted, so it takes keys too.
+    attempts.succeed(database, "-u")
+    (row,) = latest(decoded_avro(attempts.services, f"{attempts.name}.bare")).values()
+    assert row == {"i": 1, "n": 2}
+
+
+def test_a_publication_of_inserts_alone_is_told_of(database: str, source: Session) -> None:
+    source.run("create table t (id int primary key)")
+    source.run("create publication p for table t with (publish = 'insert')")
+    ((says, hint),) = told(database, "p").items()
+    assert "its updates and deletes are not published" in says
+    source.run(statement(hint))
+    assert not told(database, "p")
+
+
+@pytest.mark.parametrize("allow_unkeyed", [True, False])
+def test_what_an_unkeyed_table_needs_that_came_later(
+    database: str, source: Session, allow_unkeyed: bool
+) -> None:
+    """The publication of inserts may be missing, and without -u it would stop the relay."""
+    source.run("create publication p; create table bare (i int)")
+    ((says, hint),) = told(database, "p", allow_unkeyed=allow_unkeyed).items()
+    assert says == "table public.bare is not in the publication"
+    if allow_unkeyed:
+        source.run(statement(hint))
+        source.run("insert into bare values (1); update bare set i = 2")
+        assert not told(database, "p")
+    else:
+        assert "start the relay again with -u" in hint
+        assert "PUBLICATION" not in hint
+
+
+def test_a_short_run_tells_of_a_table_too(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("create table t (id int primary key)")
+    attempts.succeed(database)
+    source.run("create table late (id int primary key)")
+    errors = attempts.succeed(database).status["errors"]
+    assert [entry["table"] for entry in errors] == ["public.late"]
+
+
+def test_a_table_made_between_two_looks_is_not_called_left_out(
+    database: str, source: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lists of tables and of published ones are of two moments, whatever the session's snapshot is."""
+    source.run("create table stays (id int primary key); create publication p for all tables")
+    source.run("alter publication p set (publish = 'insert')")
+    read = publication.published_tables
+
+    def meanwhile(*args: Any) -> Any:
+        before = read(*args)
+        source.run("create table if not exists new (id int primary key); drop table if exists gone")
+        source.run("alter table if exists old rename to renamed")
+        return before
+
+    def meanwhile_after(*args: Any) -> Any:
+        meanwhile(*args)
+        return read(*args)
+
+    for look in (meanwhile, meanwhile_after):
+        source.run("drop table if exists new, gone, old, renamed")
+        source.run("create table gone (id int primary key); create table old (id int primary key)")
+        monkeypatch.setattr(publication, "published_tables", look)
+        assert not [says for says in told(database, "p") if "is not in the publication" in says]
+
+
+# -- both publications, or none ------------------------------------------------------------------------------
+
+
+def test_a_kill_while_they_are_made_leaves_none(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("create table bare (i int); create table keyed (id int primary key)")
+    source.run("insert into bare values (1)")
+    waits = "select count(*) from pg_locks where relation = 'bare'::regclass and not granted"
+    with session(database) as other:
+        other.run("begin; lock table bare in share update exclusive mode")
+        with attempts.start(database, "-u") as process:
+            eventually("it waits for the second table", lambda: source.value(waits))
+            assert not source.publications()
+            process.kill()
+            process.communicate()
+    eventually("its session is gone", lambda: source.value(f"select ({waits}) = 0"))
+    assert not source.publications()
+    attempts.succeed(database, "-u")
+    assert [value for _, value in decoded_avro(attempts.services, f"{attempts.name}.bare")] == [{"i": 1}]
+
+
+def test_a_table_that_is_locked_is_waited_for_a_while(
+    database: str, source: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.run("create table keyed (id int primary key)")
+    monkeypatch.setattr(publication, "_LOCK_TIMEOUT", "50ms")
+    settings = RelaySettings(postgres=database, publication="p")
+    connection = connect(database)
+    tables = selected_tables(connection, settings)
+    with session(database) as other, pytest.raises(RefusedError) as caught:
+        other.run("begin; alter table keyed add n int")
+        publication.create(connection, "p", tables)
+    assert "start again when that is done" in str(caught.value.hint)
+    # The session goes on.
+    assert publication.create(connection, "p", tables) == ("p", "p_unkeyed")
+    connection.close()
+
+
+def test_an_unkeyed_publication_alone_is_no_publication(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    """What a kill in an earlier version left, when it dropped them one by one."""
+    source.run("create table bare (i int); create table keyed (id int primary key)")
+    source.run(f"create publication bwtui_{attempts.name}_unkeyed for table bare")
+    error, hint = attempts.fail(database, 2, "-u")
+    assert "already exists" in error
+    source.run(hint.partition("run: ")[2])
+    attempts.succeed(database, "-u")
+    assert source.publications() == [f"bwtui_{attempts.name}", f"bwtui_{attempts.name}_unkeyed"]
+
+
+def test_long_names(database: str, source: Session) -> None:
+    """PostgreSQL cuts a name that is too long, and bwtui finds again what it made."""
+    source.run("create table bare (i int); create table keyed (id int primary key)")
+    connection = connect(database)
+    for name in ("x" * 63, "x" * 62 + "y", "x" * 55, "ä" * 31):
+        tables = selected_tables(connection, RelaySettings(postgres=database, publication=name))
+        made = publication.create(connection, name, tables)
+        assert publication.existing(connection, name) == made
+    connection.close()
+    assert f"{'x' * 55}_unkeyed" in source.publications()
+    assert len(set(source.publications())) == 8
+
+
+# -- a publication that changes while a snapshot begins ------------------------------------------------------
+
+
+@pytest.fixture
+def after_export(monkeypatch: pytest.MonkeyPatch, source: Session) -> Callable[[str], None]:
+    """Have a statement run right after the first snapshot is exported."""
+
+    def arrange(sql: str) -> None:
+        make = slot.create_temporary
+        statements = [sql]
+
+        def and_then(*args: Any) -> TemporarySlot:
+            made = make(*args)
+            while statements:
+                source.run(statements.pop())
+            return made
+
+        monkeypatch.setattr(slot, "create_temporary", and_then)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    ("publication_of", "change", "expected"),
+    [
+        ("table t", "insert into u values (2); alter publication p add table u", {"t": {1}, "u": {1, 2}}),
+        ("table t, u", "insert into t values (2); alter publication p drop table u", {"t": {1, 2}}),
+        (
+            "table t where (id > 10), u",
+            "insert into t values (2); alter publication p set table t, u",
+            {"t": {1, 2}, "u": {1}},
+        ),
+        (
+            "table t, u (id)",
+            "insert into u values (2); alter publication p set table t, u (id, note)",
+            {"t": {1}, "u": {1, 2}},
+        ),
+        (
+            "tables in schema s",
+            "insert into u values (2); alter publication p add tables in schema public",
+            {"t": {1}, "u": {1, 2}, "root": {11}},
+        ),
+        ("all tables", "insert into u values (2); alter table u set unlogged", {"t": {1}}),
+        ("all tables", "insert into u values (2); drop table u", {"t": {1}}),
+        (
+            "all tables",
+            "insert into u values (2); alter table root attach partition u for values from (0) to (9)",
+            {"t": {1}, "root": {1, 2}},
+        ),
+        (
+            "table root",
+            "insert into leaf values (12); alter table root detach partition leaf",
+            {"root": set()},
+        ),
+        (
+            "table t, u",
+            "alter table u rename note to text; insert into u values (2)",
+            {"t": {1}, "u": {1, 2}},
+        ),
+        (
+            "table t, u",
+            "insert into u values (2); alter publication p drop table u; alter publication p add table u",
+            {"t": {1}, "u": {1, 2}},
+        ),
+    ],
+)
+@pytest.mark.since(15, "publications have column lists, row filters and schemas")
+def test_a_change_after_the_export_makes_another(
+    attempts: Attempts,
+    database: str,
+    source: Session,
+    after_export: Callable[[str], None],
+    publication_of: str,
+    change: str,
+    expected: dict[str, set[int]],
+) -> None:
+    """pg_publication_tables has the latest catalog, and the stream goes on from the exported one."""
+    source.run("create table t (id int primary key, note text); create schema s")
+    source.run("create table u (id int primary key, note text)")
+    source.run("create table root (id int primary key, note text) partition by range (id)")
+    source.run("create table leaf partition of root for values from (10) to (20)")
+    source.run("insert into t values (1); insert into u values (1); insert into root values (11)")
+    source.run(f"create publication p for {publication_of} with (publish_via_partition_root = true)")
+    after_export(change)
+    services = attempts.services
+    ends = ["-d", database, "-b", services.broker, "-r", services.schema_registry]
+    run = ["connect", "--headless", "--json", "--until-caught-up", "-s", attempts.name, "-p", attempts.name]
+    ended = attempts.command_here(*run, *ends, "--publication", "p")
+    assert ended.code == 0, ended.stderr
+    found = json.loads(ended.stdout.splitlines()[-1])["tables"]
+    sent = {
+        name: {row["id"] for row in latest(decoded_avro(services, f"{attempts.name}.{name}")).values()}
+        for name in ("t", "u", "root", "leaf")
+        if any(found.get(f"public.{name}", {}).get(count) for count in ("snapshot_rows", "inserts"))
+    }
+    expected = {name: ids for name, ids in expected.items() if ids}
+    if publication_of == "all tables":
+        expected.setdefault("root", set()).add(11)
+    assert sent == expected
