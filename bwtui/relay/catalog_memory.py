@@ -15,7 +15,7 @@ from bwtui.types.registry import TypeInfo
 
 
 class CatalogMemory:
-    """Types by oid, and key columns by the table's oid."""
+    """Types by oid, and by the table's oid its key columns, and those that a publication once left out."""
 
     def __init__(self, path: Path | None = None, system_identifier: str = "", database: str = "") -> None:
         """Open the file; one about another server or database counts as none. No path: only in memory."""
@@ -23,6 +23,7 @@ class CatalogMemory:
         self._identity = [system_identifier, database]
         self._types: dict[int, TypeInfo] = {}
         self._keys: dict[int, tuple[str, ...]] = {}
+        self._refused: dict[int, tuple[str, ...]] = {}
         if path is not None:
             self._load(path)
 
@@ -44,21 +45,34 @@ class CatalogMemory:
             self._keys[oid] = columns
             self._write()
 
+    def refused_key(self, oid: int) -> tuple[str, ...]:
+        """Return the key's columns for want of which rows of the table were refused; mostly none."""
+        return self._refused.get(oid, ())
+
+    def refuse_key(self, oid: int, missing: tuple[str, ...]) -> None:
+        """Remember that rows came without these columns: the catalog may show no trace of it any more."""
+        if self._refused.get(oid) != missing:
+            self._refused[oid] = missing
+            self._write()
+
     def _load(self, path: Path) -> None:
         try:
             data: dict[str, Any] = json.loads(path.read_text())
             if data["identity"] == self._identity:
                 self._types = {row[0]: TypeInfo(*row) for row in data["types"]}
                 self._keys = {int(oid): tuple(columns) for oid, columns in data["keys"].items()}
+                refused = data.get("refused", {})
+                self._refused = {int(oid): tuple(columns) for oid, columns in refused.items()}
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             # It only helps: what is lost here is asked of the catalog again.
-            self._types, self._keys = {}, {}
+            self._types, self._keys, self._refused = {}, {}, {}
 
     def _write(self) -> None:
         if self._path is None:
             return
         types = [astuple(info) for info in self._types.values()]
-        text = json.dumps({"identity": self._identity, "types": types, "keys": self._keys})
+        known = {"types": types, "keys": self._keys, "refused": self._refused}
+        text = json.dumps({"identity": self._identity, **known})
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             partial = self._path.with_suffix(".partial")

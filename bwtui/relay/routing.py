@@ -26,6 +26,7 @@ from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.status import SchemaEntry
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple, Sink, TopicLimits
+from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, load_types
 from bwtui.source.connection import Connection, holds_any_bytes
 from bwtui.source.history import attributes, primary_key_then
@@ -49,6 +50,7 @@ class Route:
         "bytes",
         "column_names",
         "counters",
+        "in_part",
         "key",
         "key_columns",
         "key_indexes",
@@ -83,6 +85,8 @@ class Route:
         self.key_schema_id = counters.key_schema_id
         self.value_schema_id = counters.value_schema_id
         self.refusal = refusal
+        #: Whether the table has columns that are not published.
+        self.in_part = False
         self.max_message_bytes = limits.max_message_bytes if limits else 0
         #: Messages of the batch that is being filled, and their bytes.
         self.messages: list[MessageTuple] = []
@@ -111,6 +115,8 @@ class _Draft:
     counters: TableCounters
     placeholders: bool
     keys: tuple[str, ...] = ()
+    #: Whether the table has columns that are not published.
+    in_part: bool = False
     types: dict[int, TypeInfo] = field(default_factory=dict)
     limits: TopicLimits | None = None
     encoder: TableEncoder | None = None
@@ -228,7 +234,7 @@ class Router:
         for draft in drafts:
             try:
                 self._claim(draft.topic, draft.name)
-                draft.keys = self._keys(draft.relation)
+                draft.keys = self._keys(draft)
                 if not draft.keys and not self._settings.allow_unkeyed:
                     if self.look(lambda session, oid=draft.relation.oid: attributes(session, oid)):  # type: ignore[misc]
                         raise unkeyed_refusal(draft.name)
@@ -311,6 +317,7 @@ class Router:
         if draft.refusal is not None:
             return Route(relation, topic, (), counters, None, None, draft.refusal)
         route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
+        route.in_part = draft.in_part
         before = self._routes.get(topic)
         if before is not None and (before.key_columns, before.key_schema_id) != (
             draft.keys,
@@ -335,7 +342,14 @@ class Router:
         """Return the newest route into ``topic``. Raises KeyError."""
         return self._routes[topic]
 
-    def _keys(self, relation: Relation) -> tuple[str, ...]:
+    def _keys(self, draft: _Draft) -> tuple[str, ...]:
+        """Return the key's columns. Raises RefusedError for one that is not published whole."""
+        relation, oid = draft.relation, draft.relation.oid
+        refused = self._catalog_memory.refused_key(oid)
+        missing, draft.in_part = self.look(lambda c: identity.look(c, self._settings, relation, refused))
+        if missing:
+            self._catalog_memory.refuse_key(oid, missing)
+            raise self.look(lambda c: identity.refusal(c, self._settings, oid, draft.name, missing))
         marked = tuple(column.name for column in relation.columns if column.is_key)
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.

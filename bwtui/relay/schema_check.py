@@ -13,7 +13,7 @@ from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.routing import topics_collide, unkeyed_refusal
 from bwtui.settings import RelaySettings
-from bwtui.source import publication
+from bwtui.source import identity, publication
 from bwtui.source.catalog import load_relation, load_types
 from bwtui.source.connection import Connection, holds_any_bytes, statement_failed
 from bwtui.source.history import attributes, primary_key_then
@@ -89,6 +89,9 @@ def _tables(connection: Connection, settings: RelaySettings) -> list[TableCheck]
 
 def _encoder(connection: Connection, settings: RelaySettings, relation: Relation, topic: str) -> TableEncoder:
     """Return what the relay would make of the table. Raises BwtuiError where it would refuse it."""
+    missing, _ = identity.look(connection, settings, relation, ())
+    if missing:
+        raise identity.refusal(connection, settings, relation.oid, relation.qualified_name, missing)
     keys: Sequence[str] | None = [column.name for column in relation.columns if column.is_key]
     if relation.replica_identity == "f":
         keys = primary_key_then(relation, attributes(connection, relation.oid))

@@ -19,8 +19,13 @@ select a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '',
                 where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
                   and i.indisprimary and i.indimmediate),
        exists (select from pg_catalog.pg_publication_rel r
-                where r.prrelid = a.attrelid and pg_catalog.to_jsonb(r) ->> 'prattrs' is not null)
-  from pg_catalog.pg_attribute a where a.attrelid = %s and a.attnum > 0 order by a.attnum
+                where r.prrelid = a.attrelid and pg_catalog.to_jsonb(r) ->> 'prattrs' is not null),
+       exists (select from pg_catalog.pg_index i
+                where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
+                  and case c.relreplident when 'n' then false when 'i' then i.indisreplident
+                           else i.indisprimary and i.indimmediate end)
+  from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
+ where a.attrelid = %s and a.attnum > 0 order by a.attnum
 """
 #: What speaks for a column standing in a place: its name, and its type. A reading with one point less than
 #: the best counts as well: two columns that changed their names look like one that was made anew.
@@ -33,6 +38,7 @@ class Attribute:
     """A column as it is now, or the place of one that was dropped.
 
     ``listed``: a publication names the table's columns, so that a relation need not have all of them.
+    ``in_identity``: it is one of the replica identity's columns, or under FULL of the primary key's.
     """
 
     name: str
@@ -42,6 +48,7 @@ class Attribute:
     generated: bool = False
     in_primary_key: bool = False
     listed: bool = False
+    in_identity: bool = False
 
     @property
     def may_be_missing(self) -> bool:
@@ -162,3 +169,19 @@ def primary_key_then(relation: Relation, now: Sequence[Attribute]) -> tuple[str,
     if not key <= then.keys():
         return None
     return tuple(column for name, column in then.items() if name in key)
+
+
+def identity_not_in(relation: Relation, now: Sequence[Attribute]) -> list[tuple[Attribute, bool]]:
+    """Return the identity's columns that ``relation`` lacks, each with whether its table had it already.
+
+    It had where a column that the relation has stands after it. Of others, and where a column of the relation
+    can't be recognised, nothing is known: they may have been added, to the table and to its key, since.
+    """
+    found = present_columns(relation, now)
+    names = {attribute.name for attribute in found if attribute is not None}
+    last = max((place for place, attribute in enumerate(now) if attribute.name in names), default=-1)
+    return [
+        (attribute, place < last and None not in found)
+        for place, attribute in enumerate(now)
+        if attribute.in_identity and attribute.name not in names
+    ]

@@ -13,6 +13,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
+from bwtui.source.identity import check_published
 from bwtui.source.publication import PublishedTable
 from bwtui.source.slot import PLUGIN, SlotState, slot_state
 
@@ -69,6 +70,7 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
         Check("replication privilege", lambda: _check_role(connection)),
         Check("slot", lambda: _check_slot(connection, settings)),
         Check("tables are keyed", lambda: _check_keys(connection, settings)),
+        Check("keys are published", lambda: _check_published(connection, settings)),
         Check("tables can be read", lambda: _check_readable(connection, settings)),
         Check("room for a slot", lambda: _check_room(connection, settings)),
         Check("room for a WAL sender", lambda: _check_senders(connection, settings)),
@@ -162,6 +164,13 @@ def _check_keys(connection: Connection, settings: RelaySettings) -> str:
             f"add a primary key, leave out with --exclude-table '{pattern}', or allow with -u",
         )
     return f"{len(tables) - len(unkeyed)} of {len(tables)}"
+
+
+def _check_published(connection: Connection, settings: RelaySettings) -> str:
+    published = _published(connection, settings)
+    tables = _chosen(connection, settings, published)
+    check_published(connection, settings, tables, published)
+    return "whole"
 
 
 def _check_readable(connection: Connection, settings: RelaySettings) -> str:

@@ -1,0 +1,189 @@
+"""A key must be published whole: without one of its columns it would be the key of many rows.
+
+PostgreSQL publishes a part of it where a publication has a column list that leaves some of it out, and where
+a generated column is in it. It then refuses updates and deletes, but not inserts.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from bwtui.errors import RefusedError
+from bwtui.pgoutput.messages import Relation
+from bwtui.settings import RelaySettings
+from bwtui.source import publication
+from bwtui.source.catalog import TableInfo
+from bwtui.source.connection import Connection, query, quote_identifier, quote_qualified
+from bwtui.source.history import Attribute, attributes, identity_not_in
+from bwtui.source.publication import PublishedTable
+
+_IDENTITY_SQL = """
+select a.attrelid, a.attname, a.attgenerated <> ''
+  from pg_catalog.pg_index i join pg_catalog.pg_class c on c.oid = i.indrelid
+  join pg_catalog.pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
+ where i.indrelid = any(%s)
+   and case c.relreplident when 'n' then false when 'i' then i.indisreplident
+            else i.indisprimary and i.indimmediate end
+ order by 1, a.attnum
+"""
+# Column lists and row filters exist from PostgreSQL 15 on, pubgencols from 18 on.
+_MEMBERSHIP_SQL = """
+select p.pubname, {columns}, {row_filter}, pg_catalog.to_jsonb(p) ->> 'pubgencols' = 's'
+  from pg_catalog.pg_publication p
+  left join pg_catalog.pg_publication_rel r on r.prpubid = p.oid and r.prrelid = %s
+ where p.pubname = any(%s) order by 1
+"""
+_COLUMN_NUMBERS = "(select array_agg(n::int) from unnest(r.prattrs::int2[]) n)"
+_NAME_SQL = """
+select n.nspname, c.relname, c.relkind = 'p'
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace where c.oid = %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Membership:
+    """How one publication has a table: the numbers of the columns that it lists, or None for no list."""
+
+    publication: str
+    columns: list[int] | None
+    row_filter: str | None
+    generated: bool | None
+
+    def publishes(self, number: int, attribute: Attribute) -> bool:
+        """Whether the column of this number comes with the rows."""
+        if self.columns is not None:
+            return number in self.columns
+        return not attribute.generated or bool(self.generated)
+
+
+def check_published(
+    connection: Connection,
+    settings: RelaySettings,
+    tables: Sequence[TableInfo],
+    published: Sequence[PublishedTable] | None,
+) -> None:
+    """See that each of ``tables`` has its key published whole; no ``published``: they are to be made.
+
+    Raises RefusedError with the columns and the statement that mends it.
+    """
+    columns = {(one.namespace, one.name): one.columns for one in published or ()}
+    by_oid = {table.oid: table for table in tables}
+    identity: dict[int, list[tuple[str, bool]]] = {}
+    for oid, name, generated in query(connection, _IDENTITY_SQL, list(by_oid)):
+        identity.setdefault(oid, []).append((name, generated))
+    listable = connection.server_version >= 180000
+    for oid, key in identity.items():
+        table = by_oid[oid]
+        chosen = columns.get((table.namespace, table.name))
+        missing = tuple(
+            name
+            for name, generated in key
+            if (chosen is not None and name not in chosen) or (generated and not (listable and chosen))
+        )
+        if _merges(settings, len(key), len(missing)):
+            raise refusal(connection, settings, oid, table.qualified_name, missing)
+
+
+def look(
+    connection: Connection, settings: RelaySettings, relation: Relation, refused_before: Sequence[str]
+) -> tuple[tuple[str, ...], bool]:
+    """Return the key's columns for want of which the rows of ``relation`` can't be relayed, mostly none; and
+    whether the table has columns that are not published, so that another key may have one of them unseen.
+
+    The catalog may have moved on since the rows were written. Columns that they lack count where their table
+    had them already, where they are not published now either, or where rows without them were
+    ``refused_before``.
+    """
+    now = attributes(connection, relation.oid)
+    in_part = sum(not attribute.dropped for attribute in now) > len(relation.columns)
+    lacking = identity_not_in(relation, now)
+    size = sum(attribute.in_identity for attribute in now)
+    if not _merges(settings, size, len(lacking)):
+        return (), in_part
+    members = _memberships(connection, settings, relation.oid)
+    missing = tuple(
+        attribute.name
+        for attribute, was_there in lacking
+        if was_there or attribute.name in refused_before or not _is_published(members, now, attribute)
+    )
+    return missing, in_part
+
+
+def refusal(
+    connection: Connection, settings: RelaySettings, oid: int, table: str, missing: Sequence[str]
+) -> RefusedError:
+    """Return the refusal of a table whose key lacks the columns ``missing``, with what mends it."""
+    plural = "columns" if len(missing) > 1 else "column"
+    return RefusedError(
+        f"the key of table {table} is not published whole, so that many rows would share one: "
+        f"{plural} {', '.join(missing)} missing",
+        "; ".join(_mend(connection, settings, oid, table, missing)),
+    )
+
+
+def _merges(settings: RelaySettings, size: int, missing: int) -> bool:
+    """Whether a key of ``size`` columns can't do without so many. With -u no key at all merges nothing."""
+    return 0 < missing < size or (missing == size > 0 and not settings.allow_unkeyed)
+
+
+def _memberships(connection: Connection, settings: RelaySettings, oid: int) -> list[_Membership]:
+    modern = connection.server_version >= 150000
+    sql = _MEMBERSHIP_SQL.format(
+        columns=_COLUMN_NUMBERS if modern else "null",
+        row_filter="pg_catalog.pg_get_expr(r.prqual, r.prrelid)" if modern else "null",
+    )
+    names = publication.existing(connection, settings.publication_name)
+    return [_Membership(*row) for row in query(connection, sql, oid, list(names))]
+
+
+def _is_published(members: Sequence[_Membership], now: Sequence[Attribute], attribute: Attribute) -> bool:
+    """Whether the column comes with rows that are written now; a list goes before what has none."""
+    listing = [one for one in members if one.columns is not None] or members
+    return any(one.publishes(now.index(attribute) + 1, attribute) for one in listing)
+
+
+def _mend(
+    connection: Connection, settings: RelaySettings, oid: int, table: str, missing: Sequence[str]
+) -> Iterator[str]:
+    now = attributes(connection, oid)
+    members = _memberships(connection, settings, oid)
+    wanted = [
+        one for one in now if one.name in missing and not (members and _is_published(members, now, one))
+    ]
+    if not wanted:
+        yield "it is published by now: rows from before go to the dead letters with --on-error log"
+        yield "or a new slot takes a new snapshot"
+        return
+    if any(attribute.generated for attribute in wanted) and connection.server_version < 180000:
+        yield "a generated column can't be published before PostgreSQL 18: give the table another key"
+        yield f"or leave it out with --exclude-table '{table}'"
+        return
+    namespace, name, partitioned = query(connection, _NAME_SQL, oid)[0]
+    named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"
+    if not members:
+        made = quote_identifier(settings.publication_name)
+        yield (
+            f"make the publication first: CREATE PUBLICATION {made} FOR TABLE {named}, … "
+            "WITH (publish_generated_columns = stored, publish_via_partition_root = true)"
+        )
+        return
+    for member in members:
+        alter = f"ALTER PUBLICATION {quote_identifier(member.publication)}"
+        if member.columns is not None:
+            yield "run: " + _listed_again(alter, named, member, now, wanted)
+        elif any(attribute.generated for attribute in wanted):
+            yield f"run: {alter} SET (publish_generated_columns = stored)"
+
+
+def _listed_again(
+    alter: str, named: str, member: _Membership, now: Sequence[Attribute], wanted: Sequence[Attribute]
+) -> str:
+    """Return what lists the table once more, with all of its key; at once, so that no row falls between."""
+    assert member.columns is not None
+    columns = [
+        quote_identifier(attribute.name)
+        for number, attribute in enumerate(now, 1)
+        if number in member.columns or attribute in wanted
+    ]
+    where = f" WHERE ({member.row_filter})" if member.row_filter else ""
+    again = f"{alter} ADD TABLE {named} ({', '.join(columns)}){where}"
+    return f"BEGIN; {alter} DROP TABLE {named}; {again}; COMMIT"
