@@ -14,7 +14,7 @@ from bwtui.pgoutput.messages import Relation
 from bwtui.relay.routing import topics_collide, unkeyed_refusal
 from bwtui.settings import RelaySettings
 from bwtui.source import identity, publication
-from bwtui.source.catalog import load_relation, load_types
+from bwtui.source.catalog import TableFilter, TableInfo, list_tables, load_relation, load_types
 from bwtui.source.connection import Connection, holds_any_bytes, statement_failed
 from bwtui.source.history import attributes, primary_key_then
 from bwtui.source.preflight import selected_tables
@@ -54,13 +54,17 @@ class TableCheck:
 def check_schemas(settings: RelaySettings, registry: SchemaRegistry, script: str = "") -> list[TableCheck]:
     """Return what the registry would say of every table that the relay of ``settings`` carries.
 
-    With a ``script``: as they would be after it; it is rolled back before the registry is asked, so that its
-    locks are held no longer than the catalog takes to read. Raises ConnectionFailed or RefusedError.
+    With a ``script``: as they would be after it, with those that it makes, which are to be published yet.
+    It is rolled back before the registry is asked, so that its locks are held no longer than the catalog
+    takes to read. Raises ConnectionFailed or RefusedError.
     """
     registry.check()
     try:
+        with after_script(settings.postgres, "") as connection:
+            before = {table.oid for table in list_tables(connection)}
         with after_script(settings.postgres, script) as connection:
-            checks = _tables(connection, settings)
+            made = [table for table in list_tables(connection) if table.oid not in before]
+            checks = _tables(connection, settings, made)
     except psycopg2.Error as error:
         raise statement_failed(error) from error
     for check in checks:
@@ -69,12 +73,15 @@ def check_schemas(settings: RelaySettings, registry: SchemaRegistry, script: str
     return checks
 
 
-def _tables(connection: Connection, settings: RelaySettings) -> list[TableCheck]:
+def _tables(connection: Connection, settings: RelaySettings, made: Sequence[TableInfo]) -> list[TableCheck]:
     names = publication.existing(connection, settings.publication_name)
     published = publication.published_tables(connection, names) if names else []
     columns = {(table.namespace, table.name): table.columns for table in published}
     checks = []
-    for table in selected_tables(connection, settings):
+    carried = selected_tables(connection, settings)
+    chosen = TableFilter(settings)
+    joining = [one for one in made if one not in carried and chosen(one.namespace, one.name)]
+    for table in (*carried, *joining):
         topic = topic_name(settings.topic_prefix, table.namespace, table.name)
         check = TableCheck(table.qualified_name, topic)
         relation = load_relation(connection, table, columns.get((table.namespace, table.name)))

@@ -44,19 +44,19 @@ def shortfalls(connection: Connection, settings: RelaySettings) -> Iterator[Shor
     if not names:
         return
     chosen = TableFilter(settings)
-    every = list_tables(connection)
-    tables = [table for table in every if chosen(table.namespace, table.name)]
+    tables = [table for table in list_tables(connection) if chosen(table.namespace, table.name)]
     published = {(one.namespace, one.name): one for one in publication.published_tables(connection, names)}
     yield from _of_publications(connection, settings, names, tables)
     apart = [table for table in tables if (table.namespace, table.name) not in published]
     yield from _left_out(connection, settings, names, apart)
     # Also where the relay leaves a table out: PostgreSQL knows of the publication alone.
+    every = list_tables(connection, partitions=True)
     for table in filter(lacks_identity, every):
         yield from _blocked(table, published.get((table.namespace, table.name)))
     own = {(one.namespace, one.name) for one in publication.published_tables(connection, names[:1])}
-    for table in tables:
+    for table in every:
         entry = published.get((table.namespace, table.name))
-        if entry is not None and not lacks_identity(table):
+        if entry is not None and not lacks_identity(table) and chosen(table.namespace, table.name):
             is_own = (table.namespace, table.name) in own
             yield from _in_part(settings.publication_name, table, entry, is_own)
 

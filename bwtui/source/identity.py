@@ -157,21 +157,18 @@ def _mend(
         yield "a generated column can't be published before PostgreSQL 18: give the table another key"
         yield f"or leave it out with --exclude-table '{table}'"
         return
-    namespace, name, partitioned = query(connection, _NAME_SQL, oid)[0]
-    named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"
-    if not members:
-        made = quote_identifier(settings.publication_name)
-        yield (
-            f"make the publication first: CREATE PUBLICATION {made} FOR TABLE {named}, … "
-            "WITH (publish_generated_columns = stored, publish_via_partition_root = true)"
-        )
-        return
-    for member in members:
-        alter = f"ALTER PUBLICATION {quote_identifier(member.publication)}"
-        if member.columns is not None:
-            yield "run: " + _listed_again(alter, named, member, now, wanted)
-        elif any(attribute.generated for attribute in wanted):
-            yield f"run: {alter} SET (publish_generated_columns = stored)"
+    for namespace, name, partitioned in query(connection, _NAME_SQL, oid):
+        named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"
+        if not members:
+            made = f"CREATE PUBLICATION {quote_identifier(settings.publication_name)} FOR TABLE {named}, …"
+            options = "publish_generated_columns = stored, publish_via_partition_root = true"
+            yield f"make the publication first: {made} WITH ({options})"
+        for member in members:
+            alter = f"ALTER PUBLICATION {quote_identifier(member.publication)}"
+            if member.columns is not None:
+                yield "run: " + _listed_again(alter, named, member, now, wanted)
+            elif any(attribute.generated for attribute in wanted):
+                yield f"run: {alter} SET (publish_generated_columns = stored)"
 
 
 def _listed_again(

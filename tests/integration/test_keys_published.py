@@ -222,4 +222,4 @@ def test_a_key_that_grew_is_no_partial_one(relay: Relay, source: Session) -> Non
     source.run("alter table t add primary key (tenant, id); insert into t values (1, 'b', 8)")
     relay.run()
     keys = [key for key, _ in decoded_avro(relay.services, f"{relay.name}.t")]
-    assert keys == [{"tenant": 1}, {"tenant": 1, "id": 8}]
+    assert sorted(keys, key=str) == [{"tenant": 1, "id": 8}, {"tenant": 1}]

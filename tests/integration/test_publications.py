@@ -138,16 +138,17 @@ def test_a_table_without_a_key_that_the_relay_leaves_out_is_told_of(database: st
     assert list(told(database, "p")) == [says for says in told(database, "p") if says.startswith("publ")]
 
 
-def test_a_partition_without_a_key_is_told_of(database: str, source: Session) -> None:
+@pytest.mark.parametrize("via_root", [True, False])
+def test_a_partition_without_a_key_is_told_of(database: str, source: Session, via_root: bool) -> None:
     source.run("create table t (id int primary key) partition by range (id)")
     source.run("create table low partition of t for values from (0) to (10)")
     source.run("alter table low replica identity nothing; insert into t values (1)")
-    source.run("create publication p for table t with (publish_via_partition_root = true)")
+    source.run(f"create publication p for table t with (publish_via_partition_root = {via_root})")
     with pytest.raises(psycopg2.errors.ObjectNotInPrerequisiteState):
         source.run("delete from t")
     ((says, hint),) = told(database, "p").items()
-    assert says.startswith("table public.t has no replica identity")
-    assert "each partition" in hint
+    assert says.startswith(f"table public.{'t' if via_root else 'low'} has no replica identity")
+    assert ("each partition" if via_root else 'ALTER TABLE "public"."low"') in hint
     source.run("alter table low replica identity full; delete from t")
     assert not told(database, "p")
 

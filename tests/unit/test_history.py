@@ -1,9 +1,11 @@
 """Which column is which, after a table was altered behind a relay's back."""
 
+from dataclasses import replace
+
 import pytest
 
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.source.history import Attribute, present_names
+from bwtui.source.history import Attribute, identity_not_in, present_names
 
 INT, TEXT = 23, 25
 
@@ -71,3 +73,30 @@ def test_a_wide_table_is_read_in_no_time() -> None:
     now = table("id", *names[:700], "-", *names[701:], "-", "-", "-")
     expected = ["id", *names[:700], None, *names[701:]]
     assert present_names(relation("id", *names), now) == expected
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "expected"),
+    [
+        ("id a b", "!id a b", {}),
+        ("a b", "!id a b", {"id": True}),
+        ("id b", "!id !a b", {"a": True}),
+        # It may have been added since, to the table and to its key.
+        ("id a", "!id a !b", {"b": False}),
+        ("id a c", "!id a - c !b", {"b": False}),
+        ("id a", "!id !x a !b", {"x": True, "b": False}),
+        # One of them is perhaps the other, under its name of now.
+        ("id old a", "!id !new a", {}),
+        ("id a", "id - a", {}),
+    ],
+)
+def test_columns_of_the_identity_that_a_relation_lacks(
+    then: str, now: str, expected: dict[str, bool]
+) -> None:
+    marked = {name.removeprefix("!") for name in now.split() if name.startswith("!")}
+    present = [
+        replace(attribute, in_identity=attribute.name in marked)
+        for attribute in table(*now.replace("!", "").split(), listed=True)
+    ]
+    found = {attribute.name: had for attribute, had in identity_not_in(relation(*then.split()), present)}
+    assert found == expected
