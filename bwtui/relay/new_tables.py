@@ -9,6 +9,10 @@ from bwtui.source.connection import Connection
 from bwtui.source.coverage import shortfalls
 
 _SECONDS = 10.0
+#: Every picture has them, and too many would push what else went wrong out of it.
+_NOTICES = 20
+_HINT_CHARACTERS = 1_000
+_DOCTOR = "'bwtui doctor' with the relay's options says"
 
 
 class NewTables:
@@ -25,6 +29,12 @@ class NewTables:
         if self._looked_at and now - self._looked_at < _SECONDS:
             return
         self._looked_at = now
-        for found in shortfalls(connection, self._settings):
-            error = RefusedError(f"{found.subject} {found.says}", found.hint)
-            self._report.error("notice", error, found.table)
+        found = list(shortfalls(connection, self._settings))
+        for one in found[:_NOTICES]:
+            hint = one.hint if len(one.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
+            self._report.error("notice", RefusedError(f"{one.subject} {one.says}", hint), one.table)
+        if more := found[_NOTICES:]:
+            says = f"{len(more)} more such notices about the publication"
+            self._report.error(
+                "notice", RefusedError(says, f"{_DOCTOR} all; --table narrows what is relayed")
+            )

@@ -169,6 +169,7 @@ def _in_part(name: str, table: TableInfo, entry: PublishedTable, is_own: bool) -
     yield Shortfall(
         f"table {table.qualified_name}",
         table.qualified_name,
-        f"is keyed, but its {' and '.join(missing)} are not published: its topic does not follow it",
+        f"has a replica identity, but its {' and '.join(missing)} are not published: "
+        "its topic does not follow it",
         f"run: {run}; what was not published is not sent any more, but with a new slot's snapshot",
     )

@@ -162,7 +162,7 @@ def test_a_table_that_got_its_key_later_is_told_of(
     source.run("alter table bare add primary key (i)")
     ((says, hint),) = told(database, f"bwtui_{attempts.name}").items()
     assert says == (
-        "table public.bare is keyed, but its updates and deletes are not published:"
+        "table public.bare has a replica identity, but its updates and deletes are not published:"
         " its topic does not follow it"
     )
     source.run(statement(hint))
