@@ -136,7 +136,12 @@ def _memberships(connection: Connection, settings: RelaySettings, oid: int) -> l
 
 
 def _is_published(members: Sequence[_Membership], now: Sequence[Attribute], attribute: Attribute) -> bool:
-    """Whether the column comes with rows that are written now; a list goes before what has none."""
+    """Whether the column comes with rows that are written now; a list goes before what has none.
+
+    Without any publication: whether it will, once there is one.
+    """
+    if not members:
+        return not attribute.generated
     listing = [one for one in members if one.columns is not None] or members
     return any(one.publishes(now.index(attribute) + 1, attribute) for one in listing)
 
@@ -146,9 +151,7 @@ def _mend(
 ) -> Iterator[str]:
     now = attributes(connection, oid)
     members = _memberships(connection, settings, oid)
-    wanted = [
-        one for one in now if one.name in missing and not (members and _is_published(members, now, one))
-    ]
+    wanted = [one for one in now if one.name in missing and not _is_published(members, now, one)]
     if not wanted:
         yield "it is published by now: rows from before go to the dead letters with --on-error log"
         yield "or a new slot takes a new snapshot"
