@@ -209,6 +209,8 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
     from confluent_kafka.schema_registry import SchemaRegistryClient
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+    from bwtui.encode.registry import MISSING
+
     def ask(number: int) -> str | None:
         url = settings.schema_registry
         try:
@@ -216,7 +218,8 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
             with contextlib.closing(SchemaRegistryClient(configured)) as client:
                 return client.get_schema(number).schema_str
         except SchemaRegistryError as error:
-            if error.http_status_code == 404:
+            # A path that is not there, or a proxy's word, is a plain 404.
+            if error.error_code in MISSING:
                 return None
             raise ConnectionFailed(f"the schema registry does not give schema {number}: {error}") from error
         except Exception as error:

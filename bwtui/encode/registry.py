@@ -16,6 +16,15 @@ from bwtui.encode.differences import incompatibilities
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.settings import Pairs
 
+#: What a registry says of a schema itself, by Confluent's error codes ("Schema Registry API Reference"):
+#: incompatible, not valid, and the subject's name, the schema's size or its rules, which it can't take. All
+#: else that is no success, also of these statuses, is about rights, modes, or a proxy's word and not its own.
+_OF_THE_SCHEMA = frozenset({409, 422, 42201, 42208, 42209, 42210})
+#: No such subject, version, schema, or setting of a subject. A path that is not there at all is a plain 404.
+MISSING = range(40401, 40500)
+#: A request that timed out, and one too many.
+_LATER = (408, 429)
+
 
 class SchemaRefused(BwtuiError):
     """The registry answered, and will not take this schema; trying again does not help."""
@@ -72,8 +81,9 @@ class SchemaRegistry:
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         """Register ``schema`` (JSON text) under ``subject``, or find it there.
 
-        Raises SchemaRefused when the registry says no (409 incompatible, 422 invalid), ConnectionFailed when
-        it can't be reached or fails itself, which is worth another try.
+        Raises SchemaRefused when the registry says no to this schema (409 incompatible, 422 invalid).
+        Everything else is worth another try, and raises ConnectionFailed: it can't be reached, fails itself,
+        does not let us, or what answers is no registry.
         """
         wanted = Schema(schema, "AVRO")
         try:
@@ -104,7 +114,7 @@ class SchemaRegistry:
             try:
                 return self._client.lookup_schema(subject, Schema(schema, "AVRO")).schema_id
             except SchemaRegistryError as error:
-                if error.http_status_code != 404:
+                if error.error_code not in MISSING:
                     raise
                 return None
 
@@ -114,7 +124,7 @@ class SchemaRegistry:
             try:
                 return self._client.get_schema(number).schema_str
             except SchemaRegistryError as error:
-                if error.http_status_code != 404:
+                if error.error_code not in MISSING:
                     raise
                 return None
 
@@ -136,7 +146,7 @@ class SchemaRegistry:
         try:
             self._client.lookup_schema(subject, schema)
         except SchemaRegistryError as error:
-            if error.http_status_code != 404:
+            if error.error_code not in MISSING:
                 raise
             return False
         return True
@@ -147,7 +157,7 @@ class SchemaRegistry:
             try:
                 return self._client.get_latest_version(subject).schema.schema_str
             except SchemaRegistryError as error:
-                if error.http_status_code != 404:
+                if error.error_code not in MISSING:
                     raise
                 return None
 
@@ -157,7 +167,7 @@ class SchemaRegistry:
             try:
                 return str(self._client.get_compatibility(subject))
             except SchemaRegistryError as error:
-                if error.http_status_code != 404:
+                if error.error_code not in MISSING:
                     raise
                 return str(self._client.get_compatibility())
 
@@ -180,7 +190,7 @@ class SchemaRegistry:
         try:
             yield
         except SchemaRegistryError as error:
-            if error.http_status_code in (401, 403, 408, 429) or error.http_status_code >= 500:
+            if error.error_code not in _OF_THE_SCHEMA:
                 raise self._unavailable(error) from error
             raise _refused(subject, error) from error
         except Exception as error:
@@ -188,10 +198,22 @@ class SchemaRegistry:
 
     def _unavailable(self, error: Exception) -> ConnectionFailed:
         reason = " ".join(str(error).split()) or type(error).__name__
-        return ConnectionFailed(
-            f"can't reach the schema registry at {self.url_without_user}: {reason[:200]}",
-            "check that it runs there, and -r/--schema-registry or BWTUI_SCHEMA_REGISTRY",
-        )
+        place = f"the schema registry at {self.url_without_user}"
+        if (
+            not isinstance(error, SchemaRegistryError)
+            or error.http_status_code >= 500
+            or error.http_status_code in _LATER
+        ):
+            hint = "check that it runs there, and -r/--schema-registry or BWTUI_SCHEMA_REGISTRY"
+            return ConnectionFailed(f"can't reach {place}: {reason[:200]}", hint)
+        if error.http_status_code in (401, 403):
+            hint = "check user and password in -r or BWTUI_SCHEMA_REGISTRY, and the user's rights"
+            return ConnectionFailed(f"{place} does not let us in: {reason[:200]}", hint)
+        if error.error_code == 42205:
+            hint = "set the mode of the registry, and of the subject, to READWRITE"
+            return ConnectionFailed(f"{place} takes no schemas at present: {reason[:200]}", hint)
+        hint = "check the path in -r or BWTUI_SCHEMA_REGISTRY, and the proxy in front of the registry, if any"
+        return ConnectionFailed(f"{place} does not answer as a registry: {reason[:200]}", hint)
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

@@ -1,0 +1,120 @@
+"""What a schema registry's answer means: a schema that is refused, or a service that is to be waited for."""
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+
+import pytest
+
+from bwtui.encode.registry import SchemaRefused, SchemaRegistry
+from bwtui.errors import ConnectionFailed
+
+HTML = b"<html><body>default backend - 404</body></html>"
+SCHEMA = '"string"'
+
+
+class Answering(ThreadingHTTPServer):
+    """A server that gives every request the same answer."""
+
+    status = 200
+    body = b""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def answer(self) -> None:
+        server = self.server
+        assert isinstance(server, Answering)
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(server.status)
+        self.send_header("Content-Length", str(len(server.body)))
+        self.end_headers()
+        self.wfile.write(server.body)
+
+    do_GET = do_POST = answer
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def server() -> Iterator[Answering]:
+    with Answering(("127.0.0.1", 0), _Handler) as found:
+        thread = Thread(target=found.serve_forever, args=(0.01,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join()
+
+
+def told(code: int | None, message: str = "because") -> bytes:
+    """The body of a registry's refusal; a gateway's has no code."""
+    return json.dumps({"message": message} | ({"error_code": code} if code is not None else {})).encode()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, HTML, "does not let us in"),
+        (403, told(40301), "does not let us in"),
+        (404, HTML, "does not answer as a registry"),
+        (404, told(404, "HTTP 404 Not Found"), "does not answer as a registry"),
+        (404, told(None, "no Route matched"), "does not answer as a registry"),
+        (405, HTML, "does not answer as a registry"),
+        (409, HTML, "does not answer as a registry"),
+        (413, HTML, "does not answer as a registry"),
+        (422, HTML, "does not answer as a registry"),
+        (422, told(42205, "Subject t-value is in read-only mode"), "takes no schemas at present"),
+        (429, HTML, "can't reach"),
+        (500, told(50001), "can't reach"),
+        (503, HTML, "can't reach"),
+        (200, HTML, "can't reach"),
+        (200, b'{"status": "ok"}', "can't reach"),
+    ],
+)
+def test_what_is_no_word_on_the_schema_is_waited_for(
+    server: Answering, status: int, body: bytes, words: str
+) -> None:
+    server.status, server.body = status, body
+    registry = SchemaRegistry(server.url)
+    with pytest.raises(ConnectionFailed, match=words) as refused:
+        registry.register("t-value", SCHEMA)
+    assert refused.value.hint
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(409, 409), (422, 42201), (422, 42208), (422, 42209), (422, 42210)]
+)
+def test_what_a_registry_says_of_the_schema_is_a_refusal(server: Answering, status: int, code: int) -> None:
+    server.status, server.body = status, told(code)
+    registry = SchemaRegistry(server.url)
+    with pytest.raises(SchemaRefused, match="because") as refused:
+        registry.register("t-value", SCHEMA)
+    assert refused.value.status == status
+    registry.close()
+
+
+def test_a_proxys_404_does_not_mean_that_a_schema_is_unknown(server: Answering) -> None:
+    server.status, server.body = 404, HTML
+    registry = SchemaRegistry(server.url)
+    for ask in (
+        lambda: registry.schema_text(7),
+        lambda: registry.schema_id("t-value", SCHEMA),
+        lambda: registry.verdict("t-value", SCHEMA),
+    ):
+        with pytest.raises(ConnectionFailed, match="does not answer as a registry"):
+            ask()
+    registry.close()
+
+
+def test_a_registrys_own_404_does(server: Answering) -> None:
+    server.status, server.body = 404, told(40403, "Schema 7 not found")
+    registry = SchemaRegistry(server.url)
+    assert registry.schema_text(7) is None
+    assert registry.schema_id("t-value", SCHEMA) is None
+    registry.close()
