@@ -5,6 +5,7 @@
     BwtuiError                  2  usage or any other error
     ├── UsageError              2  an option or a setting is wrong
     ├── RefusedError            2  a precondition does not hold (wal_level, unkeyed table, …)
+    │   └── ServiceRefused      4  a service answers, and lacks a right or a setting that every row needs
     ├── RowError                2  one row can't be relayed, and --on-error is exit
     ├── StateFailed              2  one of the relay's own files can't be read or written
     ├── DifferencesFound        1  a comparison found differences
@@ -38,8 +39,14 @@ class RefusedError(BwtuiError):
     """A precondition does not hold, so nothing was started."""
 
 
+class ServiceRefused(RefusedError):
+    """A service answers, and lacks a right or a setting that every row needs: no row is dropped for it."""
+
+    exit_code = 4
+
+
 class RowError(BwtuiError):
-    """One row can't be relayed."""
+    """One row can't be relayed: what --on-error decides about."""
 
 
 class StateFailed(BwtuiError):

@@ -74,6 +74,10 @@ def secure_kafka(authority: Authority) -> Iterator[dict[str, str]]:
         "controller.quorum.voters": f"1@{LOOPBACK}:{ports['kafka_controller']}",
         "log.dirs": str(folder / "log"),
         "sasl.enabled.mechanisms": "PLAIN",
+        # Everybody may do everything, but for what a test's own rules say.
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+        "super.users": "User:ANONYMOUS",
         "listener.name.secure.plain.sasl.jaas.config": f'{_PLAIN} required user_{USER}="{PASSWORD}";',
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(store),

@@ -1,11 +1,13 @@
 """Batches: messages are handed to the sink many at a time, and every batch is one span to acknowledge."""
 
 from bwtui.relay.ack import Acknowledgements, Receipt, Span
+from bwtui.relay.careful import Careful
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
-from bwtui.sink.base import Sink
+from bwtui.sink.base import Message, Sink
+from bwtui.sink.dead_letter import DroppedRow
 
 #: A batch is handed over when it holds this many rows or bytes, or when nothing more is there to read.
 BATCH_ROWS = 1_000
@@ -32,6 +34,8 @@ class Batch:
         self.span = Span()
         self.rows = 0
         self.bytes = 0
+        #: While it is there, each batch is waited for: what is flushed is settled.
+        self.careful: Careful | None = None
 
     def add(
         self,
@@ -71,8 +75,25 @@ class Batch:
         """Note that a transaction ended: everything added so far lies before ``end_lsn``."""
         self.span.lsn = end_lsn
 
-    def flush(self) -> Span:
-        """Hand everything over, first to the recording if there is one, and seal the span; return it."""
+    def send_apart(self, route: Route, topic: str, message: Message, row: DroppedRow) -> None:
+        """Send a message about ``row`` to a topic that is not its table's, after all that was added so far.
+
+        It is in no recording. Raises what `flush` raises.
+        """
+        self.flush()
+        self.rows += 1
+        if self.careful is None:
+            self._sink.send(topic, [message], self.span)
+            return
+        self.careful.name(None, route, row)
+        self._sink.send(topic, [message], self.span, self.careful.receipt(None, topic, [message], None))
+        self.careful.settle(self.span)
+
+    def flush(self) -> None:
+        """Hand everything over, first to the recording if there is one, and seal the span.
+
+        Raises StateFailed, and in careful mode what `Careful.settle` raises.
+        """
         span = self.span
         routes, self._routes = self._routes, []
         receipts: list[Receipt] | None = None
@@ -82,10 +103,10 @@ class Batch:
         for index, route in enumerate(routes):
             messages, route.messages = route.messages, []
             route.positions = []
-            if receipts is None:
-                self._sink.send(route.topic, messages, span)
-            else:
-                self._sink.send(route.topic, messages, span, receipts[index])
+            receipt = receipts[index] if receipts is not None else None
+            if self.careful is not None:
+                receipt = self.careful.receipt(route, route.topic, messages, receipt)
+            self._sink.send(route.topic, messages, span, receipt)
             counters = route.counters
             counters.messages += len(messages)
             counters.bytes += route.bytes
@@ -98,4 +119,5 @@ class Batch:
         self._report.rows_read += self.rows
         self.rows = 0
         self.bytes = 0
-        return span
+        if self.careful is not None:
+            self.careful.settle(span)

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 import psycopg2
 
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError
+from bwtui.errors import ConnectionFailed, RefusedError, RowError
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.batch import Without
@@ -179,7 +179,7 @@ class Copying:
             fields = list(unescape_copy_line(line)) if route.column_names else []
             key, value = route.both(fields)
             batch.add(route, key, value, self._timestamp, self._headers())
-        except BwtuiError as error:
+        except RowError as error:
             self._parts.policy.refuse(route, self._dropped(route, fields), error, batch.span)
             if self._recorder is not None:
                 self._recorder.without(route, Without.DROPPED)

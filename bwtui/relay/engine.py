@@ -335,8 +335,9 @@ class Engine:
                 if isinstance(self._phase, Streaming):
                     careful_until = self._phase.careful_until
                 if careful_until:
-                    # The row that was under way alone must not be taken for one of the next session's.
-                    parts.sink.discard(in_order=False)
+                    # The batch that was under way must not be taken for one of the next session's.
+                    self._let_arrive(parts.sink)
+                    parts.sink.discard(in_order=True)
                     acks = Acknowledgements(acks.confirmed, parts.recorder)
                 self._report.error("outage", error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
@@ -372,10 +373,7 @@ class Engine:
     def _recover(self, parts: Parts, acks: Acknowledgements, redrive: Redrive) -> int:
         """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""
         self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
-        # What was under way may have arrived. Without a bound: what is thrown away could still arrive, behind
-        # newer rows of its key.
-        while not parts.sink.flush(0.2):
-            self._check_stop()
+        self._let_arrive(parts.sink)
         # That a row was refused may be reported after what was held back behind it.
         failure = min([redrive.failure, *parts.sink.take_failures()], key=lambda one: one.is_outage)
         self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
@@ -387,11 +385,15 @@ class Engine:
             self._check_stop()
             parts.sink.poll(0.01)
             acks.advance()
-        # Carefully, one row at a time is sent, and each stands for itself.
-        parts.sink.discard(in_order=False)
+        parts.sink.discard(in_order=True)
         if failure.is_outage:
             self._wait(_RECONNECT_SECONDS)
         return self._report.received_lsn + 1
+
+    def _let_arrive(self, sink: Sink) -> None:
+        """Wait, without a bound, for what is under way: thrown away, it could arrive after newer rows."""
+        while not sink.flush(0.2):
+            self._check_stop()
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds

@@ -2,13 +2,13 @@
 
 Exit: the relay stops with the slot at the last good transaction, so that a restart repeats the failing row.
 Log: the row alone is dropped, after it was written to the dead letters, counted and shown. A service that is
-down is never a reason to drop a row.
+down, or that lacks a right or a setting, is never a reason to drop a row.
 """
 
 import json
 import time
 
-from bwtui.errors import BwtuiError, RowError
+from bwtui.errors import BwtuiError, RowError, ServiceRefused
 from bwtui.lsn import format_lsn
 from bwtui.relay.ack import Span
 from bwtui.relay.report import Report
@@ -52,7 +52,7 @@ class RowPolicy:
         if self._settings.on_error == "exit":
             hint = error.hint or "mend the cause, or drop such rows into the dead letters with --on-error log"
             raise RowError(f"{place}: {error.message}", hint) from error
-        letter = self._letters.letter(row, error.message, type(error).__name__)
+        letter = self._letters.letter(row, error.message, type(error.__cause__ or error).__name__)
         if is_new:
             try:
                 self._letters.keep(letter)
@@ -72,8 +72,12 @@ class RowPolicy:
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
         """Take care of dead letters that --dead-letter-topic refuses, and return the other failures.
 
-        A letter holds the row, so it is easily too large in its turn; without the row it is not.
+        A letter holds the row, so it is easily too large in its turn; without the row it is not. Raises
+        ServiceRefused when a topic lets nothing in: that is no row's fault.
         """
+        for failure in failures:
+            if failure.is_setup:
+                raise ServiceRefused(failure.reason, failure.hint)
         topic = self._settings.dead_letter_topic
         others = []
         for failure in failures:

@@ -17,7 +17,7 @@ from bwtui.encode.json import JsonEncoder
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.blocking import BlockingCalls
@@ -104,7 +104,7 @@ class Route:
 
     def _refused(self, fields: Sequence[Field]) -> NoReturn:
         assert self.refusal is not None
-        raise self.refusal
+        raise RowError(self.refusal.message, self.refusal.hint) from self.refusal
 
 
 @dataclass(slots=True)
@@ -165,12 +165,15 @@ class Router:
         """Return the routes of ``relations``, of different tables; None where a table is filtered out.
 
         ``placeholders``: their schemas shall have room for them, whatever --toast says. Never raises for what
-        is wrong with a table itself: that stands in `Route.refusal`.
+        is wrong with a table itself: that stands in `Route.refusal`. Raises ServiceRefused.
         """
         drafts = [self._draft(relation, placeholders) for relation in relations]
         chosen = [draft for draft in drafts if draft is not None]
         for stage in (self._look_up, self._make_topics, self._make_encoders, self._register):
             stage([draft for draft in chosen if draft.refusal is None])
+            for draft in chosen:
+                if isinstance(draft.refusal, ServiceRefused):
+                    raise draft.refusal
         return [None if draft is None else self._finish(draft) for draft in drafts]
 
     def close(self) -> None:
@@ -241,7 +244,7 @@ class Router:
                     gone = "the table is gone, and its key with it: its messages have a null key"
                     draft.counters.note(gone)
                 draft.types = self._types(draft.relation)
-            except BwtuiError as error:
+            except (RefusedError, RowError) as error:
                 draft.refusal = error
 
     def _make_topics(self, drafts: Sequence[_Draft]) -> None:
@@ -274,7 +277,7 @@ class Router:
                 encoder = build_encoder(
                     relation, keys, draft.topic, draft.types, any_bytes, draft.placeholders
                 )
-            except BwtuiError as error:
+            except (RefusedError, RowError) as error:
                 draft.refusal = error
                 continue
             draft.encoder = encoder

@@ -4,10 +4,10 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 
 from bwtui.encode.avro import UnchangedToastError
-from bwtui.errors import BwtuiError, ConnectionFailed, RowError, SlotLost, StateFailed
+from bwtui.errors import BwtuiError, RowError
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Field, Relation, Truncate
-from bwtui.pgoutput.tuples import split_tuple
+from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.batch import Without
 from bwtui.relay.batch import Batch
 from bwtui.relay.headers import make_headers
@@ -31,8 +31,8 @@ _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
 #: What a handler answers for a frame of which only tables know that the relay leaves out.
 LEFT_OUT = True
 
-#: Not a row's fault: such an error ends the session, or the relay, whatever --on-error says.
-_NOT_OF_THE_ROW = (ConnectionFailed, SlotLost, StateFailed)
+#: What --on-error decides about. Every other error ends the session, or the relay, and drops nothing.
+_OF_THE_ROW = (RowError, DecodeError)
 
 
 class Routes(dict[int, Route | None]):
@@ -124,9 +124,6 @@ class Rows:
         #: The commit time in Unix milliseconds.
         self.timestamp = 0
         self._ordinal = 0
-        #: Whether `last` is kept: one row is sent at a time, and it may have to be named.
-        self.careful = False
-        self.last: tuple[Route, DroppedRow] | None = None
         self.handlers: dict[int, Callable[[bytes], bool | None]] = {
             ord("R"): self._on_relation,
             ord("I"): self.on_insert,
@@ -149,10 +146,10 @@ class Rows:
         # A recording keeps relations apart from the frames.
         return LEFT_OUT
 
-    def _build(self, relations: Sequence[Relation], *, placeholders: bool = False) -> list[Route | None]:
-        # They may have to wait for a service.
+    def _build(self, relations: Sequence[Relation]) -> list[Route | None]:
+        # What was read so far need not wait with the new routes, which may have to wait for a service.
         self._batch.flush()
-        return self._parts.router.routes(relations, placeholders=placeholders)
+        return self._parts.router.routes(relations)
 
     def _begin_route(self, route: Route | None) -> None:
         # The old route's messages go first.
@@ -171,7 +168,7 @@ class Rows:
             fields = route.split(data, TUPLE)
             key, value = route.both(fields)
             self._send(route, "insert", key, value, None, fields)
-        except BwtuiError as error:
+        except _OF_THE_ROW as error:
             self._refuse(route, "insert", None, fields, error)
         route.counters.inserts += 1
         return None
@@ -197,7 +194,7 @@ class Rows:
                 self._send(route, "delete", old_key, None, None, None)
             if value is not None:
                 self._send(route, "update", key, value, full, new)
-        except BwtuiError as error:
+        except _OF_THE_ROW as error:
             self._refuse(route, "update", old, new, error)
         route.counters.updates += 1
         return None
@@ -216,7 +213,7 @@ class Rows:
             else:
                 route.counters.note("unkeyed: deletes are counted, and send no message")
                 self._without(route, Without.UNKEYED)
-        except BwtuiError as error:
+        except _OF_THE_ROW as error:
             self._refuse(route, "delete", old, None, error)
         route.counters.deletes += 1
         return None
@@ -237,13 +234,10 @@ class Rows:
         return None
 
     def _tell(self, route: Route, truncate: Truncate) -> None:
-        """Send the message of --truncate-topic: a span of its own, behind the rows that came before it."""
-        self._batch.flush()
-        self._batch.rows += 1
-        if self.careful:
-            self.last = (route, self._dropped(route, "truncate", None, None))
+        """Send the message of --truncate-topic."""
+        row = self._dropped(route, "truncate", None, None)
         told = truncate_message(route, truncate, self.commit_lsn, self._xid, self.timestamp)
-        self._parts.sink.send(self._parts.settings.truncate_topic, [told], self._batch.span)
+        self._batch.send_apart(route, self._parts.settings.truncate_topic, told, row)
 
     @staticmethod
     def _old_key(route: Route, data: bytes, old: Sequence[Field]) -> bytes | None:
@@ -282,9 +276,9 @@ class Rows:
             self._note_filled(new, row)
             return encoded
         except UnchangedToastError:
-            (wider,) = self._build([route.relation], placeholders=True)
+            # Nothing is flushed in the middle of a row. What the old route holds goes first all the same.
+            wider = self._parts.router.route(route.relation, placeholders=True)
         assert wider is not None
-        self._begin_route(wider)
         if wider.refusal is None:
             self.routes[route.relation.oid] = wider
         encoded = wider, *wider.both_filled(row), row
@@ -318,8 +312,8 @@ class Rows:
             parts.samples.take(
                 operation, route.relation, route.topic, route.key_columns, before, after, commit
             )
-        if self.careful:
-            self.last = (route, self._dropped(route, operation, before, after))
+        if self._batch.careful is not None:
+            self._batch.careful.name(route, route, self._dropped(route, operation, before, after))
 
     def _dropped(
         self, route: Route, operation: str, before: list[Field] | None, after: list[Field] | None
@@ -337,8 +331,6 @@ class Rows:
         error: BwtuiError,
     ) -> None:
         """Drop the row by the policy, or raise RowError; `run` then confirms everything before it."""
-        if isinstance(error, _NOT_OF_THE_ROW):
-            raise error
         row = self._dropped(route, operation, before, after)
         self._parts.policy.refuse(route, row, error, self._batch.span)
         self._without(route, Without.DROPPED)

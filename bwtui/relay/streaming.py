@@ -7,9 +7,10 @@ import struct
 import time
 from collections.abc import Callable, Sequence
 
-from bwtui.errors import RefusedError, RowError
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.errors import RefusedError, RowError, ServiceRefused
+from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
+from bwtui.relay.careful import Careful
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.rows import BODY, Rows
 from bwtui.source.stream import PAYLOAD_OFFSET, XLOG_DATA, ReplicationStream, parse_keepalive
@@ -48,8 +49,10 @@ class Streaming:
         self._told_at = 0.0
         self._stop_asked_at = 0.0
         self._status_seconds = _STATUS_SECONDS
-        #: Rows up to this LSN are sent one at a time, to find the one that Kafka refuses.
+        #: Up to this LSN each batch is waited for, to find the row that Kafka refuses.
         self.careful_until = 0
+        #: Whether a batch ends with its transaction, so that the slot can stop right before a refused row's.
+        self._by_transaction = False
         self._handlers: dict[int, Callable[[bytes], bool | None]] = {
             ord("B"): self._on_begin,
             ord("C"): self._on_commit,
@@ -63,16 +66,19 @@ class Streaming:
         """Relay until the target is confirmed or a stop is asked for.
 
         Raises Redrive when messages were not delivered, ConnectionFailed or SlotLost when the stream breaks,
-        and RowError when a row ends the relay.
+        RowError when a row ends the relay, and ServiceRefused when none of its topic's rows gets in.
         """
         if self._stream.patience:
             # The server calls for a sign of life when half of its patience is over, and nobody may read that.
             self._status_seconds = min(_STATUS_SECONDS, self._stream.patience / 4)
+        if self.careful_until:
+            self._batch.careful = Careful(self._parts.sink, self._parts.policy, self._while_settling)
+            self._by_transaction = self._parts.settings.on_error == "exit"
         try:
             self._loop()
         except StopRequested:
             pass
-        except RowError:
+        except (RowError, ServiceRefused):
             self._finish()
             raise
         self._finish()
@@ -115,12 +121,13 @@ class Streaming:
 
     def _step(self) -> bool:
         """Read a batch, hand it over, and confirm; return whether there was anything to read."""
-        self._rows.careful = bool(self.careful_until)
         self._parts.samples.refill()
         had_data = self._read()
-        span = self._batch.flush()
-        if self.careful_until:
-            self._settle_one(span)
+        self._batch.flush()
+        if self.careful_until and self._acks.advance() >= self.careful_until:
+            self.careful_until = 0
+            self._by_transaction = False
+            self._batch.careful = None
         if not had_data and not self._acks.is_idle:
             # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.
             self._stream.wait(0.005)
@@ -158,7 +165,7 @@ class Streaming:
                     raise
                 if record is not None and not left_out:
                     record(data)
-                if batch.is_full() or (self.careful_until and (batch.rows or batch.span.lsn is not None)):
+                if batch.is_full() or (self._by_transaction and batch.span.lsn is not None):
                     return True
             else:
                 self._on_keepalive(data)
@@ -208,35 +215,21 @@ class Streaming:
         self._told_at = now
         self._stream.send_status(self._confirmed)
 
-    def _settle_one(self, span: Span) -> None:
-        """Wait for the one row in ``span``; drop it by the policy when Kafka refuses it."""
-        sink, policy = self._parts.sink, self._parts.policy
-        failures = policy.undelivered(sink.take_failures())
-        while span.pending > span.failed:
-            sink.poll(0.1)
-            if self._parts.stop_requested():
-                raise StopRequested
-            self._tell_when_due()
-            failures += policy.undelivered(sink.take_failures())
-        if failures:
-            if self._rows.last is None or any(failure.is_outage for failure in failures):
-                raise Redrive(failures)
-            error = RowError(failures[0].reason, failures[0].hint)
-            policy.refuse(*self._rows.last, error, self._batch.span)
-            span.pending = span.failed = 0
-            for receipt in span.receipts:
-                receipt.refuse_rest()
-        if self._acks.advance() >= self.careful_until and not self._batch.span.pending and not sink.queued():
-            self.careful_until = 0
-            sink.discard(in_order=True)
+    def _while_settling(self) -> None:
+        """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
+        if self._parts.stop_requested():
+            raise StopRequested
+        self._tell_when_due()
 
     def _finish(self) -> None:
         """Let what is in flight arrive, confirm it, and end the stream in order."""
+        self._batch.careful = None
         self._batch.flush()
         sink, acks = self._parts.sink, self._acks
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if sink.outage() else _STOP_SECONDS)
+        # Not `poll`: it would wait for ever for what an ended producer holds back.
         while sink.queued() and time.monotonic() < deadline:
-            sink.poll(0.05)
+            sink.flush(0.05)
             self._tell_when_due()
         sink.poll(0)
         acks.advance()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 import psycopg2
 
 from bwtui.encode.avro import UnchangedToastError
-from bwtui.errors import RefusedError
+from bwtui.errors import ServiceRefused
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.routing import Route
 from bwtui.settings import RelaySettings
@@ -118,7 +118,7 @@ class ToastFill:
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "no right to read the table"
                 hint = right_to_read(reason, route.relation, session)
-                raise RefusedError(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
+                raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
 
         self._ask(question)
         if found[-1] is None:

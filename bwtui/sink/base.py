@@ -48,7 +48,9 @@ class DeliveryFailure:
     span: Span | None = None
     #: Trying again can't help: the topic is gone, or the producer is broken for good.
     is_final: bool = False
-    #: While recording: the receipt that the message stands in, and where.
+    #: Rights or settings are at fault, so no other message for the topic fares better.
+    is_setup: bool = False
+    #: The receipt that the message was sent with, if any, and its place in it.
     receipt: Receipt | None = None
     index: int = 0
 

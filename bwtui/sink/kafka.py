@@ -36,24 +36,32 @@ _log = logging.getLogger("bwtui.kafka")
 # librdkafka warns of each setting that it calls experimental, and this one is meant: see `IN_ORDER`.
 _log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 
-#: Errors that the message itself causes; everything else may pass when the service recovers.
+#: The broker judged this message, or the batch that it was alone in; everything else may pass when the
+#: service recovers. INVALID_MSG is not among them: a checksum that does not match is damage on the way.
 _MESSAGE_ERRORS = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_MSG_SIZE,
+        # What a broker's own checks say of the record: a null key in a compacted topic, a schema id.
         KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.TOPIC_EXCEPTION,
     }
 )
+#: No message for the topic fares better, until somebody mends what the hint names.
+_SETUP_ERRORS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) to write to topic {topic}",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) IdempotentWrite",
+    KafkaError.TOPIC_EXCEPTION: "choose another --topic-prefix: Kafka does not let clients write to {topic}",
+    KafkaError.POLICY_VIOLATION: "ask whoever runs Kafka which policy forbids writing to topic {topic}",
+    KafkaError.INVALID_TIMESTAMP: "compare PostgreSQL's clock with Kafka's, or widen message.timestamp.after"
+    ".max.ms and message.timestamp.before.max.ms of topic {topic}",
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "set message.format.version of topic {topic} to 0.11 or newer",
+}
 #: The topic is not there any more: it is made again, so that nothing that comes now is lost.
 _TOPIC_GONE = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
 )
+#: Nothing is wrong with the message: another one was refused before it, or in the same request (KIP-467).
+_HELD_BACK = frozenset({KafkaError._PURGE_QUEUE, KafkaError._FATAL, KafkaError._INVALID_DIFFERENT_RECORD})
 _CONNECTION_ERRORS = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -196,6 +204,8 @@ class KafkaSink:
                 # What the broker sends back when the producer has ended would wait in its queue for ever.
                 self._producer.purge(in_flight=False)
             flushed = self._serve(self._producer.flush, max(0.0, until - time.monotonic())) == 0
+            if flushed:
+                self._outage = None
             self._pump()
             if not self.queued() or time.monotonic() >= until:
                 return flushed and not self.queued()
@@ -318,13 +328,17 @@ class KafkaSink:
             hint = f"raise max.message.bytes of topic {topic}, and -C message.max.bytes"
         elif error.code() in _TOPIC_GONE:
             hint = f"topic {topic} was deleted; it is made again, and the rows from before are not in it"
-        is_outage = error.code() not in _MESSAGE_ERRORS
+        is_setup = error.code() in _SETUP_ERRORS
+        is_outage = not is_setup and error.code() not in _MESSAGE_ERRORS
         size = len(message.key or b"") + len(message.value or b"")
         reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
-        if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._FATAL):
+        if is_setup:
+            hint = _SETUP_ERRORS[error.code()].format(topic=topic)
+            reason = f"Kafka lets nothing into topic {topic}: {error.str()}"
+        if error.code() in _HELD_BACK:
             reason = "a message was held back behind one that failed"
         is_final = error.code() in _TOPIC_GONE or error.fatal()
-        failure = DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final)
+        failure = DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final, is_setup)
         self._failures.append(replace(failure, receipt=receipt, index=index))
 
     def _noticed(self, error: KafkaError) -> None:

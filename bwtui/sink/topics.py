@@ -14,15 +14,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from bwtui.errors import RefusedError
+from bwtui.errors import RefusedError, ServiceRefused
 from bwtui.kafka_client import NOT_LET_IN, Heard, cluster_metadata, not_let_in, unreachable
 from bwtui.sink.base import TopicLimits, TopicsFound
 
-#: What no further try mends: the topic itself, the cluster's settings or the user's rights stand against it.
-#: All else counts as an outage, which is waited for, since a table that is refused loses its rows.
+#: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
+#: not dropped for that. All else counts as an outage, which is waited for; but for a name that is no topic's.
 _REFUSALS = frozenset(
     {
-        KafkaError.TOPIC_EXCEPTION,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         KafkaError.POLICY_VIOLATION,
@@ -72,8 +71,9 @@ class TopicAdmin:
 
         ``wanted`` says which of them are keyed. A topic of ours keeps every key's latest row for good: keyed
         ones are compacted, unkeyed ones (which can't be) are kept without a time limit. Partitions and
-        replicas are the broker's defaults. Raises ConnectionFailed when another try may help; what it has
-        made by then, the next try finds.
+        replicas are the broker's defaults. What stands against a topic is ServiceRefused where somebody has to
+        mend something first, and RefusedError where no topic can have that name. Raises ConnectionFailed when
+        another try may help; what it has made by then, the next try finds.
         """
         found = self._limits(list(wanted))
         missing = [topic for topic in wanted if topic not in found]
@@ -171,9 +171,12 @@ class TopicAdmin:
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:
         self._client.poll(0)
         error = self._heard.instead_of(error)
+        place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
+        if error.code() == KafkaError.TOPIC_EXCEPTION:
+            hint = "rename the table, or choose another --topic-prefix: this is no name for a topic"
+            return RefusedError(f"{place}: {error.str()}", hint)
         if error.code() in _REFUSALS:
-            place = f"topic {topic}" if topic else f"Kafka at {self._broker}"
-            return RefusedError(
+            return ServiceRefused(
                 f"{place}: {error.str()}", "make the topic by hand, or check the user's rights (ACLs)"
             )
         if error.code() in NOT_LET_IN:

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import psycopg2
 
-from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.errors import ConnectionFailed, RefusedError, RowError
 from bwtui.source.connection import Connection, connect, execute
 
 T = TypeVar("T")
@@ -24,7 +24,8 @@ class Questions:
     def ask(self, question: Callable[[Connection], T]) -> T:
         """Return the answer; blocks until it is there.
 
-        Raises ConnectionFailed, which is worth another try, or RefusedError.
+        Raises ConnectionFailed, which is worth another try, RowError for a value that is at fault, or
+        RefusedError.
         """
         try:
             session = self._take()
@@ -38,9 +39,9 @@ class Questions:
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
             raise ConnectionFailed(f"PostgreSQL does not answer: {reason}") from error
-        except psycopg2.DataError as error:
+        except (psycopg2.DataError, psycopg2.errors.DataCorrupted) as error:
             # Its words may quote a row's value.
-            raise RefusedError(f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})") from None
+            raise RowError(f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})") from None
         except psycopg2.Error as error:
             raise RefusedError(f"PostgreSQL: {error.diag.message_primary}") from error
 

@@ -16,20 +16,25 @@ from tests.fresh_topic import create_topic
 INCOMPATIBLE = '{"type": "record", "name": "Other", "fields": [{"name": "id", "type": "boolean"}]}'
 
 
-def make_topic(services: Services, topic: str, size: int, policy: str = "compact") -> None:
+def make_topic(services: Services, topic: str, size: int, policy: str = "compact", **settings: str) -> None:
     """Make ``topic`` before a relay does: as the relay would, but it takes no batch larger than ``size``.
 
     A limit that is set later holds a moment after Kafka says so, and what a relay sends may come in between.
     """
     admin = AdminClient({"bootstrap.servers": services.broker})
-    config = {"cleanup.policy": policy, "max.message.bytes": str(size)}
+    config = {"cleanup.policy": policy, "max.message.bytes": str(size)} | settings
     create_topic(admin, NewTopic(topic, -1, -1, config=config))
 
 
 def limit_topic(services: Services, topic: str, size: int) -> None:
     """Let ``topic`` take no batch larger than ``size`` bytes."""
+    configure_topic(services, topic, "max.message.bytes", str(size))
+
+
+def configure_topic(services: Services, topic: str, setting: str, value: str) -> None:
+    """Set one of the settings of ``topic``."""
     admin = AdminClient({"bootstrap.servers": services.broker})
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
     admin.incremental_alter_configs([resource])[resource].result(30)
 

@@ -2,10 +2,21 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from bwtui.relay.ack import Receipt, Span
 from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits, TopicsFound
+
+
+class Waiting(NamedTuple):
+    """A message that was accepted; ``index`` is its place in ``receipt``."""
+
+    topic: str
+    message: Message
+    span: Span
+    receipt: Receipt | None
+    index: int
 
 
 class MemorySink:
@@ -13,18 +24,20 @@ class MemorySink:
 
     def __init__(self) -> None:
         self.delivered: list[tuple[str, Message]] = []
-        self._waiting: deque[tuple[str, Message, Span]] = deque()
+        self._waiting: deque[Waiting] = deque()
         self._failures: list[DeliveryFailure] = []
 
     def send(self, topic: str, messages: list[Message], span: Span, receipt: Receipt | None = None) -> None:
         """Accept ``messages``."""
         span.pending += len(messages)
-        self._waiting += ((topic, message, span) for message in messages)
+        self._waiting += (
+            Waiting(topic, Message(*message), span, receipt, index) for index, message in enumerate(messages)
+        )
 
     def poll(self, timeout: float) -> None:
         """Let everything that waits arrive."""
         while self._waiting:
-            self._arrive(*self._waiting.popleft())
+            self._arrive(self._waiting.popleft())
 
     def flush(self, timeout: float) -> bool:
         """Let everything that waits arrive."""
@@ -77,13 +90,17 @@ class MemorySink:
     def close(self) -> None:
         """Nothing is open."""
 
-    def _arrive(self, topic: str, message: Message, span: Span) -> None:
-        self.delivered.append((topic, message))
-        span.pending -= 1
+    def _arrive(self, waiting: Waiting) -> None:
+        self.delivered.append((waiting.topic, waiting.message))
+        if waiting.receipt is not None:
+            waiting.receipt.partitions[waiting.index] = 0
+            waiting.receipt.offsets[waiting.index] = len(self.delivered) - 1
+        waiting.span.pending -= 1
 
-    def _fail(self, topic: str, message: Message, span: Span, reason: str, *, is_outage: bool) -> None:
-        span.failed += 1
-        self._failures.append(DeliveryFailure(topic, reason, is_outage, None, message, span))
+    def _fail(self, waiting: Waiting, reason: str, *, is_outage: bool) -> None:
+        waiting.span.failed += 1
+        failure = DeliveryFailure(waiting.topic, reason, is_outage, None, waiting.message, waiting.span)
+        self._failures.append(replace(failure, receipt=waiting.receipt, index=waiting.index))
 
 
 class Reject(MemorySink):
@@ -93,11 +110,11 @@ class Reject(MemorySink):
         super().__init__()
         self._refuses = refuses
 
-    def _arrive(self, topic: str, message: Message, span: Span) -> None:
-        if self._refuses(message):
-            self._fail(topic, message, span, "refused", is_outage=False)
+    def _arrive(self, waiting: Waiting) -> None:
+        if self._refuses(waiting.message):
+            self._fail(waiting, "refused", is_outage=False)
         else:
-            super()._arrive(topic, message, span)
+            super()._arrive(waiting)
 
 
 class RefuseTogether(Reject):
@@ -105,13 +122,58 @@ class RefuseTogether(Reject):
 
     def poll(self, timeout: float) -> None:
         """Send what waits."""
-        request = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        refused = any(self._refuses(message) for _, message, _ in request)
-        for topic, message, span in request:
+        self._send_request(len(self._waiting))
+
+    def _send_request(self, size: int) -> None:
+        request = [self._waiting.popleft() for _ in range(min(size, len(self._waiting)))]
+        refused = any(self._refuses(waiting.message) for waiting in request)
+        for waiting in request:
             if refused:
-                self._fail(topic, message, span, "refused", is_outage=False)
+                self._fail(waiting, "refused", is_outage=False)
             else:
-                self._arrive(topic, message, span)
+                self._arrive(waiting)
+
+
+class EndAtRefusal(RefuseTogether):
+    """Sends requests of a few messages, as `bwtui.sink.kafka.KafkaSink` does: in order, it ends at a refusal.
+
+    What comes after one that is refused is held back, until `discard`.
+    """
+
+    def __init__(self, refuses: Callable[[Message], bool], size: int = 3) -> None:
+        super().__init__(refuses)
+        self._size = size
+        self._in_order = True
+        self._has_ended = False
+        #: How often it was discarded: for each, the real one makes a producer.
+        self.discarded = 0
+        #: How often somebody waited until nothing was under way.
+        self.waits = 0
+
+    def poll(self, timeout: float) -> None:
+        """Send one request."""
+        self.waits += timeout > 0
+        before = len(self._failures)
+        if self._has_ended:
+            while self._waiting:
+                self._fail(self._waiting.popleft(), "held back", is_outage=True)
+        else:
+            self._send_request(self._size)
+            self._has_ended = self._in_order and len(self._failures) > before
+
+    def flush(self, timeout: float) -> bool:
+        """Send all requests."""
+        self.waits += 1
+        while self._waiting:
+            self.poll(0)
+        return True
+
+    def discard(self, *, in_order: bool) -> None:
+        """Begin anew."""
+        assert not self._waiting, "what is under way is thrown away"
+        super().discard(in_order=in_order)
+        self._in_order, self._has_ended = in_order, False
+        self.discarded += 1
 
 
 class FailAfterWrite(MemorySink):
@@ -121,13 +183,13 @@ class FailAfterWrite(MemorySink):
         super().__init__()
         self.lost = lost
 
-    def _arrive(self, topic: str, message: Message, span: Span) -> None:
+    def _arrive(self, waiting: Waiting) -> None:
         if self.lost:
             self.lost -= 1
-            self.delivered.append((topic, message))
-            self._fail(topic, message, span, "the acknowledgement was lost", is_outage=True)
+            self.delivered.append((waiting.topic, waiting.message))
+            self._fail(waiting, "the acknowledgement was lost", is_outage=True)
         else:
-            super()._arrive(topic, message, span)
+            super()._arrive(waiting)
 
 
 class HoldResponse(MemorySink):
@@ -138,13 +200,13 @@ class HoldResponse(MemorySink):
 
     def release(self, at: int) -> None:
         """Let the message at place ``at`` of those that wait arrive."""
-        self._arrive(*self._take(at))
+        self._arrive(self._take(at))
 
     def refuse(self, at: int) -> None:
         """Let the message at place ``at`` of those that wait fail."""
-        self._fail(*self._take(at), "refused", is_outage=False)
+        self._fail(self._take(at), "refused", is_outage=False)
 
-    def _take(self, at: int) -> tuple[str, Message, Span]:
+    def _take(self, at: int) -> Waiting:
         taken = self._waiting[at]
         del self._waiting[at]
         return taken

@@ -6,6 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
@@ -135,6 +144,31 @@ def test_the_registry_does_not_let_us_in(
     write_settings(tmp_path, kafka, authority, registry={"ssl.ca.location": str(Authority(tmp_path).file)})
     error, _ = attempts.fail(dsn, 4)
     assert "schema registry" in error and "certificate verify failed" in error
+
+
+def test_a_right_that_is_missing_is_no_rows_fault(
+    attempts: Attempts, dsn: str, kafka: dict[str, str]
+) -> None:
+    topic = f"{attempts.name}.guarded"
+    admin = AdminClient(kafka)
+    name = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*")
+    allowed = AclBinding(*name, AclOperation.ALL, AclPermissionType.ALLOW)
+    denied = AclBinding(*name, AclOperation.WRITE, AclPermissionType.DENY)
+    with session(dsn) as opened:
+        opened.run("create table guarded (id int primary key)")
+        attempts.succeed(dsn, "--table", "guarded")
+        for change in admin.create_acls([allowed, denied]).values():
+            change.result(30)
+        opened.run("insert into guarded select generate_series(1, 50)")
+        error, hint = attempts.fail(dsn, 4, "--table", "guarded", "-e", "log")
+        assert f"Kafka lets nothing into topic {topic}: " in error and "authorization failed" in error
+        assert "ACL" in hint
+        assert not list(attempts.state.rglob("dead-letters.jsonl"))
+        rule = AclBindingFilter(*name, AclOperation.WRITE, AclPermissionType.DENY)
+        for change in admin.delete_acls([rule]).values():
+            change.result(30)
+        counted = attempts.succeed(dsn, "--table", "guarded", "-e", "log")
+        assert counted.status["tables"]["public.guarded"]["inserts"] == 50
 
 
 @pytest.mark.parametrize("table", ["kafka", "registry"])

@@ -2,23 +2,30 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import psycopg2
 import pytest
 from confluent_kafka import KafkaError
 
+from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
-from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
+from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.relay.ack import Span
 from bwtui.relay.copying import Copying
 from bwtui.relay.parts import Parts
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.report import Report
+from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.routing import Route, Router
+from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message
+from bwtui.sink.base import DeliveryFailure, Message, TopicLimits
 from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
 from tests.faults.doubles import RefuseTogether, Reject
 
@@ -28,10 +35,11 @@ LETTERS = "letters"
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        (KafkaError.TOPIC_AUTHORIZATION_FAILED, RefusedError),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, ServiceRefused),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, ServiceRefused),
         (KafkaError.TOPIC_EXCEPTION, RefusedError),
-        (KafkaError.POLICY_VIOLATION, RefusedError),
-        (KafkaError.INVALID_CONFIG, RefusedError),
+        (KafkaError.POLICY_VIOLATION, ServiceRefused),
+        (KafkaError.INVALID_CONFIG, ServiceRefused),
         (KafkaError._TRANSPORT, ConnectionFailed),
         (KafkaError._AUTHENTICATION, ConnectionFailed),
         (KafkaError.KAFKA_STORAGE_ERROR, ConnectionFailed),
@@ -42,7 +50,78 @@ LETTERS = "letters"
 )
 def test_a_broker_that_fails_in_an_unknown_way_is_waited_for(code: int, expected: type[Exception]) -> None:
     admin = TopicAdmin({"bootstrap.servers": "127.0.0.1:1"}, 1_000_000)
-    assert isinstance(admin._failed(KafkaError(code), "orders"), expected)
+    assert type(admin._failed(KafkaError(code), "orders")) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "whose"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, "the row's"),
+        (KafkaError.RECORD_LIST_TOO_LARGE, "the row's"),
+        (KafkaError.INVALID_RECORD, "the row's"),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, "the set-up's"),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, "the set-up's"),
+        (KafkaError.TOPIC_EXCEPTION, "the set-up's"),
+        (KafkaError.POLICY_VIOLATION, "the set-up's"),
+        (KafkaError.INVALID_TIMESTAMP, "the set-up's"),
+        (KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT, "the set-up's"),
+        (KafkaError.INVALID_MSG, "nobody's"),
+        (KafkaError._INVALID_DIFFERENT_RECORD, "nobody's"),
+        (KafkaError._PURGE_QUEUE, "nobody's"),
+        (KafkaError.KAFKA_STORAGE_ERROR, "nobody's"),
+        (KafkaError.UNKNOWN, "nobody's"),
+    ],
+)
+def test_whose_fault_a_failed_delivery_is(code: int, whose: str, tmp_path: Path) -> None:
+    settings = RelaySettings(broker="127.0.0.1:1", on_error="log")
+    sink, span = KafkaSink(settings), Span()
+    span.pending = 1
+    sink._failed("orders", KafkaError(code), Message(b"1", b"x", 0), span)
+    (failure,) = sink.take_failures()
+    policy = RowPolicy(settings, Report(), DeadLetters(tmp_path), sink)
+    if whose == "the set-up's":
+        with pytest.raises(ServiceRefused, match="Kafka lets nothing into topic orders") as refused:
+            policy.undelivered([failure])
+        assert refused.value.hint and "{" not in refused.value.hint
+    else:
+        assert policy.undelivered([failure]) == [failure]
+        assert failure.is_outage == (whose == "nobody's")
+    sink.close()
+
+
+def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
+    """Its rows would all become dead letters."""
+
+    class Forbidden(Reject):
+        def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
+            raise ServiceRefused(f"topic {topic}: not authorized", "grant the right")
+
+    settings = RelaySettings(on_error="log", output_format="json")
+    router = Router(settings, Forbidden(bool), LocalRegistry(), Report(), lambda seconds: None)
+    with pytest.raises(ServiceRefused, match="not authorized"):
+        router.route(Relation(1, "public", "items", "d", (Column("id", 20, -1, True),)))
+
+
+def test_a_right_to_read_that_is_missing_drops_no_row() -> None:
+    """What an unchanged TOAST value needs is asked for each row; the right to ask is not the row's."""
+
+    def forbidden(question: Callable[[Any], object]) -> object:
+        class Session:
+            info = SimpleNamespace(user="relay")
+
+            def cursor(self) -> Any:
+                raise psycopg2.errors.InsufficientPrivilege
+
+        return question(Session())
+
+    settings = RelaySettings(toast="fetch")
+    toast = ToastFill(settings, forbidden, lambda seconds: None)
+    toast._visible_xid = 7
+    columns = (Column("id", 20, -1, True), Column("body", 25, -1, False))
+    limits = TopicLimits(1 << 20, compacted=True)
+    route = Route(Relation(1, "public", "t", "d", columns), "t", ("id",), TableCounters(), None, limits)
+    with pytest.raises(ServiceRefused, match="can't be fetched"):
+        toast.fill(route, [b"1", UNCHANGED], None, full=False, xid=7)
 
 
 def test_a_schema_without_an_id_is_no_schema() -> None:

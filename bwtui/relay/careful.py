@@ -1,0 +1,166 @@
+"""Careful mode: one batch at a time, and of a batch that Kafka refuses the rows one by one.
+
+See docs/adr/0040-a-refused-row-is-found-within-its-batch.md.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+from bwtui.errors import RowError
+from bwtui.relay.ack import REFUSED, Receipt, Span
+from bwtui.relay.parts import Redrive
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.routing import Route
+from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
+from bwtui.sink.dead_letter import DroppedRow, Identity
+
+#: So few messages are sent one by one; more are sent together, in halves.
+_FEW = 32
+_WAIT_SECONDS = 0.1
+
+
+class _Sent(NamedTuple):
+    """Messages that went to one topic; ``rows`` says which row each was made of."""
+
+    topic: str
+    messages: Sequence[MessageTuple]
+    receipt: Receipt
+    rows: Sequence[Identity]
+
+
+#: A message: which `_Sent` of the batch it is in, and where in it.
+_Place = tuple[int, int]
+
+
+class Careful:
+    """Waits for each batch, and drops by the policy what Kafka refuses of it.
+
+    Until a batch is settled nothing else is under way, so nothing newer can get ahead of what failed.
+    """
+
+    def __init__(self, sink: Sink, policy: RowPolicy, pulse: Callable[[], None]) -> None:
+        """``pulse()`` is called while waiting; it keeps the server informed, and raises to stop."""
+        self._sink = sink
+        self._policy = policy
+        self._pulse = pulse
+        self._rows: dict[Identity, tuple[Route, DroppedRow]] = {}
+        self._names: dict[Route | None, list[Identity]] = {}
+        self._sent: list[_Sent] = []
+
+    def name(self, sender: Route | None, route: Route, row: DroppedRow) -> None:
+        """Note that the message that is added now to ``sender`` is of ``row``; None sends it apart.
+
+        A row of two messages is called what the last of them is: all of it is dropped together.
+        """
+        self._rows[row.identity] = route, row
+        self._names.setdefault(sender, []).append(row.identity)
+
+    def receipt(
+        self, sender: Route | None, topic: str, messages: Sequence[MessageTuple], receipt: Receipt | None
+    ) -> Receipt:
+        """Return what the ``messages`` are to be sent with: their failures are known by it."""
+        receipt = receipt or Receipt(0, len(self._sent), len(messages))
+        self._sent.append(_Sent(topic, messages, receipt, self._names.pop(sender)))
+        return receipt
+
+    def settle(self, span: Span) -> None:
+        """Wait until everything of ``span`` is durable, or is dropped and its dead letter is durable.
+
+        Raises RowError under --on-error exit, Redrive when the service is at fault, and what `pulse` raises.
+        """
+        try:
+            failures = self._reports(span)
+            if failures:
+                self._settle(span, failures)
+        finally:
+            self._sent, self._rows, self._names = [], {}, {}
+
+    def _settle(self, span: Span, failures: list[DeliveryFailure]) -> None:
+        # What was held back says nothing of itself: one that is refused alone is, and an outage shows again.
+        self._deliver(sorted(_located(failures, self._sent)), span)
+        letters = [failure for failure in failures if failure.receipt is None]
+        if letters:
+            self._sink.discard(in_order=False)
+        for letter in letters:
+            assert letter.message is not None
+            self._sink.send(letter.topic, [letter.message], span)
+            _count_down(span)
+        self._expect_nothing(self._reports(span))
+        self._sink.discard(in_order=True)
+
+    def _deliver(self, places: Sequence[_Place], span: Span) -> None:
+        """Deliver what failed, in order, but for what is refused when it is sent alone."""
+        if len(places) > _FEW:
+            half = len(places) // 2
+            for part in (places[:half], places[half:]):
+                self._sink.discard(in_order=True)
+                self._deliver(sorted(self._again(part, span)), span)
+        elif places:
+            self._sink.discard(in_order=False)
+            for place in places:
+                for failure in self._again([place], span).values():
+                    self._drop(place, failure, span)
+
+    def _again(self, places: Sequence[_Place], span: Span) -> dict[_Place, DeliveryFailure]:
+        """Send once more, and return what fails again. Raises Redrive when that is nobody's fault here."""
+        by_number = [(number, list(members)) for number, members in groupby(places, itemgetter(0))]
+        single, sent = Span(), []
+        for number, members in by_number:
+            section = self._sent[number]
+            messages = [section.messages[index] for _, index in members]
+            receipt = Receipt(section.receipt.batch, section.receipt.section, len(messages))
+            sent.append(_Sent(section.topic, messages, receipt, ()))
+            self._sink.send(section.topic, messages, single, receipt)
+        failures = self._reports(single)
+        if all(failure.is_outage for failure in failures):
+            self._expect_nothing(failures)
+        found = _located(failures, sent)
+        failed = {by_number[number][1][index]: failure for (number, index), failure in found.items()}
+        for (number, members), again in zip(by_number, sent, strict=True):
+            for place, partition, offset in zip(
+                members, again.receipt.partitions, again.receipt.offsets, strict=True
+            ):
+                if place not in failed:
+                    receipt = self._sent[number].receipt
+                    receipt.partitions[place[1]], receipt.offsets[place[1]] = partition, offset
+                    _count_down(span)
+        return failed
+
+    def _drop(self, place: _Place, failure: DeliveryFailure, span: Span) -> None:
+        sent, index = self._sent[place[0]], place[1]
+        identity = sent.rows[index]
+        if identity in self._rows:
+            route, row = self._rows.pop(identity)
+            self._policy.refuse(route, row, RowError(failure.reason, failure.hint), span)
+            # Before the next producer: it knows nothing of what this one has under way.
+            self._expect_nothing(self._reports(span))
+        sent.receipt.partitions[index] = REFUSED
+        _count_down(span)
+
+    def _reports(self, span: Span) -> list[DeliveryFailure]:
+        """Wait until each message of ``span`` is durable or has failed; return how."""
+        failures = self._policy.undelivered(self._sink.take_failures())
+        while span.pending > span.failed:
+            self._sink.flush(_WAIT_SECONDS)
+            self._pulse()
+            failures += self._policy.undelivered(self._sink.take_failures())
+        return failures
+
+    @staticmethod
+    def _expect_nothing(failures: list[DeliveryFailure]) -> None:
+        if failures:
+            raise Redrive(failures)
+
+
+def _located(failures: Sequence[DeliveryFailure], sent: Sequence[_Sent]) -> dict[_Place, DeliveryFailure]:
+    """Return the failures by the place of their messages; dead letters have none."""
+    numbers = {id(one.receipt): number for number, one in enumerate(sent)}
+    return {(numbers[id(one.receipt)], one.index): one for one in failures if one.receipt is not None}
+
+
+def _count_down(span: Span) -> None:
+    """Take a message that had failed out of ``span``."""
+    span.failed -= 1
+    span.pending -= 1

@@ -1,0 +1,185 @@
+"""The relay's streaming phase, fed with a made-up stream, over a sink that is a double.
+
+`Fed` reads again from the confirmed LSN after a Redrive, as the engine does.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from bwtui.encode.registry import RegisteredSchema
+from bwtui.pgoutput.messages import UNCHANGED, Field
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.parts import Parts, Redrive
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recorder import Recorder
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Router
+from bwtui.relay.samples import Samples
+from bwtui.relay.streaming import Streaming
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import Sink
+from bwtui.sink.dead_letter import DeadLetters
+from bwtui.source.stream import ReplicationStream
+
+ITEMS, OTHERS = 16_384, 16_385
+_TEXT, _BIGINT = 25, 20
+
+
+def frame(payload: bytes) -> bytes:
+    """XLogData."""
+    return struct.pack(">cQQq", b"w", 0, 0, 0) + payload
+
+
+def keepalive(wal_end: int) -> bytes:
+    """A primary keepalive that wants no answer."""
+    return struct.pack(">cQqB", b"k", wal_end, 0, 0)
+
+
+def relation(oid: int = ITEMS, name: str = "items") -> bytes:
+    """A table ``id bigint primary key, body text``."""
+    columns = struct.pack(">B3sIi", 1, b"id\0", _BIGINT, -1) + struct.pack(">B5sIi", 0, b"body\0", _TEXT, -1)
+    return frame(b"R" + struct.pack(">I", oid) + b"public\0" + name.encode() + b"\0d\0\2" + columns)
+
+
+def insert(number: int, body: str, oid: int = ITEMS) -> bytes:
+    """A new row."""
+    return frame(b"I" + struct.pack(">I", oid) + b"N" + _tuple(str(number).encode(), body.encode()))
+
+
+def update(number: int, body: str | None, oid: int = ITEMS, old: int | None = None) -> bytes:
+    """A changed row; a ``body`` of None is a TOAST value that did not change, ``old`` the key before."""
+    value = UNCHANGED if body is None else body.encode()
+    key = b"" if old is None else b"K" + _tuple(str(old).encode(), None)
+    return frame(b"U" + struct.pack(">I", oid) + key + b"N" + _tuple(str(number).encode(), value))
+
+
+def truncate(*oids: int) -> bytes:
+    """Tables that were emptied together."""
+    return frame(b"T" + struct.pack(">IB", len(oids), 0) + b"".join(struct.pack(">I", oid) for oid in oids))
+
+
+def _tuple(*fields: Field) -> bytes:
+    parts = [struct.pack(">H", len(fields))]
+    for field in fields:
+        if isinstance(field, bytes):
+            parts.append(b"t" + struct.pack(">I", len(field)) + field)
+        else:
+            parts.append(b"n" if field is None else b"u")
+    return b"".join(parts)
+
+
+def transaction(lsn: int, *changes: bytes) -> list[bytes]:
+    """A transaction that commits at ``lsn``; what is after it begins at ``lsn + 8``."""
+    begin = frame(b"B" + struct.pack(">QqI", lsn, 0, lsn))
+    return [begin, *changes, frame(b"C" + struct.pack(">BQQq", 0, lsn, lsn + 8, 0))]
+
+
+class FedStream:
+    """A `bwtui.source.stream.ReplicationStream` that holds all its frames from the beginning."""
+
+    warning = ""
+
+    def __init__(self, frames: Iterable[bytes]) -> None:
+        self._frames = iter(frames)
+        self.confirmed = 0
+
+    def read(self) -> memoryview | None:
+        """Return the next frame."""
+        found = next(self._frames, None)
+        return memoryview(found) if found is not None else None
+
+    def wait(self, timeout: float) -> bool:
+        """Nothing more arrives."""
+        return False
+
+    def send_status(self, lsn: int) -> None:
+        """Take a confirmation."""
+        self.confirmed = lsn
+
+    def end(self) -> None:
+        """End in order."""
+
+    def finish(self) -> None:
+        """End at once."""
+
+
+class _Registry:
+    def register(self, subject: str, schema: str) -> RegisteredSchema:
+        return RegisteredSchema(subject, 1, 1, schema)
+
+
+class _Router(Router):
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        """Answer no; all that is asked of these tables is whether their texts may be no UTF-8."""
+        return False
+
+
+class Fed:
+    """A relay of transactions, each a list of frames; in JSON, if ``settings`` don't say otherwise."""
+
+    def __init__(
+        self, sink: Sink, folder: Path, transactions: Sequence[list[bytes]], **settings: Any
+    ) -> None:
+        self._transactions = transactions
+        chosen = RelaySettings(**{"output_format": "json", "on_error": "log", **settings})
+        self.sink, self.report, self.settings = sink, Report(), chosen
+        self.letters = DeadLetters(folder)
+        self.redrives = 0
+        #: The stream of the session that runs, or ran last.
+        self.stream = FedStream([])
+        self.is_stopped = False
+        router = _Router(chosen, sink, cast(Any, _Registry()), self.report, lambda seconds: None)
+        # A column that was dropped since: the value can't be fetched, and gets a placeholder.
+        toast = SimpleNamespace(fill=lambda route, new, old, full, xid: list(new))
+        self._parts = Parts(
+            settings=chosen,
+            report=self.report,
+            sink=sink,
+            router=router,
+            policy=RowPolicy(chosen, self.report, self.letters, sink),
+            toast=cast(Any, toast),
+            samples=Samples(),
+            memory=SlotMemory(folder, "1", "test", "fed"),
+            stop_requested=lambda: self.is_stopped,
+            session=bytes(8),
+        )
+        self.confirmed = 0
+
+    def record(self, recorder: Recorder) -> None:
+        """Record what is relayed."""
+        self._parts.recorder = recorder
+
+    def run(self, careful_until: int = 0) -> None:
+        """Relay everything, and read again after each Redrive."""
+        end = max(_end(frames) for frames in self._transactions)
+        for _ in range(100):
+            acks = Acknowledgements(self.confirmed, self._parts.recorder)
+            rest = [frames for frames in self._transactions if _end(frames) > self.confirmed]
+            announced = [relation(), relation(OTHERS, "others")]
+            self.stream = FedStream([*announced, *(frame for frames in rest for frame in frames)])
+            streaming = Streaming(self._parts, cast(ReplicationStream, self.stream), acks, end)
+            streaming.careful_until = careful_until
+            if self._parts.recorder is not None:
+                self._parts.recorder.begin_pass("stream", self.confirmed)
+            try:
+                streaming.run()
+                return
+            except Redrive:
+                self.redrives += 1
+                while not self.sink.flush(0.1):
+                    pass
+                acks.advance()
+                self.sink.discard(in_order=True)
+                careful_until = max(self.report.received_lsn, streaming.begun_lsn) + 1
+            finally:
+                self.confirmed = acks.confirmed
+                streaming.abandon()
+        raise AssertionError("it reads again and again")
+
+
+def _end(frames: list[bytes]) -> int:
+    return int(struct.unpack_from(">Q", frames[-1], 25 + 1 + 1 + 8)[0])

@@ -1,0 +1,165 @@
+"""After a refusal: which row it was that Kafka refuses, what becomes of the others, and what that costs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bwtui.encode.names import UNCHANGED_KEY
+from bwtui.errors import RowError
+from bwtui.sink.base import Message
+from bwtui.sink.dead_letter import DeadLetters
+from tests.faults.doubles import EndAtRefusal
+from tests.faults.fed_stream import ITEMS, OTHERS, Fed, insert, transaction, truncate, update
+
+Row = tuple[int, str | None]
+
+
+def is_bad(message: Message) -> bool:
+    """Whether Kafka refuses it."""
+    return b'"bad' in (message.value or b"")
+
+
+def found(sink: EndAtRefusal, topic: str = "items") -> list[Row]:
+    """Return ids and bodies that stand in the topic, in order; the body of a tombstone is None."""
+    return [
+        (json.loads(m.key or b"")["id"], json.loads(m.value)["body"] if m.value else None)
+        for name, m in sink.delivered
+        if name == topic
+    ]
+
+
+def letters(kept: DeadLetters) -> list[tuple[str, int, int, str]]:
+    """Return operation, LSN, ordinal and body of the letters."""
+    told = []
+    for letter in kept:
+        high, low = letter["commit_lsn"].split("/")
+        lsn = (int(high, 16) << 32) + int(low, 16)
+        told.append((letter["operation"], lsn, letter["ordinal"], (letter["after"] or {}).get("body")))
+    return told
+
+
+def assert_in_order(rows: list[Row], wanted: list[Row]) -> None:
+    """See that each key has its rows in order, that none comes after a newer one, and none is missing."""
+    for key in {key for key, _ in wanted}:
+        mine = [row for row in wanted if row[0] == key]
+        places = [mine.index(row) for row in rows if row[0] == key]
+        assert places == sorted(places), key
+        assert set(places) == set(range(len(mine))), key
+
+
+def test_the_row_that_widens_its_route_is_the_one_that_is_dropped(tmp_path: Path) -> None:
+    """A placeholder for an unchanged TOAST value needs another schema, in the middle of the row."""
+    sink = EndAtRefusal(lambda message: UNCHANGED_KEY.encode() in (message.value or b""))
+    rows = (insert(1, "first"), update(2, None), insert(3, "third"), insert(4, "fourth"))
+    fed = Fed(sink, tmp_path, [transaction(100, *rows)], output_format="avro")
+    fed.run()
+    assert [letter[:3] for letter in letters(fed.letters)] == [("update", 100, 2)]
+    texts = b" ".join(message.value or b"" for _, message in sink.delivered)
+    assert all(text in texts for text in (b"first", b"third", b"fourth"))
+
+
+def test_each_table_that_was_truncated_is_known_from_the_other(tmp_path: Path) -> None:
+    """Their messages have one change's identity, and a flush between them."""
+    sink = EndAtRefusal(lambda message: message.key == b"public.items")
+    frames = transaction(100, insert(1, "a"), truncate(ITEMS, OTHERS), insert(2, "b"))
+    fed = Fed(sink, tmp_path, [frames], truncate_topic="truncated")
+    fed.run()
+    assert [(one["table"], one["operation"], one["ordinal"]) for one in fed.letters] == [
+        ("public.items", "truncate", 2)
+    ]
+    assert {m.key for name, m in sink.delivered if name == "truncated"} == {b"public.others"}
+    assert_in_order(found(sink), [(1, "a"), (2, "b")])
+
+
+def test_a_row_of_two_messages_is_named_by_all_of_it(tmp_path: Path) -> None:
+    sink = EndAtRefusal(lambda message: message.value is None)
+    frames = transaction(100, insert(1, "a"), update(2, "moved", old=1), insert(3, "b"))
+    fed = Fed(sink, tmp_path, [frames])
+    fed.run()
+    assert letters(fed.letters) == [("update", 100, 2, "moved")]
+
+
+@pytest.mark.parametrize("on_error", ["log", "exit"])
+def test_the_policy_decides_about_the_row(tmp_path: Path, on_error: str) -> None:
+    sink = EndAtRefusal(is_bad)
+    before = transaction(100, insert(1, "a"))
+    frames = transaction(200, insert(2, "b"), insert(3, "bad"), insert(4, "c"))
+    fed = Fed(sink, tmp_path, [before, frames], on_error=on_error)
+    if on_error == "exit":
+        with pytest.raises(RowError, match=r"insert on public\.items at 0/C8 #2: refused"):
+            fed.run()
+        assert fed.confirmed == 108
+        assert letters(fed.letters) == []
+    else:
+        fed.run()
+        assert fed.confirmed == 208
+        assert letters(fed.letters) == [("insert", 200, 2, "bad")]
+
+
+def test_a_long_transaction_is_not_read_one_row_at_a_time(tmp_path: Path) -> None:
+    """The first rows are refused: what comes after goes in batches, and nothing is read a third time."""
+    rows = [insert(n % 50, "bad" if n == 5 else str(n)) for n in range(5_000)]
+    sink = EndAtRefusal(is_bad)
+    fed = Fed(sink, tmp_path, [transaction(100, *rows)])
+    fed.run()
+    assert letters(fed.letters) == [("insert", 100, 6, "bad")]
+    assert fed.redrives == 1
+    assert sink.waits < 150
+    assert_in_order(found(sink), [(n % 50, str(n)) for n in range(5_000) if n != 5])
+
+
+def test_many_refused_rows_cost_no_more_than_they_are(tmp_path: Path) -> None:
+    """Each is found within its batch: the transaction is read twice, whatever the number of refused rows."""
+    bad = range(0, 5_000, 200)
+    rows = [insert(n % 50, f"bad {n}" if n in bad else str(n)) for n in range(5_000)]
+    sink = EndAtRefusal(is_bad)
+    fed = Fed(sink, tmp_path, [transaction(100, *rows)])
+    fed.run()
+    assert [letter[2] for letter in letters(fed.letters)] == [n + 1 for n in bad]
+    assert fed.redrives == 1
+    assert_in_order(found(sink), [(n % 50, str(n)) for n in range(5_000) if n not in bad])
+
+
+def test_every_row_of_a_batch_may_be_refused(tmp_path: Path) -> None:
+    sink = EndAtRefusal(is_bad)
+    fed = Fed(sink, tmp_path, [transaction(100, *(insert(n, f"bad {n}") for n in range(300)))])
+    fed.run()
+    assert [letter[2] for letter in letters(fed.letters)] == list(range(1, 301))
+    assert found(sink) == []
+
+
+@pytest.mark.parametrize("refused", [insert(1, "bad"), update(1, None)], ids=["any row", "a row that widens"])
+def test_a_dead_letter_is_durable_before_its_row_is_confirmed(tmp_path: Path, refused: bytes) -> None:
+    confirmed: list[int] = []
+
+    class SlowLetters(EndAtRefusal):
+        held = 5
+
+        def poll(self, timeout: float) -> None:
+            if any(waiting.topic == "letters" for waiting in self._waiting):
+                confirmed.append(fed.stream.confirmed)
+                self.held -= 1
+                if self.held >= 0:
+                    return
+            super().poll(timeout)
+
+    marks = (UNCHANGED_KEY.encode(), b"\x06bad")
+    sink = SlowLetters(lambda message: any(mark in (message.value or b"") for mark in marks))
+    form = {"output_format": "avro", "dead_letter_topic": "letters"}
+    fed = Fed(sink, tmp_path, [transaction(100, refused), transaction(200, insert(2, "b"))], **form)
+    fed.run()
+    assert [json.loads(m.value or b"")["ordinal"] for name, m in sink.delivered if name == "letters"] == [1]
+    assert set(confirmed) == {0}
+    assert fed.confirmed == 208
+
+
+def test_a_letter_that_its_topic_refuses_holds_nothing_up(tmp_path: Path) -> None:
+    """In order, the producer ends at the letter as at any message; the letter is sent without its row."""
+    sink = EndAtRefusal(lambda message: is_bad(message) or b"too much" in (message.value or b""), size=100)
+    frames = transaction(100, insert(1, "a"), insert(2, "bad too much"), insert(3, "b"))
+    fed = Fed(sink, tmp_path, [frames], dead_letter_topic="letters")
+    fed.run()
+    sent = [json.loads(m.value or b"") for name, m in sink.delivered if name == "letters"]
+    assert [(letter["ordinal"], letter.get("cut")) for letter in sent] == [(2, True)]
+    assert_in_order(found(sink), [(1, "a"), (3, "b")])

@@ -1,0 +1,40 @@
+"""A setting that keeps every row of a topic out is no row's fault: the relay ends, and drops nothing."""
+
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.sandbox.supervisor import Services
+from tests.faults.administration import configure_topic, make_topic
+from tests.faults.records import assert_equal
+from tests.faults.relays import execute
+from tests.faults.test_on_error import NewRelay, good
+
+ITEMS = Table("public", "items", ("id",))
+OLDEST = "message.timestamp.before.max.ms"
+
+
+@pytest.mark.parametrize("phase", ["snapshot", "stream"])
+def test_a_topic_that_takes_no_record_of_this_time(
+    services: Services, database: str, new_relay: NewRelay, phase: str
+) -> None:
+    execute(database, "create table items (id bigint primary key, body text)")
+    relay = new_relay("-e", "log")
+    topic = f"{relay.name}.items"
+    make_topic(services, topic, 1_000_000, **{OLDEST: "0"})
+    if phase == "snapshot":
+        execute(database, good(1, 2, 3))
+        before = None
+    else:
+        before = relay.run().confirmed_lsn
+        execute(database, good(1), good(2), good(3))
+    relay.start("--until-caught-up")
+    assert relay.join() == 4
+    words = relay.last_words()
+    assert f"Kafka lets nothing into topic {topic}: " in words
+    assert OLDEST in words
+    assert relay.letters() == []
+    assert relay.slot_lsn() == before
+    configure_topic(services, topic, OLDEST, str(10**12))
+    relay.run()
+    assert relay.letters() == []
+    assert_equal(services, database, [ITEMS], relay.name)
