@@ -171,8 +171,9 @@ def _name_of(schemas: Schemas, number: int) -> str | None:
 
 
 def _number(data: bytes | None) -> int | None:
-    """Return the number in a header; what is longer is none of the relay's."""
-    return int.from_bytes(data, "big", signed=True) if data is not None and len(data) <= 8 else None
+    """Return the number in a header; what is longer, or larger than 2⁶³, is none of the relay's."""
+    number = int.from_bytes(data, "big") if data is not None and len(data) <= 8 else None
+    return number if number is not None and number < 1 << 63 else None
 
 
 def _runs(offsets: Iterable[int]) -> Iterator[tuple[int, int, set[int]]]:

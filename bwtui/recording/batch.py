@@ -31,6 +31,8 @@ _FILLED = struct.Struct("<IHI")
 _DELIVERY = struct.Struct("<QHII")
 
 NO_FRAME = 0xFFFF_FFFF
+#: No recording numbers more changes of a transaction, or rows of a table's snapshot: sealed, it is an INT.
+LARGEST_ORDINAL = 0x7FFF_FFFF
 #: The partition of a message that Kafka refused, and the policy dropped.
 REFUSED = -2
 #: The partition of a message of which no word has come.

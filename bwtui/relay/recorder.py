@@ -11,6 +11,7 @@ from typing import Any
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.batch import (
+    LARGEST_ORDINAL,
     NO_FRAME,
     Delivery,
     Filled,
@@ -162,6 +163,9 @@ class Recorder:
         if (not frames and not routes) or self._gave_up:
             self._forget_batch()
             return []
+        if self._is_past_numbering():
+            self._forget_batch()
+            return []
         for _, _, route in self._without:
             # It says what the key's columns are.
             self._route_number(route)
@@ -196,6 +200,17 @@ class Recorder:
         self._forget_batch()
         self._see_failure()
         return self._receipts(sections) if written else []
+
+    def _is_past_numbering(self) -> bool:
+        """Whether the batch goes past the numbers that there are. Raises StateFailed unless it may go on."""
+        if self._transaction.ordinal + len(self.frames) <= LARGEST_ORDINAL:
+            return False
+        what = "rows of one table" if self._snapshot else "changes of one transaction"
+        if self._snapshot is None and tags(self.frames[:1]) == b"B":
+            return False
+        hint = "relay these without --record, and record again what comes after them"
+        self._give_up(StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint))
+        return True
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
         """Write tombstones that clear up behind an unfinished snapshot. Raises StateFailed, see `settle`."""
@@ -309,8 +324,9 @@ class Recorder:
             self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
 
     def reach(self, lsn: int) -> None:
-        """See `bwtui.relay.ack.Ledger.reach`."""
-        self._journal.reach(lsn)
+        """See `bwtui.relay.ack.Ledger.reach`; past what was given up nothing is reached."""
+        if not self._gave_up:
+            self._journal.reach(lsn)
 
     @property
     def durable_lsn(self) -> int:
@@ -339,7 +355,7 @@ class Recorder:
         failure = self._journal.failure
         if failure is not None and not self._gave_up:
             self._give_up(cannot_write(self._folder, failure))
-        return failure is not None
+        return failure is not None or self._gave_up
 
     def _give_up(self, error: StateFailed) -> None:
         """Tell that the recording ended. Raises ``error`` unless it may go on without."""
@@ -351,7 +367,7 @@ class Recorder:
             raise StateFailed(error.message, hint)
         self._gave_up = True
         self._report.on_error = self._keep_last_words
-        hint = "the relay goes on, and what comes now is not recorded; free disk space and start it again"
+        hint = f"the relay goes on, and what comes now is not recorded; {error.hint}"
         self._report.error("recording", StateFailed(error.message, hint))
 
     def _close_given_up(self) -> None:
@@ -385,7 +401,7 @@ class Recorder:
         self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
 
     def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
-        return self._journal.write(BlockOut(kind, [json.dumps(content).encode()]))
+        return not self._gave_up and self._journal.write(BlockOut(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.
