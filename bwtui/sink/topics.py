@@ -71,7 +71,7 @@ class TopicAdmin:
 
         ``wanted`` says which of them are keyed. A topic of ours keeps every key's latest row for good: keyed
         ones are compacted, unkeyed ones (which can't be) are kept without a time limit. Partitions and
-        replicas are the broker's defaults. What stands against a topic is ServiceRefused where somebody has to
+        replicas are the broker's defaults. A topic is refused by ServiceRefused where somebody has to
         mend something first, and RefusedError where no topic can have that name. Raises ConnectionFailed when
         another try may help; what it has made by then, the next try finds.
         """
