@@ -306,14 +306,15 @@ class Rows:
         headers = None
         if parts.settings.headers:
             headers = make_headers(self.commit_lsn, self._ordinal, operation, self._xid, parts.session)
-        self._batch.add(route, key, value, self.timestamp, headers)
+        batch = self._batch
+        batch.add(route, key, value, self.timestamp, headers)
         if parts.samples.budget > 0 and (before is not None or after is not None):
             commit = (self.commit_lsn, self._xid, self.timestamp / 1000)
             parts.samples.take(
                 operation, route.relation, route.topic, route.key_columns, before, after, commit
             )
-        if self._batch.careful is not None:
-            self._batch.careful.name(route, route, self._dropped(route, operation, before, after))
+        if batch.careful is not None:
+            batch.careful.name(route, route, self._dropped(route, operation, before, after))
 
     def _dropped(
         self, route: Route, operation: str, before: list[Field] | None, after: list[Field] | None

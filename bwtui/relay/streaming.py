@@ -175,9 +175,11 @@ class Streaming:
 
     def _settle(self, *, idle: bool) -> None:
         """Take what was delivered, and tell the server when it is time."""
-        failures = self._parts.policy.undelivered(self._parts.sink.take_failures())
-        if failures:
-            raise Redrive(failures)
+        # In careful mode all but dead letters is settled by now, and those are with their batch.
+        if self._batch.careful is None:
+            failures = self._parts.policy.undelivered(self._parts.sink.take_failures())
+            if failures:
+                raise Redrive(failures)
         report, acks = self._parts.report, self._acks
         if self._recorder is not None:
             self._recorder.settle(idle=idle and not acks.bytes_in_flight)

@@ -15,7 +15,6 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts, Redrive
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Router
 from bwtui.relay.samples import Samples
@@ -45,7 +44,7 @@ def relation(oid: int = ITEMS, name: str = "items") -> bytes:
     return frame(b"R" + struct.pack(">I", oid) + b"public\0" + name.encode() + b"\0d\0\2" + columns)
 
 
-def insert(number: int, body: str, oid: int = ITEMS) -> bytes:
+def insert(number: int | str, body: str, oid: int = ITEMS) -> bytes:
     """A new row."""
     return frame(b"I" + struct.pack(">I", oid) + b"N" + _tuple(str(number).encode(), body.encode()))
 
@@ -131,10 +130,11 @@ class Fed:
         self.redrives = 0
         #: The stream of the session that runs, or ran last.
         self.stream = FedStream([])
+        self._streaming: Streaming | None = None
         self.is_stopped = False
         router = _Router(chosen, sink, cast(Any, _Registry()), self.report, lambda seconds: None)
         # A column that was dropped since: the value can't be fetched, and gets a placeholder.
-        toast = SimpleNamespace(fill=lambda route, new, old, full, xid: list(new))
+        toast = SimpleNamespace(fill=lambda route, new, old, full, xid: self._wait_and_return(new))
         self._parts = Parts(
             settings=chosen,
             report=self.report,
@@ -149,22 +149,22 @@ class Fed:
         )
         self.confirmed = 0
 
-    def record(self, recorder: Recorder) -> None:
-        """Record what is relayed."""
-        self._parts.recorder = recorder
+    def _wait_and_return(self, row: Sequence[Field]) -> list[Field]:
+        assert self._streaming is not None
+        self._streaming.pulse(0.01)
+        return list(row)
 
     def run(self, careful_until: int = 0) -> None:
         """Relay everything, and read again after each Redrive."""
         end = max(_end(frames) for frames in self._transactions)
         for _ in range(100):
-            acks = Acknowledgements(self.confirmed, self._parts.recorder)
+            acks = Acknowledgements(self.confirmed)
             rest = [frames for frames in self._transactions if _end(frames) > self.confirmed]
             announced = [relation(), relation(OTHERS, "others")]
             self.stream = FedStream([*announced, *(frame for frames in rest for frame in frames)])
             streaming = Streaming(self._parts, cast(ReplicationStream, self.stream), acks, end)
             streaming.careful_until = careful_until
-            if self._parts.recorder is not None:
-                self._parts.recorder.begin_pass("stream", self.confirmed)
+            self._streaming = streaming
             try:
                 streaming.run()
                 return

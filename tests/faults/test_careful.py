@@ -163,3 +163,17 @@ def test_a_letter_that_its_topic_refuses_holds_nothing_up(tmp_path: Path) -> Non
     sent = [json.loads(m.value or b"") for name, m in sink.delivered if name == "letters"]
     assert [(letter["ordinal"], letter.get("cut")) for letter in sent] == [(2, True)]
     assert_in_order(found(sink), [(1, "a"), (3, "b")])
+
+
+def test_a_letter_that_is_refused_while_the_batch_is_read_is_settled_with_it(tmp_path: Path) -> None:
+    """To fetch a TOAST value the relay waits in the middle of a batch, and hears of the letter by then."""
+    sink = EndAtRefusal(lambda message: b"too much" in (message.value or b""))
+    rows = (insert(1, "first"), insert("no number", "too much"), update(2, None), insert(3, "third"))
+    form = {"output_format": "avro", "dead_letter_topic": "letters"}
+    fed = Fed(sink, tmp_path, [transaction(100, *rows)], **form)
+    fed.run()
+    sent = [json.loads(m.value or b"") for name, m in sink.delivered if name == "letters"]
+    assert {(letter["ordinal"], letter.get("cut")) for letter in sent} == {(2, True)}
+    assert fed.redrives == 1
+    assert letters(fed.letters) == [("insert", 100, 2, "too much")]
+    assert [name for name, _ in sink.delivered].count("items") >= 3
