@@ -44,10 +44,9 @@ class BlockingCalls:
             self._threads += 1
             threading.Thread(target=_work, args=[self._tasks], name="blocking call", daemon=True).start()
         try:
-            # Also short calls are followed by a pulse now and then, when there are many of them.
-            while wait(futures, max(0.0, self._pulse_at - time.monotonic())).not_done or self._is_due():
-                self._pulse(0)
-                self._pulse_at = time.monotonic() + _PULSE_SECONDS
+            while wait(futures, max(0.0, self._pulse_at - time.monotonic())).not_done:
+                self.pulse_when_due()
+            self.pulse_when_due()
         except BaseException:
             for future in futures:
                 future.cancel()
@@ -55,15 +54,18 @@ class BlockingCalls:
             raise
         return futures
 
+    def pulse_when_due(self) -> None:
+        """Pulse, unless that was done just now; for many short steps, which add up. Raises what it raises."""
+        if time.monotonic() >= self._pulse_at:
+            self._pulse(0)
+            self._pulse_at = time.monotonic() + _PULSE_SECONDS
+
     def close(self) -> None:
         """Let the threads end, each after the call that it is in; new calls get new threads."""
         for _ in range(self._threads):
             self._tasks.put(None)
         self._tasks = SimpleQueue()
         self._threads = 0
-
-    def _is_due(self) -> bool:
-        return time.monotonic() >= self._pulse_at
 
 
 def _work(tasks: "SimpleQueue[_Task | None]") -> None:

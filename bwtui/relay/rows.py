@@ -154,6 +154,8 @@ class Rows:
     def _begin_route(self, route: Route | None) -> None:
         # The old route's messages go first.
         self._batch.flush()
+        # Routes that were built ahead begin one after the other, and no batch gets full meanwhile.
+        self._parts.router.calls.pulse_when_due()
         if route is not None and self._parts.recorder is not None:
             self._parts.recorder.relation(route.relation)
 
