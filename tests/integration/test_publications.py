@@ -84,7 +84,7 @@ def test_tables_made_later_can_be_written_and_are_told_of(relay: Relay, source: 
     relay.wait_caught_up()
     relay.stop()
     sent = [value["i"] for _, value in decoded_avro(relay.services, f"{relay.name}.bare") if value]
-    assert sent == [3]
+    assert sorted(sent) == [3]
     keyed = {
         row["id"]: row["n"] for row in latest(decoded_avro(relay.services, f"{relay.name}.keyed")).values()
     }
@@ -120,7 +120,7 @@ def test_a_publication_for_all_tables_is_told_of(
     assert not told(database, name)
     relay.run()
     sent = [value["i"] for _, value in decoded_avro(relay.services, f"{relay.name}.bare") if value]
-    assert sent == [1, 2, 3]
+    assert sorted(sent) == [1, 2, 3]
     (row,) = latest(decoded_avro(relay.services, f"{relay.name}.keyed")).values()
     assert row == {"id": 1, "n": 2}
 
