@@ -9,7 +9,6 @@ import os
 import secrets
 import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import psycopg2
@@ -17,19 +16,18 @@ import psycopg2
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.encode.registry import SchemaRegistry
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, StateFailed
-from bwtui.lsn import format_lsn
+from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.recording.continuing import continue_in
 from bwtui.relay import picture
-from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.beginning import Beginning
 from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.control import state_folder
 from bwtui.relay.copying import Copying
 from bwtui.relay.elsewhere import for_elsewhere
+from bwtui.relay.following import Following
 from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.new_tables import NewTables
-from bwtui.relay.parts import Parts, Redrive, StopRequested
+from bwtui.relay.parts import Parts, StopRequested
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recorder import Recorder
 from bwtui.relay.recording_source import recording_source
@@ -45,13 +43,11 @@ from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.nothing import NoSink
 from bwtui.source import slot
-from bwtui.source.connection import Connection, connect, connect_raw, describe, statement_failed
+from bwtui.source.connection import Connection, connect, describe, statement_failed
 from bwtui.source.lag import LagSampler
-from bwtui.source.preflight import Findings, inspect, wait_for_release
-from bwtui.source.stream import ReplicationStream
+from bwtui.source.preflight import Findings, inspect
 
 _log = logging.getLogger(__name__)
-_RECONNECT_SECONDS = 1.0
 #: Past this age the last look at the slot says nothing of the present.
 _LAG_IS_OLD_SECONDS = 10.0
 
@@ -82,7 +78,6 @@ class Engine:
         self._findings: Findings | None = None
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
-        self._has_streamed = False
         self._database = describe(settings.postgres)
 
     # -- for other threads ---------------------------------------------------------------------------------
@@ -218,9 +213,9 @@ class Engine:
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
             connection.close()
-        self._stream(parts, publications, target)
+        Following(self._settings, self._report, parts, self._enter).run(publications, target)
 
-    def _enter(self, phase: Copying | None, slot_in_use: str) -> None:
+    def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
         self._phase = phase
         self._slot_in_use = slot_in_use
@@ -302,103 +297,6 @@ class Engine:
             self._phase.pulse(seconds)
         else:
             self._sink.poll(seconds)
-            self._check_stop()
-
-    # -- the stream ----------------------------------------------------------------------------------------
-
-    def _stream(self, parts: Parts, publications: tuple[str, ...], target: int | None) -> None:
-        """Stream, and stream again after whatever passes by itself."""
-        self._report.state = "streaming"
-        acks = Acknowledgements(self._report.confirmed_lsn, parts.recorder)
-        careful_until = 0
-        start_lsn = 0
-        while True:
-            try:
-                opened = partial(self._open_stream, parts, publications, start_lsn)
-                stream = parts.router.calls.make(opened)
-                self._has_streamed = True
-                if parts.recorder is not None:
-                    parts.recorder.begin_pass("stream", acks.confirmed)
-                streaming = Streaming(parts, stream, acks, target)
-                streaming.careful_until = careful_until
-                self._phase = streaming
-                self._report.detail = ""
-                streaming.run()
-                return
-            except Redrive as redrive:
-                careful_until = max(self._recover(parts, acks, redrive), streaming.begun_lsn + 1)
-                acks = Acknowledgements(acks.confirmed, parts.recorder)
-                start_lsn = acks.confirmed
-            except ConnectionFailed as error:
-                # Another server may answer next, whose slot may be an older copy: it says where to start.
-                start_lsn = 0
-                if isinstance(self._phase, Streaming):
-                    careful_until = self._phase.careful_until
-                if careful_until:
-                    # The batch that was under way must not be taken for one of the next session's.
-                    self._let_arrive(parts.sink)
-                    parts.sink.discard(in_order=True)
-                    acks = Acknowledgements(acks.confirmed, parts.recorder)
-                self._report.error("outage", error)
-                self._report.detail = f"waiting for PostgreSQL: {error.message}"
-                self._wait(_RECONNECT_SECONDS)
-            finally:
-                if self._phase is not None:
-                    self._phase.abandon()
-                self._phase = None
-
-    def _open_stream(self, parts: Parts, publications: tuple[str, ...], start_lsn: int) -> ReplicationStream:
-        """Start streaming from where the slot stands, or from ``start_lsn`` if that is later."""
-        name = self._settings.slot
-        session = connect(self._settings.postgres)
-        try:
-            # Somebody may have moved the slot while the connection was gone.
-            parts.memory.check(wait_for_release(session, name))
-        except RefusedError as error:
-            if not self._has_streamed:
-                raise
-            # The server has not noticed yet that our old connection is gone, or somebody else reads the slot.
-            raise ConnectionFailed(error.message, error.hint) from error
-        except psycopg2.Error as error:
-            raise statement_failed(error) from error
-        finally:
-            session.close()
-        connection = connect_raw(self._settings.postgres)
-        try:
-            return ReplicationStream(connection, name, publications, start_lsn)
-        except BaseException:
-            connection.finish()
-            raise
-
-    def _recover(self, parts: Parts, acks: Acknowledgements, redrive: Redrive) -> int:
-        """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""
-        self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
-        self._let_arrive(parts.sink)
-        # That a row was refused may be reported after what was held back behind it.
-        failure = min([redrive.failure, *parts.sink.take_failures()], key=lambda one: one.is_outage)
-        self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
-        acks.advance()
-        while acks.waits_for_ledger:
-            # What is recorded late would be read, and sent, once more.
-            if parts.recorder is not None:
-                parts.recorder.settle()
-            self._check_stop()
-            parts.sink.poll(0.01)
-            acks.advance()
-        parts.sink.discard(in_order=True)
-        if failure.is_outage:
-            self._wait(_RECONNECT_SECONDS)
-        return self._report.received_lsn + 1
-
-    def _let_arrive(self, sink: Sink) -> None:
-        """Wait, without a bound, for what is under way: thrown away, it could arrive after newer rows."""
-        while not sink.flush(0.2):
-            self._check_stop()
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self._sink.poll(0.1)
             self._check_stop()
 
     def _check_stop(self) -> None:
