@@ -11,7 +11,8 @@
     ├── DifferencesFound        1  a comparison found differences
     ├── Indeterminate           3  a comparison could not be decided
     ├── ConnectionFailed        4  a server can't be reached, or does not let us in
-    ├── SlotLost                5  the slot is gone, was moved by somebody else, or lost its WAL
+    ├── SlotLost                5  the slot is gone, was moved by somebody else, lost its WAL, or its server's
+    │                              history lacks what was relayed
     ├── DamagedRecording        6  a recording does not match its checksums
     └── Interrupted           130  Ctrl-C
 
@@ -72,7 +73,7 @@ class ConnectionFailed(BwtuiError):
 
 
 class SlotLost(BwtuiError):
-    """The replication slot is gone, was moved by somebody else, or lost its WAL."""
+    """The replication slot is gone, was moved, or lost its WAL, or its server lacks what was relayed."""
 
     exit_code = 5
 

@@ -182,6 +182,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("topic-prefix", "topic_prefix", check=_check_topic, optional=True),
     Option("on-error", "on_error", check=_one_of("exit", "log")),
     Option("skip-snapshot", "skip_snapshot", "switch"),
+    Option("accept-divergence", "accept_divergence", "switch"),
     Option("toast", "toast", check=_one_of("fetch", "error", "placeholder")),
     Option("truncate-topic", "truncate_topic", check=_check_topic, optional=True),
     Option("kafka-config", "kafka_config", "pairs", table="kafka"),

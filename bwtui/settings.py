@@ -21,6 +21,8 @@ class RelaySettings:
     topic_prefix: str = ""
     on_error: Literal["exit", "log"] = "exit"
     skip_snapshot: bool = False
+    #: Go on with a server whose history lacks what was relayed.
+    accept_divergence: bool = False
     #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
     toast: Literal["fetch", "error", "placeholder"] = "fetch"
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.

@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import psycopg2
@@ -44,6 +45,25 @@ class SecondPostgres:
         given = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
         self._process = self._run("postgres", "-D", str(self._folder / "data"), *given)
         eventually("the second PostgreSQL answers", self._answers, 60)
+
+    def keep_copy(self) -> None:
+        """Keep a copy of its files as they are now; it must not run."""
+        shutil.rmtree(self._folder / "copy", ignore_errors=True)
+        subprocess.run(["cp", "-a", str(self._folder / "data"), str(self._folder / "copy")], check=True)
+
+    def put_copy_back(self) -> None:
+        """Be what it was when the copy was kept, at the same address; it must not run."""
+        shutil.rmtree(self._folder / "data")
+        (self._folder / "copy").rename(self._folder / "data")
+
+    def start_promoted(self, **settings: str) -> None:
+        """Start it as a standby, and promote it, so that it begins a timeline of its own."""
+        (self._folder / "data" / "standby.signal").touch()
+        self.start(**settings)
+        with closing(psycopg2.connect(self.dsn)) as connection, connection.cursor() as cursor:
+            connection.autocommit = True
+            cursor.execute("select pg_promote()")
+            assert cursor.fetchone() == (True,)
 
     def given(self, source: Path) -> str:
         """Return the path of a copy of ``source`` that the server may read."""

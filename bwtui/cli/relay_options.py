@@ -64,6 +64,11 @@ _RELAY: tuple[Decorator[Any], ...] = (
         "keeps the row in the dead letters and goes on.  [default: exit]",
     ),
     _switch("-x", "--skip-snapshot", help="Make the slot without copying what the tables hold already."),
+    _switch(
+        "--accept-divergence",
+        help="Go on where the server's history lacks what was relayed (an older copy, a standby promoted too "
+        "soon): topics keep what it lacks.",
+    ),
     click.option(
         "-C", "--kafka-config", metavar="K=V", multiple=True, help="A property of librdkafka; repeatable."
     ),

@@ -118,7 +118,7 @@ def verify(
 relay_options.without(
     verify,
     *("output_format", "allow_unkeyed", "on_error", "skip_snapshot", "topic_config", "headers"),
-    *("dead_letter_topic", "toast", "truncate_topic", "record", "on_record_error"),
+    *("accept_divergence", "dead_letter_topic", "toast", "truncate_topic", "record", "on_record_error"),
     *("segment_bytes", "segment_seconds", "endpos", "until_caught_up", "name"),
 )
 

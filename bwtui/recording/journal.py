@@ -155,6 +155,12 @@ class Journal:
             self._synced.clear()
             self._wanted.release()
 
+    def go_back(self, lsn: int) -> None:
+        """Take nothing after ``lsn`` for durable any more: another history goes on from there."""
+        self._synced.wait()
+        self._asked_lsn = min(self._asked_lsn, lsn)
+        self.durable_lsn = min(self.durable_lsn, lsn)
+
     @property
     def is_large(self) -> bool:
         """Whether the segment is large enough to be finished."""

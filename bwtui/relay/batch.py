@@ -1,5 +1,7 @@
 """Batches: messages are handed to the sink many at a time, and every batch is one span to acknowledge."""
 
+from collections.abc import Callable
+
 from bwtui.relay.ack import Acknowledgements, Receipt, Span
 from bwtui.relay.careful import Careful
 from bwtui.relay.policy import RowTooLarge
@@ -36,6 +38,9 @@ class Batch:
         self.bytes = 0
         #: While it is there, each batch is waited for: what is flushed is settled.
         self.careful: Careful | None = None
+        #: Of what is handed over rows lie up to this LSN, and up to that of ``newest`` of what was read.
+        self.sent_lsn = 0
+        self.newest: Callable[[], int] = int
 
     def add(
         self,
@@ -97,6 +102,8 @@ class Batch:
         span = self.span
         routes, self._routes = self._routes, []
         receipts: list[Receipt] | None = None
+        if routes:
+            self.sent_lsn = self.newest()
         if self._recorder is not None:
             receipts = self._recorder.write_batch(routes) or None
             span.receipts += receipts or ()

@@ -146,7 +146,8 @@ class Beginning:
         # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
         # remembered with, while the other order would leave a memory of a slot that never was.
         slot.make_permanent(connection, temporary.name, self._settings.slot)
-        self._parts.memory.remember(temporary.consistent_point)
+        lsn = temporary.consistent_point
+        self._parts.memory.remember(lsn, sent_lsn=lsn)
         self._report.confirmed_lsn = temporary.consistent_point
 
     def _drop_quietly(self, publications: tuple[str, ...]) -> None:

@@ -209,7 +209,7 @@ class Engine:
                 if note is not None:
                     _log.warning("%s", note)
                     self._report.error("notice", RefusedError(note))
-                # Not the remembered LSN, which may be ahead: after a failover the slot may be an older copy.
+                # Not the remembered LSN, which may be ahead: see `Following.run`.
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
             connection.close()

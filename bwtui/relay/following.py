@@ -1,10 +1,12 @@
 """Following the stream from session to session: connecting, connecting again, reading again what failed."""
 
+import contextlib
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
 
-import psycopg2
+from psycopg import pq
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.lsn import format_lsn
@@ -13,10 +15,13 @@ from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.report import Report
 from bwtui.relay.streaming import Streaming
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import connect, connect_raw, statement_failed
+from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
+from bwtui.source.slot import SlotState, slot_state_raw
 from bwtui.source.stream import ReplicationStream
+from bwtui.source.timeline import ENDLESS, Server, identify
 
+_log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
 
 
@@ -39,18 +44,22 @@ class Following:
         self._has_streamed = False
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
-        """Stream, and stream again after whatever passes by itself."""
+        """Stream, and stream again after whatever passes by itself.
+
+        Each session begins where the slot stands on the server that answers, and nowhere else: it may be
+        another one, an older copy or a standby that was promoted, of which nothing is confirmed yet.
+        """
         parts = self._parts
         self._report.state = "streaming"
         acks = Acknowledgements(self._report.confirmed_lsn, parts.recorder)
         careful_until = 0
-        start_lsn = 0
         while True:
             try:
-                stream = parts.router.calls.make(partial(self._open_stream, publications, start_lsn))
+                stream, confirmed = parts.router.calls.make(partial(self._open_stream, publications))
                 self._has_streamed = True
+                acks.begin(confirmed)
                 if parts.recorder is not None:
-                    parts.recorder.begin_pass("stream", acks.confirmed)
+                    parts.recorder.begin_pass("stream", confirmed)
                 streaming = Streaming(parts, stream, acks, target)
                 streaming.careful_until = careful_until
                 self._enter(streaming)
@@ -58,17 +67,14 @@ class Following:
                 streaming.run()
                 return
             except Redrive as redrive:
-                careful_until = max(self._recover(acks, redrive), streaming.begun_lsn + 1)
+                careful_until = max(self._recover(streaming, acks, redrive), streaming.begun_lsn + 1)
                 acks = Acknowledgements(acks.confirmed, parts.recorder)
-                start_lsn = acks.confirmed
             except ConnectionFailed as error:
-                # Another server may answer next, whose slot may be an older copy: it says where to start.
-                start_lsn = 0
                 if self._session is not None:
                     careful_until = self._session.careful_until
                 if careful_until:
                     # The batch that was under way must not be taken for one of the next session's.
-                    self._let_arrive()
+                    self._drain()
                     parts.sink.discard(in_order=True)
                     acks = Acknowledgements(acks.confirmed, parts.recorder)
                 self._report.error("outage", error)
@@ -83,34 +89,56 @@ class Following:
         self._session = session
         self._on_phase(session, self._settings.slot)
 
-    def _open_stream(self, publications: tuple[str, ...], start_lsn: int) -> ReplicationStream:
-        """Start streaming from where the slot stands, or from ``start_lsn`` if that is later."""
+    def _open_stream(self, publications: tuple[str, ...]) -> tuple[ReplicationStream, int]:
+        """Start streaming from where the slot stands; return the stream, and up to where it is confirmed.
+
+        All is asked in the stream's own session, since another server may answer the next one.
+        """
         name = self._settings.slot
-        session = connect(self._settings.postgres)
+        connection = connect_raw(self._settings.postgres)
         try:
+            server = identify(connection)
             # Somebody may have moved the slot while the connection was gone.
-            self._parts.memory.check(wait_for_release(session, name))
+            state = self._released(connection)
+            self._parts.memory.check(state)
+            assert state is not None
+            self._meet(server, state)
+            return ReplicationStream(connection, name, publications), state.confirmed_lsn
+        except ServerError as error:
+            connection.finish()
+            raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
+        except BaseException:
+            connection.finish()
+            raise
+
+    def _released(self, connection: pq.abc.PGconn) -> SlotState | None:
+        try:
+            return wait_for_release(lambda: slot_state_raw(connection, self._settings.slot))
         except RefusedError as error:
             if not self._has_streamed:
                 raise
             # The server has not noticed yet that our old connection is gone, or somebody else reads the slot.
             raise ConnectionFailed(error.message, error.hint) from error
-        except psycopg2.Error as error:
-            raise statement_failed(error) from error
-        finally:
-            session.close()
-        connection = connect_raw(self._settings.postgres)
-        try:
-            return ReplicationStream(connection, name, publications, start_lsn)
-        except BaseException:
-            connection.finish()
-            raise
 
-    def _recover(self, acks: Acknowledgements, redrive: Redrive) -> int:
+    def _meet(self, server: Server, state: SlotState) -> None:
+        """Go on with ``server`` where it has what was sent; see `SlotMemory.common_end`."""
+        parts = self._parts
+        common_end = parts.memory.common_end(server, accept=self._settings.accept_divergence)
+        if common_end < ENDLESS:
+            if parts.recorder is not None:
+                parts.recorder.go_back(common_end)
+            # A dropped row is known again by its LSN, which may be another row's here.
+            parts.policy.forget()
+        note = parts.memory.take_over(server, state, common_end)
+        if note is not None:
+            _log.warning("%s", note)
+            self._report.error("notice", RefusedError(note))
+
+    def _recover(self, session: Streaming, acks: Acknowledgements, redrive: Redrive) -> int:
         """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""
         sink, recorder = self._parts.sink, self._parts.recorder
         self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
-        self._let_arrive()
+        self._drain()
         # That a row was refused may be reported after what was held back behind it.
         failure = min([redrive.failure, *sink.take_failures()], key=lambda one: one.is_outage)
         self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
@@ -122,13 +150,20 @@ class Following:
             self._check_stop()
             sink.poll(0.01)
             acks.advance()
+        with contextlib.suppress(ConnectionFailed):
+            # The next session begins where the slot stands.
+            session.end()
         sink.discard(in_order=True)
         if failure.is_outage:
             self._wait(_RECONNECT_SECONDS)
         return self._report.received_lsn + 1
 
-    def _let_arrive(self) -> None:
-        """Wait, without a bound, for what is under way: thrown away, it could arrive after newer rows."""
+    def _drain(self) -> None:
+        """Let everything in flight end one way or the other.
+
+        What was under way may have arrived. Without a bound: what is thrown away could still arrive, after
+        newer rows of its key.
+        """
         while not self._parts.sink.flush(0.2):
             self._check_stop()
 

@@ -11,11 +11,12 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.lsn import format_lsn
 from bwtui.relay.control import known_relays, state_folder
 from bwtui.sink.base import Marks
 from bwtui.source.slot import SlotState
+from bwtui.source.timeline import ENDLESS, Forks, Server
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,15 @@ class Remembered:
     sessions: list[str] = field(default_factory=list)
     #: What was confirmed up to there is in a recording, and not all of it was sent to Kafka.
     without_kafka: bool = False
+    #: The newest LSN of which rows were sent; it may be beyond what is confirmed, or long before it.
+    sent_lsn: int | None = None
+    #: The server's timeline (0: not known) and those before it, each with the LSN at which it was left.
+    timeline: int = 0
+    forks: Forks = ()
+
+    def sent(self) -> int:
+        """Return up to which LSN rows were sent, as far as is known."""
+        return self.confirmed_lsn if self.sent_lsn is None else self.sent_lsn
 
 
 class SlotMemory:
@@ -51,17 +61,30 @@ class SlotMemory:
         self.path = folder / f"slot-{slot}.json"
         self._identity = (system_identifier, database, slot)
         self.last = self._load()
+        self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
 
-    def remember(self, confirmed_lsn: int, *, changed: bool = True) -> None:
+    def remember(self, confirmed_lsn: int, *, changed: bool = True, sent_lsn: int = 0) -> None:
         """Write down, durably, that ``confirmed_lsn`` is about to be confirmed.
 
+        ``sent_lsn``: up to where rows were sent; both LSNs go forward only.
         ``changed``: whether a transaction was read since what is remembered; the LSN also goes on by itself.
+        A slot of an older copy is confirmed anew up to where another one was, so the LSN never goes back.
         """
         lacks = self._without_kafka
+        last = self.last if self.last is not None and not self.last.snapshot_unfinished else None
         if lacks and self.last is not None and (confirmed_lsn <= self.last.confirmed_lsn or not changed):
             # Nothing is confirmed that was not before.
             lacks = self.last.without_kafka
-        self._write(Remembered(*self._identity, confirmed_lsn, without_kafka=lacks))
+        if last is not None:
+            confirmed_lsn = max(confirmed_lsn, last.confirmed_lsn)
+            sent_lsn = max(sent_lsn, last.sent())
+        now = Remembered(*self._identity, confirmed_lsn, without_kafka=lacks, sent_lsn=sent_lsn)
+        self._write(replace(now, timeline=self._timeline, forks=self._forks))
+
+    def remember_sent(self, sent_lsn: int) -> None:
+        """Write down, durably, that rows up to ``sent_lsn`` were sent, whether they arrived or not."""
+        if self.last is not None and sent_lsn > self.last.sent():
+            self._write(replace(self.last, sent_lsn=sent_lsn))
 
     def remember_snapshot(self, consistent_point: int, marks: dict[str, Marks], session: bytes) -> None:
         """Write down that run ``session`` begins a snapshot at ``consistent_point``.
@@ -102,7 +125,7 @@ class SlotMemory:
     def check(self, slot: SlotState | None) -> str | None:
         """Refuse a gap between the remembered LSN and ``slot``; return a note on an unknown slot.
 
-        Raises SlotLost when the slot vanished, was moved forward, or the server is behind what was confirmed.
+        Raises SlotLost when the slot vanished or was moved forward.
         """
         last = self.last
         if last is None or (slot is None and last.snapshot_unfinished):
@@ -120,10 +143,69 @@ class SlotMemory:
             raise SlotLost(
                 f"slot {name} was moved to {moved} by someone else; this relay stood at {known}", hint
             )
-        if slot.server_lsn < last.confirmed_lsn:
-            server = format_lsn(slot.server_lsn)
-            raise SlotLost(f"the server's WAL ends at {server}, before the confirmed {known}", hint)
         return None
+
+    def common_end(self, server: Server, *, accept: bool) -> int:
+        """Return up to which LSN the WAL of ``server`` is what the former's was; `ENDLESS`: all that counts.
+
+        Raises SlotLost when it lacks what was sent, unless ``accept``; RefusedError for another cluster;
+        ConnectionFailed for a standby, which may still replay what it lacks.
+        """
+        if server.system_identifier != self._identity[0]:
+            raise RefusedError(
+                f"another server answers: its system identifier is {server.system_identifier}, "
+                f"not {self._identity[0]}",
+                "nothing was read from it; start again if it is the one to relay now",
+            )
+        last = self.last
+        if last is None:
+            return ENDLESS
+        fork = server.common_end(last.timeline, last.forks) if last.timeline else ENDLESS
+        if fork is None:
+            fork = 0
+        if server.in_recovery:
+            end = fork
+            if fork >= last.sent() > server.wal_end:
+                raise ConnectionFailed(
+                    f"the standby has replayed up to {format_lsn(server.wal_end)}, "
+                    f"and lacks what was relayed up to {format_lsn(last.sent())}",
+                    "the relay goes on once the standby has it",
+                )
+        else:
+            end = min(fork, server.wal_end)
+        if last.sent() > end and not accept:
+            hint = (
+                f"run 'bwtui slots drop {last.slot}' and start again with a new snapshot, or go on from "
+                "where the slot stands with --accept-divergence; topics keep what the server lacks"
+            )
+            raise SlotLost(self._lacks(server, last, fork, end), hint)
+        return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS
+
+    def take_over(self, server: Server, slot: SlotState, common_end: int) -> str | None:
+        """Remember ``server``, after `common_end`; return a note on what it lacks."""
+        last, note = self.last, None
+        self._timeline, self._forks = server.timeline, server.forks or ()
+        if last is None:
+            return None
+        confirmed, sent = min(last.confirmed_lsn, common_end), min(last.sent(), common_end)
+        if last.sent() > common_end:
+            fork = server.common_end(last.timeline, last.forks) if last.timeline else ENDLESS
+            note = f"{self._lacks(server, last, fork, common_end)}; going on, as --accept-divergence says"
+            # Whatever the slot was confirmed to on this server, it was not by this relay.
+            confirmed = slot.confirmed_lsn
+        now = replace(last, confirmed_lsn=confirmed, sent_lsn=sent)
+        self._write(replace(now, timeline=self._timeline, forks=self._forks))
+        return note
+
+    def _lacks(self, server: Server, last: Remembered, fork: int | None, end: int) -> str:
+        since, until = format_lsn(end), format_lsn(last.sent())
+        what = "recorded" if last.without_kafka else "sent to Kafka"
+        told = f"what was {what} from {since} to {until} is not in this server's history"
+        if not fork:
+            return f"{told}: the history of its timeline {server.timeline} is not known"
+        if fork > end:
+            return f"{told}: its WAL ends at {since}, as that of an older copy does"
+        return f"{told}: its timeline {server.timeline} parted from timeline {last.timeline} at {since}"
 
     def check_kafka(self, newest: Remembered | None, *, accept: bool) -> str | None:
         """Refuse to go on to Kafka behind what only a recording has, unless ``accept``; return a note then.
@@ -151,7 +233,7 @@ class SlotMemory:
             data = json.loads(self.path.read_text())
             found = Remembered(**data)
             marks = {t: {int(p): o for p, o in ends.items()} for t, ends in found.marks.items()}
-            found = replace(found, marks=marks)
+            found = replace(found, marks=marks, forks=tuple((t, lsn) for t, lsn in found.forks))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:

@@ -35,6 +35,10 @@ class RowPolicy:
         self._sink = sink
         self._kept: dict[tuple[int, int, str, str], None] = {}
 
+    def forget(self) -> None:
+        """Forget which rows were dropped: what comes now has the LSNs of another history."""
+        self._kept.clear()
+
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         """Drop ``row`` and keep it as a dead letter, or raise RowError under --on-error exit.
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.lsn import format_lsn
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.batch import (
     LARGEST_ORDINAL,
@@ -114,6 +115,19 @@ class Recorder:
         }
         if self._json(Kind.EVENT, {"event": "pass", **begun}):
             self._pass = begun
+
+    def go_back(self, lsn: int) -> None:
+        """Go on with a server whose WAL is the former one's up to ``lsn``.
+
+        Raises RefusedError when changes beyond it are recorded: those that come would count as the same.
+        """
+        if self._seen[0] >= lsn:
+            raise RefusedError(
+                f"the recording holds changes up to {format_lsn(self._seen[0])}, which this server's history "
+                f"has only up to {format_lsn(lsn)}",
+                "record into another folder",
+            )
+        self._journal.go_back(lsn)
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
         """Note that the frames that follow are rows of a snapshot of ``relation``."""

@@ -112,16 +112,25 @@ class Streaming:
         """Where the newest transaction of which anything was read commits."""
         return self._rows.commit_lsn
 
+    def end(self) -> None:
+        """Tell the server once more what is confirmed, and end the session. Raises ConnectionFailed."""
+        self._confirm(time.monotonic())
+        self._stream.end()
+
     def abandon(self) -> None:
         """Close the session at once; nothing happens where `run` ended in order."""
         self._stream.finish()
         self._acks.close()
+        # The next server may lack what was sent and never confirmed.
+        self._parts.memory.remember_sent(self._batch.sent_lsn)
 
     # -- one turn of the loop ------------------------------------------------------------------------------
 
     def _step(self) -> bool:
         """Read a batch, hand it over, and confirm; return whether there was anything to read."""
         self._parts.samples.refill()
+        if not self._has_room():
+            return True
         had_data = self._read()
         self._batch.flush()
         if self.careful_until and self._acks.advance() >= self.careful_until:
@@ -133,12 +142,19 @@ class Streaming:
             self._stream.wait(0.005)
         self._parts.sink.poll(0)
         self._settle(idle=not had_data)
+        return had_data
+
+    def _has_room(self) -> bool:
+        """Wait until more may be in flight; False when it is time to stop before that.
+
+        It comes before anything is read: each session that is cut off would leave one more batch otherwise.
+        """
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
             self._parts.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
-                break
-        return had_data
+                return False
+        return True
 
     def _read(self) -> bool:
         """Handle frames until the batch is full or nothing more has arrived; False when there was none."""
@@ -211,7 +227,7 @@ class Streaming:
             )
         lsn = self._acks.confirmed
         if lsn > self._confirmed:
-            self._parts.memory.remember(lsn, changed=bool(self.begun_lsn))
+            self._parts.memory.remember(lsn, changed=bool(self.begun_lsn), sent_lsn=self._batch.sent_lsn)
             self._confirmed = lsn
             self._confirmed_at = now
         self._told_at = now

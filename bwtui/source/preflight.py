@@ -20,6 +20,7 @@ from bwtui.source.slot import PLUGIN, SlotState, slot_state
 MINIMUM_VERSION = 140_000
 #: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
 _RELEASE_SECONDS = 10.0
+_RELEASE_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def inspect(connection: Connection, settings: RelaySettings) -> Findings:
     """Return the findings, or raise the first precondition's error."""
     for check in server_checks(connection, settings):
         check.run()
-    slot = wait_for_release(connection, settings.slot)
+    slot = wait_for_release(lambda: slot_state(connection, settings.slot))
     version, identifier, database = _identity(connection)
     publications = publication.existing(connection, settings.publication_name)
     published = tuple(publication.published_tables(connection, publications)) if publications else ()
@@ -77,19 +78,19 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
     )
 
 
-def wait_for_release(connection: Connection, name: str) -> SlotState | None:
-    """Return the slot's state once no session holds it. Raises RefusedError when one goes on to."""
+def wait_for_release(look: Callable[[], SlotState | None]) -> SlotState | None:
+    """Look at the slot until no session holds it. Raises RefusedError when one goes on to."""
     deadline = time.monotonic() + _RELEASE_SECONDS
     while True:
-        slot = slot_state(connection, name)
+        slot = look()
         if slot is None or not slot.active:
             return slot
         if time.monotonic() > deadline:
             raise RefusedError(
-                f"slot {name} is already active, for the server's process {slot.active_pid}",
+                f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
                 "stop the other consumer, or name another slot with -s/--slot",
             )
-        query(connection, "select pg_catalog.pg_sleep(0.1)")
+        time.sleep(_RELEASE_PAUSE_SECONDS)
 
 
 def _identity(connection: Connection) -> tuple[str, str, str]:

@@ -21,6 +21,7 @@ from bwtui.source.connection import (
     execute_raw,
     query,
     quote_identifier,
+    quote_literal,
     statement_failed,
 )
 
@@ -34,6 +35,8 @@ select slot_name, plugin, slot_type, database, active, active_pid, wal_status, s
        restart_lsn::text, confirmed_flush_lsn::text, {CURRENT_LSN}, temporary
   from pg_catalog.pg_replication_slots
 """
+#: What its columns are.
+_STATE_TYPES = (str, str, str, str, bool, int, str, int, str, str, str, bool)
 
 
 _COMMITTED_SQL = """
@@ -95,6 +98,18 @@ def committed_lsn(connection: Connection) -> int:
     and a transaction id, for which a commit record is written after it: within three times wal_writer_delay.
     """
     return int(query(connection, _COMMITTED_SQL)[0][0])
+
+
+def slot_state_raw(connection: pq.abc.PGconn, name: str) -> SlotState | None:
+    """Return the state of slot ``name`` as a raw session sees it, or None. Raises ServerError."""
+    rows = execute_raw(connection, f"{_STATE_SQL} where slot_name = {quote_literal(name)}")
+    return _state(tuple(map(_of_text, _STATE_TYPES, rows[0]))) if rows else None
+
+
+def _of_text(kind: type, text: str | None) -> object:
+    if text is None:
+        return None
+    return text == "t" if kind is bool else kind(text)
 
 
 def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:

@@ -162,6 +162,15 @@ class Relay:
 
             wait_for("all is sent", is_sent)
 
+    def wait_told(self) -> None:
+        """Wait until it has told PostgreSQL once more up to where everything is durable."""
+        sql = (
+            "select extract(epoch from reply_time)::float8 from pg_stat_replication join pg_replication_slots"
+            " on active_pid = pid where slot_name = %s"
+        )
+        before = self._query(sql)
+        wait_for("a status update", lambda: (now := self._query(sql)) and now != before)
+
     def status(self) -> Status | None:
         """Ask it for its status; None while it does not answer."""
         try:

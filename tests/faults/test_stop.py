@@ -1,9 +1,8 @@
 """What ends in order has nothing to repeat, and what fails at the last step leaves nothing behind."""
 
-import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 
 import psycopg2
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from bwtui.relay.batch import IN_FLIGHT_BYTES
 from bwtui.relay.control import request
 from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.faults.hanging import hanging
 from tests.faults.records import assert_equal, read_table, repeated
 from tests.faults.relays import Relay, execute, wait_for
 from tests.faults.writer import ACCOUNTS, TABLES, create_tables
@@ -21,20 +21,6 @@ LARGE = 4 * IN_FLIGHT_BYTES // 3 // ROW_BYTES
 FULL = 9 * IN_FLIGHT_BYTES // 10 // ROW_BYTES
 
 NewRelay = Callable[..., Relay]
-
-
-@contextmanager
-def hanging(sandbox: Sandbox) -> Iterator[None]:
-    """Let Kafka hang during the block."""
-    status = sandbox.status()
-    assert status is not None
-    pid = status.services["kafka"].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("way", ["SIGTERM", "bwtui stop"])

@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.errors import BwtuiError, RefusedError, SlotLost
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
 from bwtui.relay.memory import SlotMemory
 from bwtui.source.slot import SlotState
+from bwtui.source.timeline import ENDLESS, Forks, Server, parse_history
 
 CONFIRMED = 0x1000
 IDENTITY = ("7000000000000000001", "shop", "bottledwater")
 
 
-def slot(confirmed: int, server: int = 0x9000) -> SlotState:
-    """A slot that is confirmed up to ``confirmed``, of a server whose WAL ends at ``server``."""
+def slot(confirmed: int) -> SlotState:
+    """A slot that is confirmed up to ``confirmed``."""
     return SlotState(
         "bottledwater",
         "pgoutput",
@@ -26,7 +27,7 @@ def slot(confirmed: int, server: int = 0x9000) -> SlotState:
         None,
         0x10,
         confirmed,
-        server,
+        0x9000,
         False,
     )
 
@@ -34,7 +35,7 @@ def slot(confirmed: int, server: int = 0x9000) -> SlotState:
 @pytest.fixture
 def memory(tmp_path: Path) -> SlotMemory:
     """A memory that was written by an earlier run, and is read by this one."""
-    SlotMemory(tmp_path / "relay", *IDENTITY).remember(CONFIRMED)
+    SlotMemory(tmp_path / "relay", *IDENTITY).remember(CONFIRMED, sent_lsn=CONFIRMED)
     return SlotMemory(tmp_path / "relay", *IDENTITY)
 
 
@@ -66,10 +67,86 @@ def test_a_slot_that_is_gone_is_refused(memory: SlotMemory) -> None:
     assert "bwtui slots drop bottledwater" in raised.value.hint
 
 
-def test_a_server_that_lost_its_latest_wal_is_refused(memory: SlotMemory) -> None:
+def server(timeline: int = 1, forks: Forks | None = (), end: int = 0x9000, standby: bool = False) -> Server:
+    """A server of the cluster, on ``timeline``."""
+    return Server(IDENTITY[0], timeline, forks, end, standby)
+
+
+@pytest.fixture
+def met(memory: SlotMemory) -> SlotMemory:
+    """A memory of a server on timeline 1, and of rows that were sent beyond what is confirmed."""
+    memory.take_over(server(), slot(CONFIRMED), memory.common_end(server(), accept=False))
+    memory.remember_sent(CONFIRMED + 0x10)
+    return SlotMemory(memory.path.parent, *IDENTITY)
+
+
+def test_a_server_that_has_what_was_sent_is_gone_on_with(met: SlotMemory) -> None:
+    promoted = server(2, ((1, CONFIRMED + 0x10),))
+    for known in (server(), server(end=CONFIRMED + 0x10), promoted):
+        assert met.take_over(known, slot(0x900), met.common_end(known, accept=False)) is None
+    assert met.last is not None
+    assert (met.last.timeline, met.last.confirmed_lsn) == (2, CONFIRMED)
+    # The same fork is no new one when it is met again, by another run.
+    again = SlotMemory(met.path.parent, *IDENTITY)
+    assert again.common_end(promoted, accept=False) == ENDLESS
+
+
+def test_what_was_confirmed_past_the_fork_is_not_known_of_the_new_timeline(met: SlotMemory) -> None:
+    """Rows end before the fork, and keepalives had confirmed more: a slot that is beyond it was moved."""
+    met.remember(CONFIRMED + 0x800)
+    promoted = server(2, ((1, CONFIRMED + 0x100),))
+    common = met.common_end(promoted, accept=False)
+    assert common == CONFIRMED + 0x100
+    assert met.take_over(promoted, slot(CONFIRMED), common) is None
+    with pytest.raises(SlotLost, match="moved"):
+        met.check(slot(CONFIRMED + 0x200))
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (server(2, ((1, 0xF00),)), "its timeline 2 parted from timeline 1 at 0/F00"),
+        (server(3, ((1, 0xF00), (2, 0x8000))), "its timeline 3 parted from timeline 1 at 0/F00"),
+        (server(end=0xF00), "its WAL ends at 0/F00, as that of an older copy does"),
+        (server(2, None), "the history of its timeline 2 is not known"),
+    ],
+)
+def test_a_server_that_lacks_what_was_sent_is_refused(met: SlotMemory, other: Server, told: str) -> None:
     """A restored backup, or a standby that was promoted before it had everything."""
-    with pytest.raises(SlotLost, match="the server's WAL ends at 0/FFF, before the confirmed 0/1000"):
-        memory.check(slot(0x900, server=0xFFF))
+    with pytest.raises(SlotLost, match=f"to 0/1010 is not in this server's history: {told}") as raised:
+        met.common_end(other, accept=False)
+    assert "--accept-divergence" in str(raised.value.hint)
+    note = met.take_over(other, slot(0x900), met.common_end(other, accept=True))
+    assert note is not None
+    assert told in note
+    assert met.last is not None
+    assert met.last.confirmed_lsn == 0x900
+    assert met.common_end(other, accept=False) == ENDLESS
+
+
+def test_two_standbys_that_were_promoted_to_the_same_number_are_told_apart(met: SlotMemory) -> None:
+    first, second = server(2, ((1, CONFIRMED + 0x10),)), server(2, ((1, 0xE00),))
+    met.take_over(first, slot(CONFIRMED), met.common_end(first, accept=False))
+    with pytest.raises(SlotLost, match="from 0/E00 to 0/1010"):
+        met.common_end(second, accept=False)
+    third = server(3, ((1, CONFIRMED + 0x8),))
+    with pytest.raises(SlotLost, match="from 0/1008 to 0/1010"):
+        met.common_end(third, accept=False)
+
+
+def test_a_standby_that_lags_is_waited_for(met: SlotMemory) -> None:
+    with pytest.raises(ConnectionFailed, match="the standby has replayed up to 0/F00"):
+        met.common_end(server(end=0xF00, standby=True), accept=False)
+
+
+def test_another_cluster_is_refused(met: SlotMemory) -> None:
+    with pytest.raises(RefusedError, match="another server answers: its system identifier is 1, not 7"):
+        met.common_end(Server("1", 1, (), 0x9000, False), accept=True)
+
+
+def test_a_history_file_is_read() -> None:
+    text = "1\t0/A000\tno recovery target specified\n\n# a comment\n2\t1/B0\tbefore 2026-01-01\n"
+    assert parse_history(text) == ((1, 0xA000), (2, 0x1000000B0))
 
 
 def test_an_unknown_slot_is_resumed_with_a_note(tmp_path: Path) -> None:

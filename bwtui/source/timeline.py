@@ -1,0 +1,76 @@
+"""Which server answers, and what its WAL has in common with that of the one before.
+
+A promoted standby begins a timeline: a history of its own from one LSN on ("Timelines" in PostgreSQL's
+documentation of continuous archiving). Two servers hold the same WAL up to where their histories part.
+"""
+
+from dataclasses import dataclass
+
+from psycopg import pq
+
+from bwtui.lsn import parse_lsn
+from bwtui.source.connection import ServerError, execute_raw
+
+#: No LSN is as large.
+ENDLESS = 1 << 64
+
+#: Each timeline in order, with the LSN at which it was left.
+Forks = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """The server at the other end of a replication session."""
+
+    system_identifier: str
+    timeline: int
+    #: The timelines before it; None where the server has lost their history file.
+    forks: Forks | None
+    #: Where its WAL ends, or, in recovery, what of it was replayed.
+    wal_end: int
+    in_recovery: bool
+
+    def common_end(self, timeline: int, forks: Forks) -> int | None:
+        """Return up to which LSN its WAL is that of a server on ``timeline``, which came from ``forks``.
+
+        `ENDLESS` where nothing tells the two apart; None where that can't be known for want of a history.
+        """
+        if self.forks is None:
+            return ENDLESS if self.timeline == timeline else None
+        end = 0
+        ours, theirs = (*self.forks, (self.timeline, ENDLESS)), (*forks, (timeline, ENDLESS))
+        for (one, one_left), (other, other_left) in zip(ours, theirs, strict=False):
+            if one != other:
+                return end
+            if one_left != other_left:
+                return min(one_left, other_left)
+            end = one_left
+        return end
+
+
+def identify(connection: pq.abc.PGconn) -> Server:
+    """Return which server a raw replication session has reached. Raises ServerError."""
+    identifier, timeline, end, *_ = execute_raw(connection, "IDENTIFY_SYSTEM")[0]
+    ((recovery,),) = execute_raw(connection, "select pg_catalog.pg_is_in_recovery()")
+    number = int(timeline or 0)
+    return Server(
+        identifier or "", number, _forks(connection, number), parse_lsn(end or "0/0"), recovery == "t"
+    )
+
+
+def _forks(connection: pq.abc.PGconn, timeline: int) -> Forks | None:
+    if timeline == 1:
+        return ()
+    try:
+        ((_, history),) = execute_raw(connection, f"TIMELINE_HISTORY {timeline}")
+    except ServerError:
+        if connection.status != pq.ConnStatus.OK:
+            raise
+        return None
+    return parse_history(history or "")
+
+
+def parse_history(text: str) -> Forks:
+    r"""Return the timelines in a history file: ``number \t LSN \t reason`` a line, and ``#`` comments."""
+    lines = (line.split("\t") for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    return tuple((int(line[0]), parse_lsn(line[1])) for line in lines)

@@ -1,0 +1,22 @@
+"""A Kafka that hangs: its process is suspended, and its connections stay open."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from bwtui.sandbox.supervisor import Sandbox
+
+
+@contextmanager
+def hanging(sandbox: Sandbox) -> Iterator[None]:
+    """Let Kafka hang during the block."""
+    status = sandbox.status()
+    assert status is not None
+    pid = status.services["kafka"].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,153 @@
+"""Another server answers at the same address: an older copy of the primary, or a promoted standby."""
+
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.lsn import parse_lsn
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.faults.hanging import hanging
+from tests.faults.records import read_table
+from tests.faults.relays import Relay, execute, new_name
+from tests.second_postgres import SecondPostgres
+
+ORDERS = Table("public", "orders", ("id",))
+LOGICAL = {"wal_level": "logical"}
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[SecondPostgres]:
+    """A server with 100 orders."""
+    second = SecondPostgres()
+    request.addfinalizer(second.remove)
+    second.start(**LOGICAL)
+    execute(second.dsn, "create table orders (id int primary key, origin text)")
+    insert(second, 1, 99, "before")
+    yield second
+
+
+@pytest.fixture
+def relay(
+    server: SecondPostgres, services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Relay]:
+    """A relay that streams from that server, which keeps a copy of that moment."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    made = Relay(services, server.dsn, tmp_path, new_name())
+    made.start()
+    made.wait_streaming()
+    insert(server, 100, 100, "before")
+    made.wait_caught_up()
+    server.stop()
+    server.keep_copy()
+    server.start(**LOGICAL)
+    made.wait_streaming()
+    yield made
+    made.close()
+
+
+def insert(server: SecondPostgres, first: int, last: int, origin: str) -> int:
+    """Insert orders, and return where the WAL ends then."""
+    sql = f"insert into orders select n, '{origin}' from generate_series({first}, {last}) n"
+    return execute(server.dsn, sql)
+
+
+def origins(services: Services, relay: Relay) -> dict[int, str]:
+    """Return the latest origin of each order in the topic."""
+    records = read_table(services, ORDERS, relay.name)
+    return {record.key[0]: record.value["origin"] for record in records if record.value is not None}
+
+
+def other_wal(server: SecondPostgres) -> int:
+    """Write a MiB of WAL that is nothing to the relay, and return where it ends."""
+    return execute(server.dsn, "select pg_logical_emit_message(true, 'other', repeat('x', 1 << 20))")
+
+
+def replace_by_copy(server: SecondPostgres, relay: Relay, *, promoted: bool = False) -> None:
+    """Put the older copy in the place of the server; the relay is suspended then, and notices only later."""
+    server.stop()
+    relay.signal(signal.SIGSTOP)
+    server.put_copy_back()
+    (server.start_promoted if promoted else server.start)(**LOGICAL)
+
+
+def test_an_older_copy_is_confirmed_by_what_was_read_from_it(
+    sandbox: Sandbox, services: Services, server: SecondPostgres, relay: Relay
+) -> None:
+    """Its slot would jump to where the other server's stood, over rows that nobody has delivered."""
+    confirmed = other_wal(server)
+    relay.wait_caught_up()
+    replace_by_copy(server, relay)
+    insert(server, 101, 105, "copy")
+    assert other_wal(server) > confirmed
+    with hanging(sandbox):
+        relay.signal(signal.SIGCONT)
+        relay.wait("Kafka's outage", lambda status: "waiting for Kafka" in status.detail)
+        relay.wait_told()
+        relay.kill()
+    assert (relay.slot_lsn() or 0) < confirmed
+    relay.run()
+    assert {origins(services, relay).get(n) for n in range(101, 106)} == {"copy"}
+
+
+def test_a_promotion_before_what_was_sent_is_refused(
+    services: Services, server: SecondPostgres, relay: Relay
+) -> None:
+    """The range is named, and with --accept-divergence the relay goes on from there."""
+    insert(server, 101, 103, "lost")
+    relay.wait_caught_up()
+    replace_by_copy(server, relay, promoted=True)
+    insert(server, 101, 102, "promoted")
+    relay.signal(signal.SIGCONT)
+    assert relay.join() == 5
+    words = relay.last_words()
+    named = re.search(
+        r"what was sent to Kafka from (\S+) to (\S+) is not in this server's history: "
+        r"its timeline 2 parted from timeline 1 at (\S+)\n",
+        words,
+    )
+    assert named is not None, words
+    since, until, at = map(parse_lsn, named.groups())
+    assert since == at < until
+    assert "--accept-divergence" in words
+    status = relay.run("--accept-divergence")
+    assert "sent to Kafka" in " ".join(error.message for error in status.errors)
+    found = origins(services, relay)
+    assert [found[n] for n in (100, 101, 102, 103)] == ["before", "promoted", "promoted", "lost"]
+    # It was accepted once; from here on the server is the one that is known.
+    insert(server, 104, 104, "promoted")
+    assert not relay.run().errors
+    assert origins(services, relay)[104] == "promoted"
+
+
+def test_a_promotion_after_what_was_sent_goes_on(
+    services: Services, server: SecondPostgres, relay: Relay
+) -> None:
+    """What was confirmed past the fork is WAL that held nothing for the relay."""
+    confirmed = other_wal(server)
+    relay.wait_caught_up()
+    replace_by_copy(server, relay, promoted=True)
+    insert(server, 101, 102, "promoted")
+    relay.signal(signal.SIGCONT)
+    relay.wait("the rows", lambda status: status.tables["public.orders"].inserts >= 3)
+    relay.wait_caught_up()
+    assert (relay.slot_lsn() or 0) < confirmed
+    relay.stop()
+    assert origins(services, relay)[102] == "promoted"
+
+
+def test_an_older_copy_that_lacks_what_was_sent_is_refused(server: SecondPostgres, relay: Relay) -> None:
+    """At the start of a relay as well, by what it remembers."""
+    insert(server, 101, 103, "lost")
+    relay.wait_caught_up()
+    relay.stop()
+    server.stop()
+    server.put_copy_back()
+    server.start(**LOGICAL)
+    relay.start()
+    assert relay.join() == 5
+    assert "its WAL ends at" in relay.last_words()
+    assert "as that of an older copy does" in relay.last_words()
