@@ -12,12 +12,13 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.parts import Parts, Redrive, StopRequested
+from bwtui.relay.published import Published
 from bwtui.relay.report import Report
 from bwtui.relay.streaming import Streaming
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
-from bwtui.source.slot import SlotState, slot_state_raw
+from bwtui.source.slot import SlotState, check_readable, slot_state_raw
 from bwtui.source.stream import ReplicationStream
 from bwtui.source.timeline import ENDLESS, Server, identify
 
@@ -42,6 +43,7 @@ class Following:
         self._on_phase = on_phase
         self._session: Streaming | None = None
         self._has_streamed = False
+        self._published = Published(settings.publication_name, report, parts.memory)
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
         """Stream, and stream again after whatever passes by itself.
@@ -102,7 +104,9 @@ class Following:
             state = self._released(connection)
             self._parts.memory.check(state)
             assert state is not None
+            check_readable(state, connection.server_version)
             self._meet(server, state)
+            self._published.look(connection, publications)
             return ReplicationStream(connection, name, publications), state.confirmed_lsn
         except ServerError as error:
             connection.finish()

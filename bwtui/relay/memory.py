@@ -40,6 +40,8 @@ class Remembered:
     #: The server's timeline (0: not known) and those before it, each with the LSN at which it was left.
     timeline: int = 0
     forks: Forks = ()
+    #: What the slot was read with.
+    publications: tuple[str, ...] = ()
 
     def sent(self) -> int:
         """Return up to which LSN rows were sent, as far as is known."""
@@ -78,13 +80,21 @@ class SlotMemory:
         if last is not None:
             confirmed_lsn = max(confirmed_lsn, last.confirmed_lsn)
             sent_lsn = max(sent_lsn, last.sent())
-        now = Remembered(*self._identity, confirmed_lsn, without_kafka=lacks, sent_lsn=sent_lsn)
+        publications = self.last.publications if self.last is not None else ()
+        now = Remembered(
+            *self._identity, confirmed_lsn, without_kafka=lacks, sent_lsn=sent_lsn, publications=publications
+        )
         self._write(replace(now, timeline=self._timeline, forks=self._forks))
 
     def remember_sent(self, sent_lsn: int) -> None:
         """Write down, durably, that rows up to ``sent_lsn`` were sent, whether they arrived or not."""
         if self.last is not None and sent_lsn > self.last.sent():
             self._write(replace(self.last, sent_lsn=sent_lsn))
+
+    def remember_publications(self, names: tuple[str, ...]) -> None:
+        """Write down, durably, which publications the slot is read with."""
+        if self.last is not None:
+            self._write(replace(self.last, publications=names))
 
     def remember_snapshot(self, consistent_point: int, marks: dict[str, Marks], session: bytes) -> None:
         """Write down that run ``session`` begins a snapshot at ``consistent_point``.
@@ -234,6 +244,7 @@ class SlotMemory:
             found = Remembered(**data)
             marks = {t: {int(p): o for p, o in ends.items()} for t, ends in found.marks.items()}
             found = replace(found, marks=marks, forks=tuple((t, lsn) for t, lsn in found.forks))
+            found = replace(found, publications=tuple(found.publications))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:

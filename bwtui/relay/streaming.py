@@ -6,6 +6,7 @@ One thread does all of it. Nothing here is done a row at a time that can be done
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from bwtui.errors import RefusedError, RowError, ServiceRefused
 from bwtui.relay.ack import Acknowledgements
@@ -13,7 +14,7 @@ from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.rows import BODY, Rows
-from bwtui.source.stream import PAYLOAD_OFFSET, XLOG_DATA, ReplicationStream, parse_keepalive
+from bwtui.source.stream import PAYLOAD_OFFSET, XLOG_DATA, ReplicationStream, leaves_out, parse_keepalive
 
 _commit = struct.Struct(">QQ").unpack_from
 
@@ -27,6 +28,16 @@ _STOP_WAITING_SECONDS = 2.0
 #: As much is read ahead to build the routes of new tables together.
 _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
 _STOP_OUTAGE_SECONDS = 2.0
+
+
+class Handlers(dict[int, Callable[[bytes], bool | None]]):
+    """What takes a message, by its tag."""
+
+    def __missing__(self, tag: int) -> NoReturn:
+        raise RefusedError(
+            f"PostgreSQL sends a message that the relay did not ask for: {chr(tag)!r}",
+            "the slot may have been altered, such as to two_phase; 'bwtui doctor' checks it",
+        )
 
 
 class Streaming:
@@ -53,14 +64,16 @@ class Streaming:
         self.careful_until = 0
         #: Whether a batch ends with its transaction, so that the slot can stop right before a refused row's.
         self._by_transaction = False
-        self._handlers: dict[int, Callable[[bytes], bool | None]] = {
-            ord("B"): self._on_begin,
-            ord("C"): self._on_commit,
-            ord("Y"): self._on_nothing,
-            ord("O"): self._on_nothing,
-            ord("M"): self._on_nothing,
-            **self._rows.handlers,
-        }
+        self._handlers = Handlers(
+            {
+                ord("B"): self._on_begin,
+                ord("C"): self._on_commit,
+                ord("Y"): self._on_nothing,
+                ord("O"): self._on_nothing,
+                ord("M"): self._on_nothing,
+                **self._rows.handlers,
+            }
+        )
 
     def run(self) -> None:
         """Relay until the target is confirmed or a stop is asked for.
@@ -221,10 +234,7 @@ class Streaming:
     def _confirm(self, now: float) -> None:
         """Remember the LSN first, then send it: see `bwtui.relay.memory`."""
         if self._stream.warning:
-            raise RefusedError(
-                f"PostgreSQL leaves out changes: {self._stream.warning}",
-                "make the publication again, drop the slot with 'bwtui slots drop', and take a new snapshot",
-            )
+            raise leaves_out(self._stream.warning)
         lsn = self._acks.confirmed
         if lsn > self._confirmed:
             self._parts.memory.remember(lsn, changed=bool(self.begun_lsn), sent_lsn=self._batch.sent_lsn)

@@ -28,11 +28,16 @@ PINNED = {
     "idle_in_transaction_session_timeout": "0",
     "quote_all_identifiers": "off",
     "search_path": "",
+    # PostgreSQL says in a warning that it leaves out changes, see `bwtui.source.stream`.
+    "client_min_messages": "warning",
 }
 APPLICATION_NAME = "bwtui"
 #: Timeouts of newer versions, pinned where the server has them: a session may idle through a long snapshot.
 _PIN_TIMEOUTS_SQL = """select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
                         where name in ('idle_session_timeout', 'transaction_timeout')"""
+#: Only a superuser may; whatever decides anything looks at SQLSTATEs.
+_PIN_LANGUAGE_SQL = """select pg_catalog.set_config('lc_messages', 'C', false)
+                        where pg_catalog.current_setting('is_superuser') = 'on'"""
 #: A peer that vanished without a word is noticed within a minute (seconds; tcp_user_timeout in ms).
 _KEEPALIVES = {
     "keepalives_idle": "20",
@@ -65,6 +70,7 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
         with connection.cursor() as cursor:
             cursor.execute(_PIN_SQL)
             cursor.execute(_PIN_TIMEOUTS_SQL)
+            cursor.execute(_PIN_LANGUAGE_SQL)
     except psycopg2.Error as error:
         raise connection_failed(str(error)) from error
     return connection
@@ -86,6 +92,7 @@ def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
     try:
         execute_raw(connection, _PIN_SQL)
         execute_raw(connection, _PIN_TIMEOUTS_SQL)
+        execute_raw(connection, _PIN_LANGUAGE_SQL)
         execute_raw(connection, value_encoding_sql(any_bytes))
     except ServerError as error:
         connection.finish()
@@ -148,7 +155,8 @@ def connection_failed(message: str) -> ConnectionFailed:
     elif _FULL.search(plain):
         hint = "end sessions that are not needed, or raise the limit that is named"
     else:
-        hint = "check that PostgreSQL runs there, and -d/--postgres or BWTUI_POSTGRES"
+        # The text may be in any language, and libpq keeps the SQLSTATE of a login to itself.
+        hint = "check that PostgreSQL runs there and lets us in, and -d/--postgres or BWTUI_POSTGRES"
     return ConnectionFailed(f"can't connect to PostgreSQL: {plain}", hint)
 
 

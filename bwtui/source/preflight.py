@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bwtui.errors import RefusedError, SlotLost
+from bwtui.errors import RefusedError
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.identity import check_published
 from bwtui.source.publication import PublishedTable
-from bwtui.source.slot import PLUGIN, SlotState, slot_state
+from bwtui.source.slot import PLUGIN, SlotState, check_readable, slot_state
 
 MINIMUM_VERSION = 140_000
 #: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
@@ -110,13 +110,32 @@ def _check_version(connection: Connection) -> str:
 
 
 def _check_wal_level(connection: Connection) -> str:
-    level = str(query(connection, "select current_setting('wal_level')")[0][0])
-    if level != "logical":
+    sql = """select current_setting('wal_level'), current_setting('effective_wal_level', true),
+                    pg_catalog.pg_is_in_recovery()"""
+    ((level, effective, in_recovery),) = query(connection, sql)
+    return enough_wal(level, effective, in_recovery=in_recovery)
+
+
+def enough_wal(level: str, effective: str | None, *, in_recovery: bool) -> str:
+    """Return at which level the WAL is written, in words. Raises RefusedError when that is too little.
+
+    From PostgreSQL 19 on ``effective`` (effective_wal_level) says it: at wal_level=replica the first logical
+    slot raises it to logical. A standby can't: there it follows the primary.
+    """
+    if "logical" in (level, effective):
+        return "logical" if level == "logical" else f"logical, though wal_level is {level}"
+    if effective is not None and level == "replica":
+        if not in_recovery:
+            return "replica, and logical once the slot is made"
         raise RefusedError(
-            f"the server's wal_level is {level}, not logical",
-            "run: ALTER SYSTEM SET wal_level = logical, and restart the server",
+            "the primary writes no WAL for logical decoding: its effective_wal_level is replica",
+            "make a logical slot on the primary, or run there: ALTER SYSTEM SET wal_level = logical, "
+            "and restart it",
         )
-    return level
+    raise RefusedError(
+        f"the server's wal_level is {level}, not logical",
+        "run: ALTER SYSTEM SET wal_level = logical, and restart the server",
+    )
 
 
 def _check_role(connection: Connection) -> str:
@@ -145,11 +164,7 @@ def _check_slot(connection: Connection, settings: RelaySettings) -> str:
     here = query(connection, "select current_database()")[0][0]
     if slot.database != here:
         raise RefusedError(f"slot {slot.name} belongs to database {slot.database}, not {here}", another)
-    if slot.wal_status == "lost":
-        raise SlotLost(
-            f"slot {slot.name} lost the WAL that it needs",
-            f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
-        )
+    check_readable(slot, connection.server_version)
     return "will be resumed"
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import psycopg2
 from psycopg import pq
+from psycopg2 import errorcodes
 
-from bwtui.errors import BwtuiError, RefusedError
+from bwtui.errors import RefusedError, SlotLost
 from bwtui.lsn import parse_lsn
 from bwtui.source.connection import (
     Connection,
@@ -32,11 +33,11 @@ CURRENT_LSN = (
 )
 _STATE_SQL = f"""
 select slot_name, plugin, slot_type, database, active, active_pid, wal_status, safe_wal_size,
-       restart_lsn::text, confirmed_flush_lsn::text, {CURRENT_LSN}, temporary
+       restart_lsn::text, confirmed_flush_lsn::text, {CURRENT_LSN}, temporary, two_phase
   from pg_catalog.pg_replication_slots
 """
 #: What its columns are.
-_STATE_TYPES = (str, str, str, str, bool, int, str, int, str, str, str, bool)
+_STATE_TYPES = (str, str, str, str, bool, int, str, int, str, str, str, bool, bool)
 
 
 _COMMITTED_SQL = """
@@ -62,6 +63,7 @@ class SlotState:
     confirmed_lsn: int
     server_lsn: int
     temporary: bool
+    two_phase: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,28 @@ def _of_text(kind: type, text: str | None) -> object:
     return text == "t" if kind is bool else kind(text)
 
 
+def check_readable(slot: SlotState, server_version: int) -> None:
+    """Raise SlotLost for a slot without its WAL, RefusedError for one that sends what the relay can't read.
+
+    ``server_version`` is libpq's number, such as 180006.
+    """
+    if slot.wal_status == "lost":
+        raise SlotLost(
+            f"slot {slot.name} lost the WAL that it needs",
+            f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
+        )
+    # Before 15 pgoutput knows no two-phase commit, and sends a prepared transaction when it is committed.
+    if slot.two_phase and server_version >= 150_000:
+        raise RefusedError(
+            f"slot {slot.name} was made with two_phase: it sends transactions when they are prepared, "
+            "and the relay reads committed ones",
+            f"run in a session with replication=database: "
+            f"ALTER_REPLICATION_SLOT {quote_identifier(slot.name)} (TWO_PHASE false)"
+            if server_version >= 180_000
+            else f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
+        )
+
+
 def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:
     """Create a temporary slot on a raw replication session, and export its snapshot. Raises RefusedError."""
     name = f"bwtui_tmp_{os.getpid()}_{secrets.token_hex(4)}"
@@ -121,7 +145,7 @@ def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:
     except ServerError as error:
         if connection.status != pq.ConnStatus.OK:
             raise connection_failed(error.message) from error
-        raise creation_refused(error) from error
+        raise creation_refused(error.message, error.sqlstate, error.hint) from error
     return TemporarySlot(connection, name, parse_lsn(row[1] or "0/0"), row[2] or "")
 
 
@@ -142,15 +166,15 @@ def drop_slot(connection: Connection, name: str) -> None:
     execute(connection, "select pg_catalog.pg_drop_replication_slot(%s)", name)
 
 
-def creation_refused(error: BwtuiError) -> RefusedError:
-    """Return the refusal for a slot that could not be made, with the statement that helps."""
-    text = error.message
-    if "permission denied" in text or "must be superuser" in text:
-        hint: str | None = "let a superuser run: ALTER ROLE <role> REPLICATION"
-    elif "max_replication_slots" in text or "all replication slots are in use" in text:
+def creation_refused(text: str, sqlstate: str | None, hint: str | None = None) -> RefusedError:
+    """Return the refusal for a slot that could not be made, with the statement that helps.
+
+    By SQLSTATE (PostgreSQL's "Error Codes"), for the text may be of any language.
+    """
+    if sqlstate == errorcodes.INSUFFICIENT_PRIVILEGE:
+        hint = "let a superuser run: ALTER ROLE <role> REPLICATION"
+    elif sqlstate == errorcodes.CONFIGURATION_LIMIT_EXCEEDED:
         hint = "drop a slot that is not needed ('bwtui slots list') or raise max_replication_slots"
-    else:
-        hint = error.hint
     return RefusedError(f"can't create the replication slot: {text}", hint)
 
 
@@ -160,7 +184,7 @@ def _create(connection: Connection, sql: str, *args: str) -> str:
     except psycopg2.Error as error:
         if connection.closed:
             raise statement_failed(error) from error
-        raise creation_refused(BwtuiError(" ".join(str(error).split()))) from error
+        raise creation_refused(" ".join(str(error).split()), error.pgcode) from error
 
 
 def _state(row: tuple[object, ...]) -> SlotState:

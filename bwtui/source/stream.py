@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import psycopg
 from psycopg import pq
+from psycopg2 import errorcodes
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.lsn import format_lsn
@@ -69,9 +70,10 @@ class ReplicationStream:
             raise _start_refused(slot, server_error(result))
 
     def _on_notice(self, result: pq.abc.PGresult) -> None:
-        text = server_error(result).message
-        if "publication" in text:
-            self.warning = text
+        notice = server_error(result)
+        # A session that only streams has no other warning of this SQLSTATE.
+        if notice.sqlstate == errorcodes.OBJECT_NOT_IN_PREREQUISITE_STATE:
+            self.warning = notice.message
 
     def wait(self, timeout: float) -> bool:
         """Wait up to ``timeout`` seconds for data, and take it from the socket. Raises ConnectionFailed."""
@@ -184,14 +186,25 @@ class ReplicationStream:
         result = self.connection.get_result()
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             error = server_error(result)
-            if "requested WAL segment" in error.message or "can no longer get changes" in error.message:
+            if error.sqlstate == errorcodes.UNDEFINED_FILE:
                 return SlotLost(f"the slot lost its WAL: {error.message}", "a new snapshot is needed")
+            if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
+                # Before 18 PostgreSQL does not leave such changes out, but can't get past them.
+                return leaves_out(error.message)
             return self._broken(error.message)
         return self._broken("the server ended the stream")
 
     def _broken(self, reason: str) -> ConnectionFailed:
         plain = " ".join(reason.split())
         return ConnectionFailed(f"the replication connection broke: {plain}", "check PostgreSQL's log")
+
+
+def leaves_out(reason: str) -> RefusedError:
+    """Return the error for changes that were written while a publication was missing."""
+    return RefusedError(
+        f"PostgreSQL leaves out changes: {reason}",
+        "make the publication again, drop the slot with 'bwtui slots drop', and take a new snapshot",
+    )
 
 
 def parse_keepalive(frame: memoryview | bytes) -> Keepalive:
@@ -216,12 +229,10 @@ def _quoted(value: str) -> str:
 
 def _start_refused(slot: str, error: ServerError) -> Exception:
     text = error.message
-    if error.sqlstate == "55006":
+    if error.sqlstate == errorcodes.OBJECT_IN_USE:
         return RefusedError(
             f"slot {slot} is already active: {text}", "stop the other consumer, or name another slot with -s"
         )
-    if error.sqlstate == "42704":
+    if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
         return SlotLost(f"slot {slot} does not exist: {text}", "another session dropped it; start again")
-    if error.sqlstate == "55000":
-        return SlotLost(f"slot {slot} can't be read: {text}", "see 'bwtui slots list' for its wal_status")
     return ConnectionFailed(f"can't start replication from slot {slot}: {text}", "check PostgreSQL's log")

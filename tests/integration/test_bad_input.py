@@ -2,6 +2,7 @@
 
 import atexit
 import secrets
+import shutil
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from bwtui.errors import RefusedError
 from bwtui.sandbox.supervisor import Services
-from bwtui.source.connection import connect_raw
+from bwtui.source.connection import connect_raw, execute_raw
+from bwtui.source.preflight import enough_wal
 from bwtui.source.stream import ReplicationStream
 from tests.attempts import Attempts, left
 from tests.database import Session, session
@@ -400,3 +403,62 @@ def test_slot_lost(attempts: Attempts, other_settings: SecondPostgres) -> None:
         opened.run("drop table lost")
     assert f"slot {attempts.name} lost the WAL that it needs" in error
     assert f"bwtui slots drop {attempts.name}" in hint
+
+
+def test_a_slot_with_two_phase(attempts: Attempts, other_settings: SecondPostgres) -> None:
+    """It sends PREPARE, which the relay can't read; once altered, also what was prepared before comes."""
+    other_settings.start(wal_level="logical", max_prepared_transactions="2")
+    dsn = other_settings.dsn
+    with session(dsn) as opened:
+        opened.run("create table two (id int primary key)")
+        attempts.succeed(dsn)
+        opened.run("select pg_drop_replication_slot(%s)", attempts.name)
+        opened.run("select pg_create_logical_replication_slot(%s, 'pgoutput', false, true)", attempts.name)
+        shutil.rmtree(attempts.state)
+        for statement in ("begin", "insert into two values (1)", "prepare transaction 'both'"):
+            opened.run(statement)
+        ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
+        for ended in (
+            attempts.run(dsn),
+            attempts.command("doctor", "-d", dsn, "-s", attempts.name, *ends),
+        ):
+            assert ended.code == 2, ended.stderr
+            assert "was made with two_phase" in ended.stdout + ended.stderr
+        if opened.connection.server_version >= 180_000:
+            raw = connect_raw(dsn)
+            execute_raw(raw, f"ALTER_REPLICATION_SLOT {attempts.name} (TWO_PHASE false)")
+            raw.finish()
+            opened.run("commit prepared 'both'")
+            assert attempts.run(dsn).status["tables"]["public.two"]["inserts"] == 1
+        else:
+            opened.run("rollback prepared 'both'")
+        opened.run("select pg_drop_replication_slot(%s)", attempts.name)
+        opened.run("drop table two")
+
+
+@pytest.mark.parametrize(
+    ("level", "effective", "told"),
+    [
+        ("logical", None, "logical"),
+        ("logical", "logical", "logical"),
+        ("replica", "logical", "logical, though wal_level is replica"),
+        ("replica", "replica", "replica, and logical once the slot is made"),
+    ],
+)
+def test_the_level_that_is_effective_is_enough(level: str, effective: str | None, told: str) -> None:
+    """PostgreSQL 19 has effective_wal_level; the servers before have None."""
+    assert enough_wal(level, effective, in_recovery=False) == told
+
+
+@pytest.mark.parametrize(
+    ("level", "effective", "in_recovery", "told"),
+    [
+        ("replica", None, False, "wal_level is replica, not logical"),
+        ("minimal", "minimal", False, "wal_level is minimal, not logical"),
+        ("replica", "replica", True, "the primary writes no WAL for logical decoding"),
+    ],
+)
+def test_a_level_that_is_too_low(level: str, effective: str | None, in_recovery: bool, told: str) -> None:
+    with pytest.raises(RefusedError, match=told) as raised:
+        enough_wal(level, effective, in_recovery=in_recovery)
+    assert "ALTER SYSTEM SET wal_level = logical" in str(raised.value.hint)

@@ -1,0 +1,76 @@
+"""A publication that is missing for a while: PostgreSQL leaves out what was written meanwhile."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import psycopg2
+import pytest
+
+from tests.attempts import Attempts
+from tests.database import Session, with_options
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def source(database: str) -> Iterator[Session]:
+    """A session on a database with one published table of one row."""
+    with closing(Session(database)) as opened:
+        opened.run("create table t (id int primary key)")
+        opened.run("insert into t values (1)")
+        yield opened
+
+
+def names(attempts: Attempts) -> tuple[str, str]:
+    return f"bwtui_{attempts.name}", f"bwtui_{attempts.name}_unkeyed"
+
+
+def test_a_role_without_warnings_in_another_language(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    """What the role or the connection string sets does not hide the warning; the SQLSTATE tells it."""
+    attempts.succeed(database)
+    publication, _ = names(attempts)
+    source.run(f"drop publication {publication}")
+    source.run("insert into t values (2)")
+    source.run(f"create publication {publication} for table t")
+    source.run("insert into t values (3)")
+    quiet = with_options(database, client_min_messages="error", lc_messages="xx_YY")
+    try:
+        psycopg2.connect(quiet).close()
+    except psycopg2.OperationalError:
+        quiet = with_options(database, client_min_messages="error")
+    before = source.confirmed(attempts.name)
+    for _ in range(2):
+        ended = attempts.run(quiet)
+        error, hint = attempts.refused(ended, 2, quiet)
+        assert "PostgreSQL leaves out changes" in error
+        assert publication in error
+        assert "take a new snapshot" in hint
+        assert source.confirmed(attempts.name) == before
+
+
+def test_a_companion_that_an_earlier_run_read_is_missed(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    """Its tables would just not come any more."""
+    source.run("create table unkeyed (n int)")
+    attempts.succeed(database, "-u")
+    _, companion = names(attempts)
+    source.run(f"drop publication {companion}")
+    error, hint = attempts.refused(attempts.run(database, "-u"), 2, database)
+    assert f"publication {companion} is gone" in error
+    assert f'CREATE PUBLICATION "{companion}"' in hint
+    source.run(f"create publication {companion} for table unkeyed with (publish = 'insert')")
+    assert attempts.run(database, "-u").code == 0
+
+
+def test_a_publication_that_is_dropped_while_the_relay_reconnects(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    with attempts.start(database) as relay:
+        reader = eventually("it streams", lambda: source.reader(attempts.name))
+        source.run(f"drop publication {names(attempts)[0]}")
+        source.run("select pg_terminate_backend(%s)", reader)
+        _, words = relay.communicate(timeout=60)
+    assert relay.returncode == 2, words
+    assert f"publication {names(attempts)[0]} is gone" in words
