@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from psycopg import pq
 
@@ -12,7 +13,7 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.parts import Parts, Redrive, StopRequested
-from bwtui.relay.published import Published
+from bwtui.relay.published import Looks, Published
 from bwtui.relay.report import Report
 from bwtui.relay.streaming import Streaming
 from bwtui.settings import RelaySettings
@@ -24,6 +25,15 @@ from bwtui.source.timeline import ENDLESS, Server, identify
 
 _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
+
+
+class _Answer(NamedTuple):
+    """What a server says in a new session."""
+
+    connection: pq.abc.PGconn
+    server: Server
+    slot: SlotState | None
+    published: Looks
 
 
 class Following:
@@ -57,7 +67,7 @@ class Following:
         careful_until = 0
         while True:
             try:
-                stream, confirmed = parts.router.calls.make(partial(self._open_stream, publications))
+                stream, confirmed = self._open_stream(publications)
                 self._has_streamed = True
                 acks.begin(confirmed)
                 if parts.recorder is not None:
@@ -96,18 +106,27 @@ class Following:
 
         All is asked in the stream's own session, since another server may answer the next one.
         """
-        name = self._settings.slot
+        calls, name = self._parts.router.calls, self._settings.slot
+        answer = calls.make(partial(self._ask, publications))
+        try:
+            # Somebody may have moved the slot while the connection was gone.
+            self._parts.memory.check(answer.slot)
+            assert answer.slot is not None
+            check_readable(answer.slot, answer.connection.server_version)
+            self._meet(answer.server, answer.slot)
+            self._published.take(publications, answer.published)
+            stream = calls.make(lambda: ReplicationStream(answer.connection, name, publications))
+        except BaseException:
+            answer.connection.finish()
+            raise
+        return stream, answer.slot.confirmed_lsn
+
+    def _ask(self, publications: tuple[str, ...]) -> _Answer:
+        """Ask, in a new session and a helper thread, what decides whether to go on; nothing is changed."""
         connection = connect_raw(self._settings.postgres)
         try:
-            server = identify(connection)
-            # Somebody may have moved the slot while the connection was gone.
-            state = self._released(connection)
-            self._parts.memory.check(state)
-            assert state is not None
-            check_readable(state, connection.server_version)
-            self._meet(server, state)
-            self._published.look(connection, publications)
-            return ReplicationStream(connection, name, publications), state.confirmed_lsn
+            server, state = identify(connection), self._released(connection)
+            return _Answer(connection, server, state, self._published.ask(connection, publications))
         except ServerError as error:
             connection.finish()
             raise ConnectionFailed(error.message, "check PostgreSQL's log") from error

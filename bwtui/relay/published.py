@@ -17,9 +17,14 @@ from bwtui.source.publication import unkeyed_name
 _OPERATIONS = ("inserts", "updates", "deletes", "truncates")
 
 
-class _Look(NamedTuple):
+class Look(NamedTuple):
+    """A publication's oid, and what it publishes."""
+
     oid: str
     operations: frozenset[str]
+
+
+Looks = dict[str, Look]
 
 
 class Published:
@@ -30,16 +35,23 @@ class Published:
         self._family = (publication, unkeyed_name(publication))
         self._report = report
         self._memory = memory
-        self._before: dict[str, _Look] = {}
+        self._before: dict[str, Look] = {}
 
-    def look(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> None:
-        """See that ``names`` are there, and those that an earlier run read.
+    def ask(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> Looks:
+        """Return what there is of ``names``, and of those that an earlier run read. Raises ServerError."""
+        wanted = ", ".join(map(quote_literal, self._wanted(names)))
+        sql = f"""select pubname, oid, pubinsert, pubupdate, pubdelete, pubtruncate
+                    from pg_catalog.pg_publication where pubname in ({wanted})"""
+        return {
+            name or "": Look(
+                oid or "", frozenset(one for one, flag in zip(_OPERATIONS, flags, strict=True) if flag == "t")
+            )
+            for name, oid, *flags in execute_raw(connection, sql)
+        }
 
-        Raises RefusedError, ServerError.
-        """
-        remembered = self._memory.last.publications if self._memory.last is not None else ()
-        wanted = dict.fromkeys((*names, *(name for name in remembered if name in self._family)))
-        found = _look(connection, list(wanted))
+    def take(self, names: tuple[str, ...], found: Looks) -> None:
+        """See that all that was asked for is there, and tell of what has changed. Raises RefusedError."""
+        wanted = self._wanted(names)
         for name in wanted:
             if name not in found:
                 raise RefusedError(
@@ -50,9 +62,13 @@ class Published:
         for name, now in found.items():
             self._tell(name, self._before.get(name, now), now)
         self._before = found
-        self._memory.remember_publications(tuple(wanted))
+        self._memory.remember_publications(wanted)
 
-    def _tell(self, name: str, before: _Look, now: _Look) -> None:
+    def _wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        remembered = self._memory.last.publications if self._memory.last is not None else ()
+        return tuple(dict.fromkeys((*names, *(name for name in remembered if name in self._family))))
+
+    def _tell(self, name: str, before: Look, now: Look) -> None:
         if before.oid != now.oid:
             self._notice(f"publication {name} was dropped and made again")
         if gone := before.operations - now.operations:
@@ -61,14 +77,3 @@ class Published:
 
     def _notice(self, told: str) -> None:
         self._report.error("notice", RefusedError(told, "'bwtui verify --database' shows what topics lack"))
-
-
-def _look(connection: pq.abc.PGconn, names: list[str]) -> dict[str, _Look]:
-    sql = f"""select pubname, oid, pubinsert, pubupdate, pubdelete, pubtruncate
-                from pg_catalog.pg_publication where pubname in ({", ".join(map(quote_literal, names))})"""
-    return {
-        name or "": _Look(
-            oid or "", frozenset(one for one, flag in zip(_OPERATIONS, flags, strict=True) if flag == "t")
-        )
-        for name, oid, *flags in execute_raw(connection, sql)
-    }
