@@ -185,6 +185,12 @@ class _Live:
         notes += [
             f"there is no topic {name}, so its table's rows are in none" for name in sorted(self._lacking)
         ]
+        notes += [
+            f"{number:,} records of {topic} have no key, so they are no key's latest value: "
+            "from before the table had one, or another producer's"
+            for topic, number in sorted(self._fold.without_key.items())
+            if number
+        ]
         if self._fold.unsent:
             notes.append(
                 "placeholders for unchanged TOAST values, which were not compared, stand in"
@@ -203,8 +209,10 @@ class _Live:
         note: str | None,
     ) -> Finding:
         names = table.key or table.columns
-        found = json.loads(key) if self._request.show_values and key[:1] in "[{" else None
+        found = json.loads(key) if key[:1] in ("[", "{") else None
         shown = dict(zip(names, found, strict=False)) if isinstance(found, list) else found
+        if shown and not self._request.show_values:
+            shown = dict.fromkeys(shown, "…")
         return Finding(
             name,
             topic=table.topic,

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +78,13 @@ def _parse(text: str) -> RowSchema | None:
     except Exception:
         return None
     fields = told.get("fields", []) if isinstance(told, dict) else []
-    names = {one["name"]: (one.get("pgName", one["name"]), _kind(one)) for one in fields}
+    names = {one["name"]: (one.get("pgName") or _column(one["name"]), _kind(one)) for one in fields}
     return RowSchema(parsed, names)
+
+
+def _column(field: str) -> str:
+    """Return the column of a key's field, whose schema has no ``pgName``: ``_xf6_`` stands for ``ö``."""
+    return re.sub(r"_x([0-9a-f]{1,6})_", lambda found: chr(int(found[1], 16)), field)
 
 
 def _kind(field: Mapping[str, Any]) -> str:

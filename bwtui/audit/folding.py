@@ -3,7 +3,8 @@
 `Fold` keeps these tables: ``latest`` (a record for each key and partition), ``come`` (records since it was
 folded), ``doubt`` (keys that differed at the fence before), ``fresh`` (those of this one), ``moved`` (keys in
 doubt of which something came since), ``history`` (all that may be the latest record of a key in doubt at the
-fence), ``agreed``, ``wrong`` and, of rows without a key, ``counted``.
+fence), ``agreed``, ``wrong`` and ``counted``: rows without a
+key, and what was sent under none, or another one, than the table's.
 """
 
 import contextlib
@@ -15,18 +16,21 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-from confluent_kafka import Message
 
 from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.forms import Row, decode
 from bwtui.audit.tables import CHUNK, Shape, rows
 from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
-from bwtui.pipeline.kafka_scan import SplitScan
+from bwtui.pipeline.kafka_scan import Delivered, SplitScan
 from bwtui.pipeline.kafka_splits import Split
 from bwtui.source.connection import Connection
 
 _PATIENCE_SECONDS = 5.0
+#: What is said of a key whose columns the table's key does not have, and of a row that stands under such a
+#: key, or under none.
+_OTHER = "a key of other columns than the table's"
+_SENT = "the row was sent before the table had this key"
 #: So many records are folded at a time.
 _FOLD = 500_000
 _ODD = "topic varchar, key varchar, class varchar, fields varchar, p integer, o bigint, note varchar"
@@ -58,6 +62,9 @@ class Fold:
         #: Topics of which not everything can be seen, and those that may have lost records by right.
         self._hidden: set[str] = set()
         self._unproven: set[str] = set()
+        #: Topics of tables without a key; of those of the others, how many records have none.
+        self._keyless: set[str] = set()
+        self.without_key: Counter[str] = Counter()
         #: Rows of the tables, and those of which columns were not sent.
         self.rows = 0
         self.unsent = 0
@@ -88,23 +95,31 @@ class Fold:
                     # What is behind is seen once its transaction has ended.
                     self._read_to[split.topic, split.partition] = hole.low
                     self._hidden.add(split.topic)
-            records = zip(part.messages, part.offsets, strict=True)
             if not shape.table.key:
+                self._keyless.add(split.topic)
                 self._count(shape, [message.value() for message in part.messages])
                 continue
-            self._put("come", [self._record(shape, split, *record) for record in records])
-            self._come += len(part.offsets)
+            self._take(shape, split, part)
             if self._come >= _FOLD:
                 self._fold()
 
-    def _record(self, shape: Shape, split: Split, message: Message, offset: int) -> tuple[Any, ...]:
-        key = self._key(shape, message.key())
-        return split.topic, key, split.partition, offset, message.timestamp()[1], message.value()
+    def _take(self, shape: Shape, split: Split, part: Delivered) -> None:
+        """Take what has a key; a record without one is no key's latest value."""
+        come, others = [], []
+        for message, offset in zip(part.messages, part.offsets, strict=True):
+            data, value = message.key(), message.value()
+            key = None if data is None else self._key(shape, data)
+            if key is not None:
+                come.append((split.topic, key, split.partition, offset, message.timestamp()[1], value))
+            if key is None or key.startswith("{"):
+                others.append(value)
+            self.without_key[split.topic] += key is None
+        self._put("come", come)
+        self._come += len(come)
+        self._count(shape, others)
 
-    def _key(self, shape: Shape, data: bytes | None) -> str:
+    def _key(self, shape: Shape, data: bytes) -> str:
         """Return a key as the texts of its columns, or what can't be one."""
-        if data is None:
-            return "null"
         try:
             return shape.key_of(decode(data, self._schemas))
         except Undecodable:
@@ -154,6 +169,12 @@ class Fold:
         for found in self._pairs(shape.table.topic, again):
             judged = [self._judge(shape, *row, again=again) for row in found]
             self._put("fresh", [one for one in judged if one is not None])
+        self._store.execute(
+            f"""update fresh set note = '{_SENT}' from there as t
+                 where topic = $topic and class = 'missing_key' and t.key = fresh.key
+                   and md5(t.row) in (select digest from counted where topic = $topic)""",
+            {"topic": shape.table.topic},
+        )
         if is_last and shape.table.topic not in self._hidden:
             self._agree(shape)
 
@@ -208,7 +229,8 @@ class Fold:
     ) -> tuple[Any, ...] | None:
         topic = shape.table.topic
         if row is None:
-            return None if value is None else (topic, key, "extra_key", "[]", *place, None)
+            note = _OTHER if key.startswith("{") else None
+            return None if value is None else (topic, key, "extra_key", "[]", *place, note)
         if value is None:
             return topic, key, "missing_key", "[]", *place, None
         try:
@@ -266,7 +288,10 @@ class Fold:
         """Return how many keys have a latest value, and how many rows without a key there are."""
         return int(
             self._one("select count(distinct (topic, key)) from latest where value is not null")
-            + self._one("select coalesce(sum(n), 0)::bigint from counted")
+            + self._one(
+                "select coalesce(sum(n), 0)::bigint from counted where topic in (select unnest(?))",
+                sorted(self._keyless),
+            )
         )
 
     def findings(self, samples: int) -> list[tuple[Any, ...]]:

@@ -63,12 +63,13 @@ class Shape:
         return not self.holds_any_bytes and not any(self.forms[name] for name in self.table.key)
 
     def key_of(self, row: Row) -> str:
-        """Return a decoded key as text. Its columns are known by their order: a key's schema has no names."""
-        forms = [self.forms[name] for name in self.table.key]
-        values = list(row.values.values())
-        if len(values) != len(forms):
-            return json.dumps([str(value) for value in values])
-        return json.dumps([of_value(value, form) for value, form in zip(values, forms, strict=True)])
+        """Return a decoded key as text: a list, or an object if its columns are not those of the table's key.
+
+        Such a key's bytes are other ones whatever its values are, so it is another key.
+        """
+        if tuple(row.values) != self.table.key:
+            return json.dumps({name: of_value(value, "") for name, value in row.values.items()})
+        return json.dumps([of_value(value, self.forms[name]) for name, value in row.values.items()])
 
     def row_of(self, row: Row) -> dict[str, str | None]:
         """Return a decoded row as texts; columns that the table has no more are left out."""

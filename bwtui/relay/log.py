@@ -52,6 +52,9 @@ class _PrivateFile(logging.handlers.RotatingFileHandler):
         descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         return os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace")
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Lose the line, as on a full disk; logging would show it on stderr with all that is masked here."""
+
 
 def _configure(handler: logging.Handler) -> None:
     handler.setFormatter(_Masking("%(asctime)s %(levelname)s %(name)s: %(message)s"))

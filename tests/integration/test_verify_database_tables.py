@@ -232,3 +232,51 @@ def test_a_topic_that_is_not_there(attempts: Attempts, source: Session, database
             f"there is no topic {one}, so its table's rows are in none" for one in lacking
         ]
         assert verify(attempts, database, "--table", r"public\.later")[0].code == 2
+
+
+def test_a_table_that_gets_a_key(attempts: Attempts, source: Session, database: str) -> None:
+    """What was sent without a key is no key's state: a reader of keys lacks the row until it comes again."""
+    # Else its updates are not published, since it has no key at first.
+    source.run("create table late (a int, b text); alter table late replica identity full")
+    source.run("insert into late select i, 'x' from generate_series(1, 3) i")
+    with relaying(attempts, database, source):
+        source.run("alter table late add primary key (a)")
+        source.run("insert into late values (4, 'x'); update late set b = 'y' where a = 1")
+        ended, report = verify(attempts, database, "--show-values")
+        found = [(one["class"], one["key"], one["note"]) for one in report["findings"]]
+        note = "the row was sent before the table had this key"
+        assert (ended.code, found) == (1, [("missing_key", {"a": key}, note) for key in "23"])
+        assert report["balance"]["actual"]["rows"] == 2
+        assert report["notes"] == [
+            f"3 records of {attempts.name}.late have no key, so they are no key's latest value: "
+            "from before the table had one, or another producer's"
+        ]
+        source.run("update late set b = 'z'")
+        ended, report = verify(attempts, database)
+        assert (ended.code, report["verdict"], len(report["notes"])) == (0, "clean", 1)
+
+
+def test_a_table_whose_key_changes(attempts: Attempts, source: Session, database: str) -> None:
+    """Keys of other columns are other keys, though types and values be the same; and then there is none."""
+    source.run('create table swap (a int primary key, "b b" int not null unique)')
+    source.run("insert into swap values (1, 2), (2, 1), (3, 3)")
+    with relaying(attempts, database, source):
+        source.run('alter table swap drop constraint swap_pkey, add primary key ("b b")')
+        source.run("insert into swap values (4, 4); delete from swap where a = 3")
+        ended, report = verify(attempts, database, "--show-values")
+        found = [(one["class"], one["key"], one["note"]) for one in report["findings"]]
+        other = "a key of other columns than the table's"
+        sent = "the row was sent before the table had this key"
+        assert (ended.code, found) == (
+            1,
+            [("extra_key", {"a": key}, other) for key in "123"]
+            + [("missing_key", {"b b": key}, sent) for key in "12"],
+        )
+        told = attempts.command(*arguments(attempts, database)).stdout
+        assert f"swap · key a=… · {other}" in " ".join(told.replace("public.", "").split())
+        # Without a key, it is enough that the topic has had the row.
+        source.run("alter table swap drop constraint swap_pkey; alter table swap replica identity full")
+        source.run("insert into swap values (5, 5); update swap set a = 6 where a = 4")
+        ended, report = verify(attempts, database)
+        assert ended.stderr == ""
+        assert (ended.code, report["verdict"], report["actual"]) == (0, "clean", 6), ended.stderr or report

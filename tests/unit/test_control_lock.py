@@ -1,5 +1,7 @@
 """The lock of a relay, and the outcome that it leaves."""
 
+import contextlib
+import logging
 import os
 import subprocess
 import sys
@@ -10,7 +12,7 @@ import pytest
 from bwtui.errors import RefusedError, SlotLost
 from bwtui.relay import outcome
 from bwtui.relay.lock import RelayLock, is_held, wait_until_free
-from bwtui.relay.log import log_path, open_log, trim
+from bwtui.relay.log import _PrivateFile, log_path, open_log, trim
 from bwtui.relay.outcome import Outcome
 from bwtui.relay.status import Status
 
@@ -116,3 +118,14 @@ def test_a_log_is_trimmed_although_its_end_cannot_be_kept(
         trim("one", log.fileno())
         assert path.stat().st_size == 0
     assert caplog.messages == ["older lines could not be kept in engine.log.1: No space left on device"]
+
+
+def test_a_line_that_cannot_be_logged_is_lost_and_not_shown(
+    state_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (state_home / "full").symlink_to("/dev/full")
+    handler = _PrivateFile(state_home / "full", maxBytes=1 << 20, backupCount=1, delay=True)
+    handler.handle(logging.makeLogRecord({"msg": "password=hunter2"}))
+    assert capfd.readouterr().err == ""
+    with contextlib.suppress(OSError):
+        handler.close()
