@@ -20,8 +20,10 @@ _NULL, _UNCHANGED, _TEXT, _BINARY = b"nutb"
 # MaxHeapAttributeNumber in PostgreSQL's sources.
 _MOST_COLUMNS = 1600
 
-# Behind these three bytes follow the low half of a text field's length, then the text.
-_TEXT_BELOW_64K = b"t\0\0"
+#: The head of a text below 64 KiB; the low half of its length follows, then the text.
+TEXT_HEAD = b"t\0\0"
+#: The length of the shortest text whose own head holds `TEXT_HEAD` somewhere else: 00 74 00 00.
+MISLEADING = 0x740000
 
 
 class DecodeError(BwtuiError):
@@ -84,11 +86,12 @@ Split = Callable[[bytes, int], list[Field]]
 def splitter(columns: int) -> Split:
     """Return a fast ``last_tuple`` for rows of ``columns`` columns; any other row is read too, just slower.
 
-    PostgreSQL's text forms never hold a zero byte, so ``t``, 0, 0 can only be the head of a text column
-    shorter than 64 KiB, or chance in the message's head. One ``bytes.split`` therefore finds every column at
-    once. The number of pieces proves that no column was NULL, unchanged, or longer. The lengths themselves
-    are not compared: a row whose lengths contradict its own bytes is the one thing that only ``last_tuple``
-    refuses.
+    PostgreSQL's text forms never hold a zero byte, so in a row shorter than `MISLEADING` ``t``, 0, 0 can only
+    be the head of a text shorter than 64 KiB, or chance in the message's head. One ``bytes.split`` therefore
+    finds every column at once. The number of pieces proves that no column was NULL, unchanged, or longer. In
+    a longer row the head of a text of 0x740000 bytes would count for the one that it lacks. The lengths
+    themselves are not compared: a row whose lengths contradict its own bytes is the one thing that only
+    ``last_tuple`` refuses. Binary columns hold any bytes, and the relay never asks for them.
     """
     if not 1 <= columns <= _MOST_COLUMNS:
         return last_tuple
@@ -96,12 +99,13 @@ def splitter(columns: int) -> Split:
     lines = (
         "def split(payload, offset):",
         "    pieces = payload.split(HEAD)",
-        f"    if len(pieces) == {columns + 1} and len(pieces[0]) == offset + 2:",
-        f"        _, {', '.join(names)} = pieces",
-        f"        return [{', '.join(f'{name}[2:]' for name in names)}]",
+        f"    if len(pieces) == {columns + 1}:",
+        f"        head, {', '.join(names)} = pieces",
+        f"        if len(head) == offset + 2 and len(payload) < {MISLEADING}:",
+        f"            return [{', '.join(f'{name}[2:]' for name in names)}]",
         f"    return nulls({columns})(payload, offset)",
     )
-    return _compile(lines, {"HEAD": _TEXT_BELOW_64K, "nulls": _null_splitter})
+    return _compile(lines, {"HEAD": TEXT_HEAD, "nulls": _null_splitter})
 
 
 @lru_cache(maxsize=2048)

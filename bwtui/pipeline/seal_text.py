@@ -12,14 +12,13 @@ from typing import Any, NamedTuple
 
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import UNCHANGED, Field, Insert, Relation, Update
-from bwtui.pgoutput.tuples import last_tuple, splitter
+from bwtui.pgoutput.tuples import MISLEADING, TEXT_HEAD, splitter
 from bwtui.recording.query_rows import as_text
 from bwtui.source.stream import PAYLOAD_OFFSET
 
 #: Behind the frame's head: tag, oid, and the letter that says which row follows.
 _ROW = PAYLOAD_OFFSET + 6
 _NEW = ord("N")
-_HEAD = b"t\0\0"
 #: Types whose text is ASCII without quotes, backslashes and control characters, so that it needs no escapes:
 #: numbers, boolean, oid, dates and times, uuid.
 _PLAIN = frozenset({16, 20, 21, 23, 26, 700, 701, 1082, 1083, 1114, 1184, 1266, 1700, 2950})
@@ -68,7 +67,7 @@ class TextMaker:
 
     def _scope(self) -> dict[str, Any]:
         """Compile the functions; their source is made of numbers alone."""
-        scope: dict[str, Any] = {"quoted": quoted, "HEAD": _HEAD, "NEW": _NEW, "last_tuple": last_tuple}
+        scope: dict[str, Any] = {"quoted": quoted, "HEAD": TEXT_HEAD, "NEW": _NEW}
         scope |= {"slow_insert": self._any_insert, "slow_update": self._any_update, "Texts": Texts}
         lines = [*self._nulls_lines(scope), *self._plain_lines(scope, "insert", _INSERT)]
         lines += self._plain_lines(scope, "update", _UPDATE)
@@ -84,13 +83,13 @@ class TextMaker:
         return [
             f"def {name}(frame):",
             "    pieces = frame.split(HEAD)",
-            f"    if len(pieces) == {count + 1} and len(pieces[0]) == {_ROW + 2} "
-            f"and frame[{_ROW - 1}] == NEW:",
-            "        try:",
-            f"            _, {', '.join(pieces)} = pieces",
-            *(f"            {line}" for line in self._decode_lines()),
-            f"            return ({self.table}, {op}, None, {row}, {key}, None, None, None)",
-            "        except UnicodeDecodeError: pass",
+            f"    if len(pieces) == {count + 1}:",
+            f"        head, {', '.join(pieces)} = pieces",
+            f"        if len(head) == {_ROW + 2} and frame[{_ROW - 1}] == NEW and len(frame) < {MISLEADING}:",
+            "            try:",
+            *(f"                {line}" for line in self._decode_lines()),
+            f"                return ({self.table}, {op}, None, {row}, {key}, None, None, None)",
+            "            except UnicodeDecodeError: pass",
             f"    return slow_{name}(frame)",
         ]
 

@@ -1,5 +1,6 @@
 """The decoder against bytes written by hand from "Logical Replication Message Formats"."""
 
+import itertools
 import struct
 
 import pytest
@@ -185,3 +186,67 @@ def test_the_fast_splitter_refuses_what_the_general_one_refuses() -> None:
 def test_splitters_of_every_width(columns: int) -> None:
     payload = insert(*(text(b"%d" % i) for i in range(columns)))
     assert splitter(columns)(payload, 6) == [b"%d" % i for i in range(columns)]
+
+
+TEXT_HEAD = b"t\0\0"
+#: The shortest text with a head that looks as if another column began in it: 00 74 00 00.
+MISLEADING = 0x740000
+
+
+@pytest.mark.parametrize("behind", [b"x", b"t"])
+def test_below_0x740000_every_length_has_the_cuts_that_it_must_have(behind: bytes) -> None:
+    # What follows a head is text, which holds no zero byte; a text of one byte ends before another head.
+    heads = bytearray(b"".join(b"t\0\0%b%bt" % (low.to_bytes(2, "big"), behind) for low in range(1 << 16)))
+    stride = len(heads) >> 16
+    assert heads.count(TEXT_HEAD) == 1 << 16
+    for high in range(1, MISLEADING >> 16):
+        heads[2::stride] = bytes((high,)) * (1 << 16)
+        assert heads.count(TEXT_HEAD) == 0, hex(high << 16)
+
+
+def test_an_empty_text_has_one_cut_whatever_follows_it() -> None:
+    for behind in (b"", b"n", b"u", b"t", b"b"):
+        assert (text(b"") + behind).count(TEXT_HEAD) == 1
+
+
+def test_of_all_lengths_only_those_that_hold_the_head_can_cut_and_none_is_below_0x740000() -> None:
+    # To a search for t, 0, 0 a byte is t, zero, or neither: these 81 lengths stand for all 2**32.
+    found = set()
+    for length in itertools.product((0, ord("t"), 1), repeat=4):
+        for behind in itertools.product(b"xt", repeat=2):
+            # After no text at all there is another column's kind, or nothing.
+            next_to = bytes(behind) if any(length) else bytes(behind[1:])
+            head = b"t" + bytes(length) + next_to
+            if head.find(TEXT_HEAD, 1) >= 0:
+                found.add(length)
+    t = ord("t")
+    assert found == {(high, t, 0, 0) for high in (0, t, 1)} | {(t, 0, 0, low) for low in (0, t, 1)}
+    assert min(int.from_bytes(length, "big") for length in found) == MISLEADING
+
+
+@pytest.mark.parametrize("length", [MISLEADING - 1, MISLEADING, MISLEADING + 1, MISLEADING | 0x1000000])
+@pytest.mark.parametrize("place", range(3))
+def test_the_fast_splitter_reads_a_text_with_a_misleading_length(length: int, place: int) -> None:
+    columns = [text(b"x"), text(b"t"), text(b"y")]
+    columns[place] = text(b"z" * length)
+    payload = insert(*columns)
+    assert splitter(3)(payload, 6) == split_tuple(payload, 6)[0]
+
+
+def test_the_fast_splitter_reads_every_mixture_of_columns() -> None:
+    long = text(b"l" * 0x10000)
+    misleading = text(b"m" * MISLEADING)
+    kinds = (text(b""), text(b"t"), long, misleading, b"n", b"u")
+    split = splitter(3)
+    for columns in itertools.product(kinds, repeat=3):
+        payload = insert(*columns)
+        assert split(payload, 6) == split_tuple(payload, 6)[0]
+
+
+@pytest.mark.parametrize("place", range(27))
+def test_a_chance_cut_in_the_heads_of_frame_and_message_is_none(place: int) -> None:
+    head = bytearray(b"w" + bytes(24) + b"I" + bytes(4) + b"N")
+    head[place + 1 : place + 4] = TEXT_HEAD
+    for columns in ([text(b"x"), text(b"y")], [text(b"x"), b"n"], [text(b"x" * 0x10000), text(b"y")]):
+        frame = bytes(head) + b"\0\2" + b"".join(columns)
+        assert splitter(2)(frame, len(head)) == split_tuple(frame, len(head))[0]
