@@ -199,9 +199,9 @@ class ReplicationStream:
         return ConnectionFailed(f"the replication connection broke: {plain}", "check PostgreSQL's log")
 
 
-def leaves_out(reason: str) -> RefusedError:
+def leaves_out(reason: str) -> SlotLost:
     """Return the error for changes that were written while a publication was missing."""
-    return RefusedError(
+    return SlotLost(
         f"PostgreSQL leaves out changes: {reason}",
         "make the publication again, drop the slot with 'bwtui slots drop', and take a new snapshot",
     )

@@ -42,7 +42,7 @@ def test_a_role_without_warnings_in_another_language(
     before = source.confirmed(attempts.name)
     for _ in range(2):
         ended = attempts.run(quiet)
-        error, hint = attempts.refused(ended, 2, quiet)
+        error, hint = attempts.refused(ended, 5, quiet)
         assert "PostgreSQL leaves out changes" in error
         assert publication in error
         assert "take a new snapshot" in hint
