@@ -87,7 +87,7 @@ class Stream:
         self.recorder = Recorder(settings, report, struct.pack(">Q", self.xid), dict(SOURCE), before)
         self.recorder.tell_of(lambda: Status(state="streaming", name="shop", slot="shop"))
         for route in self._routes.values():
-            report.schemas[route.topic, route.value_schema_id or 0] = schema(route)
+            report.schemas[f"{route.topic}-value", route.value_schema_id or 0] = schema(route)
         self.report = report
         self._routes = {}
 
@@ -298,7 +298,7 @@ class Stream:
             route = Route(relation, relation.name, ("id",), TableCounters(), None, None)
             route.value_schema_id = relation.oid * 10 + len(relation.columns)
             self._routes[relation] = route
-            self.report.schemas[route.topic, route.value_schema_id] = schema(route)
+            self.report.schemas[f"{route.topic}-value", route.value_schema_id] = schema(route)
             self.recorder.relation(relation)
         return route
 

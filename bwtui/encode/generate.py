@@ -93,4 +93,5 @@ def _compile(lines: Sequence[str], result: str, fallback: str, records: dict[str
         ("def encode(fields):", "    try:", *body, "    except UNKNOWN:", f"        return {fallback}")
     )
     exec(source, scope)
-    return scope["encode"]
+    # Out of what it refers to, or it refers to itself, and is not freed with its route.
+    return scope.pop("encode")

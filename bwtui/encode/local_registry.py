@@ -13,14 +13,16 @@ class LocalRegistry:
     url_without_user = ""
 
     def __init__(self) -> None:
-        self._texts: dict[int, str] = {}
+        #: sha256 of the schema that has each id.
+        self._digests: dict[int, bytes] = {}
 
     def check(self) -> None:
         """There is no service that could be away."""
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         """Return the id of ``schema`` (JSON text), whatever the subject."""
-        number = int.from_bytes(hashlib.sha256(schema.encode()).digest()[:4], "big") & _LARGEST_ID
-        while not number or self._texts.setdefault(number, schema) != schema:
+        digest = hashlib.sha256(schema.encode()).digest()
+        number = int.from_bytes(digest[:4], "big") & _LARGEST_ID
+        while not number or self._digests.setdefault(number, digest) != digest:
             number = (number + 1) & _LARGEST_ID
         return RegisteredSchema(subject, number, None, schema)

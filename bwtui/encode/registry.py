@@ -24,6 +24,8 @@ _OF_THE_SCHEMA = frozenset({409, 422, 42201, 42208, 42209, 42210})
 MISSING = range(40401, 40500)
 #: A request that timed out, and one too many.
 _LATER = (408, 429)
+#: Confluent's client keeps every schema that it was asked of; after so many it is told to forget them.
+_SCHEMAS_KEPT = 1_000
 
 
 class SchemaRefused(BwtuiError):
@@ -62,6 +64,7 @@ class SchemaRegistry:
         """``config``: further keys of Confluent's client. Raises BwtuiError when they are not valid."""
         #: The URL, without user and password.
         self.url_without_user = _without_user(url)
+        self._asked = 0
         try:
             self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 0, **dict(config)})
         except (ValueError, TypeError, OSError) as error:
@@ -86,6 +89,9 @@ class SchemaRegistry:
         does not let us, or what answers is no registry.
         """
         wanted = Schema(schema, "AVRO")
+        self._asked += 1
+        if self._asked % _SCHEMAS_KEPT == 0:
+            self._client.clear_caches()
         try:
             with self._asking(subject):
                 found = self._client.register_schema_full_response(subject, wanted)

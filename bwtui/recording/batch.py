@@ -38,6 +38,9 @@ REFUSED = -2
 #: The partition of a message of which no word has come.
 UNKNOWN = -1
 
+#: A frame or a cell of so many bytes is large: to copy it would take its memory again.
+_LARGE = 1 << 16
+
 
 class HeaderForm(IntEnum):
     """Which record headers the messages carry; see `bwtui.relay.headers`."""
@@ -120,7 +123,7 @@ def pack_batch(
 ) -> list[bytes]:
     """Return the parts of a payload; nothing is done a row at a time in Python."""
     head = _HEAD.pack(number, relation, *before, len(frames), len(sections), len(without), len(filled))
-    parts = [head, _pack("I", map(len, frames)), b"".join(frames)]
+    parts = [head, _pack("I", map(len, frames)), *_joined(frames)]
     for section in sections:
         keys, values = section.keys, section.values
         parts.append(_SECTION.pack(section.route, section.headers, len(keys)))
@@ -191,12 +194,19 @@ def _pack_cells(keys: Sequence[bytes | None], values: Sequence[bytes | None]) ->
     for cells in (keys, values):
         try:
             parts.append(_pack("i", map(len, cells)))  # type: ignore[arg-type]
-            joined.append(b"".join(cells))  # type: ignore[arg-type]
+            joined += _joined(cells)  # type: ignore[arg-type]
         except TypeError:
             # There is a null among them.
             parts.append(_pack("i", (-1 if cell is None else len(cell) for cell in cells)))
-            joined.append(b"".join(cell for cell in cells if cell is not None))
+            joined += _joined([cell for cell in cells if cell is not None])
     return parts + joined
+
+
+def _joined(cells: Sequence[bytes]) -> list[bytes]:
+    """Return the cells as one part, but for a large one at the end, which filled the batch."""
+    if len(cells) > 1 and len(cells[-1]) > _LARGE:
+        return [b"".join(cells[:-1]), cells[-1]]
+    return [b"".join(cells)]
 
 
 def _within(frame: int, n_frames: int) -> int:

@@ -164,7 +164,8 @@ class Journal:
     @property
     def is_large(self) -> bool:
         """Whether the segment is large enough to be finished."""
-        return self._segment.size - self._opened >= self._segment_bytes
+        segment = self._segment
+        return segment.size - self._opened >= self._segment_bytes or segment.has_many_blocks
 
     @property
     def is_old(self) -> bool:
@@ -275,6 +276,9 @@ class Journal:
 def cannot_write(folder: Path, error: OSError) -> StateFailed:
     """Return the error that says why the recording can't go on."""
     hint = "free disk space, and start again"
-    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+    if error.errno == errno.EMSGSIZE:
+        # What is recorded of one row is not divided. A restart reads the same row again.
+        hint = "relay without recording, or leave out the table of the transaction's largest row"
+    elif error.errno in (errno.ENOENT, errno.ENOTDIR):
         hint = "it was moved or removed meanwhile: put it back, or record into another folder"
     return StateFailed(f"the recording in {folder} can't be written: {error.strerror or error}", hint)

@@ -12,6 +12,7 @@ from typing import Any
 
 from bwtui.recording.folder import partial_path, sync_folder
 from bwtui.recording.format import (
+    MAX_PAYLOAD,
     IndexEntry,
     Kind,
     pack_header,
@@ -20,7 +21,9 @@ from bwtui.recording.format import (
     segment_name,
 )
 
-#: More parts than these are joined first; the system takes 1,024 (IOV_MAX).
+#: A segment with so many blocks is large, whatever they hold: its index is kept in memory.
+_BLOCKS = 1 << 18
+#: So many parts are written at once; the system takes 1,024 (IOV_MAX).
 _PARTS = 512
 _HASH_BYTES = 1 << 20
 
@@ -86,8 +89,10 @@ class SegmentWriter:
         self._hash = hashlib.sha256()
         #: The checksum has so many bytes of the file.
         self._hashed = 0
-        self._index: list[IndexEntry] = []
-        self._transactions: list[bytes] = []
+        #: Entries of INDEX and TRANSACTIONS, packed: a segment may have a quarter of a million of them.
+        self._index = bytearray()
+        self._transactions = bytearray()
+        self.blocks = 0
 
     def append(
         self,
@@ -101,15 +106,27 @@ class SegmentWriter:
     ) -> None:
         """Write one block; ``lsns`` are the first and last commit LSN in it, ``changes`` those it holds.
 
-        ``transactions`` are its TRANSACTIONS entries.
+        ``transactions`` are its TRANSACTIONS entries. A payload larger than `MAX_PAYLOAD` raises OSError
+        (EMSGSIZE), and nothing of it is written.
         """
         first, last = lsns
+        length = sum(map(len, parts))
+        if length > MAX_PAYLOAD:
+            raise OSError(errno.EMSGSIZE, f"a block of {length} bytes is larger than the format allows")
         entry = IndexEntry(self.size, kind, changes, n_transactions, received, first, last)
-        self._write([pack_header(kind, len(self._index), received, first, last, parts), *parts])
-        self._index.append(entry)
-        if transactions:
-            self._transactions.append(transactions)
+        self._write([pack_header(kind, self.blocks, received, first, last, parts), *parts])
+        self._note(entry, transactions)
+
+    def _note(self, entry: IndexEntry, transactions: bytes) -> None:
+        self._index += pack_index([entry])
+        self._transactions += transactions
+        self.blocks += 1
         self.totals.add(entry)
+
+    @property
+    def has_many_blocks(self) -> bool:
+        """Whether the index is as large as it should become."""
+        return self.blocks >= _BLOCKS
 
     @classmethod
     def reopen(cls, path: Path, number: int) -> "SegmentWriter":
@@ -123,10 +140,7 @@ class SegmentWriter:
         self._hash.update(raw)
         self.size += len(raw)
         self._hashed = self.size
-        self._index.append(entry)
-        if transactions:
-            self._transactions.append(transactions)
-        self.totals.add(entry)
+        self._note(entry, transactions)
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk; any thread may."""
@@ -179,14 +193,14 @@ class SegmentWriter:
         begins = self.size
         received = totals.last_received
         lsns = (totals.first_lsn, totals.last_lsn)
-        self._final(Kind.INDEX, received, lsns, pack_index(self._index))
-        self._final(Kind.TRANSACTIONS, received, lsns, b"".join(self._transactions))
+        self._final(Kind.INDEX, received, lsns, bytes(self._index))
+        self._final(Kind.TRANSACTIONS, received, lsns, bytes(self._transactions))
         self.hash_written()
         digest = self._hash.hexdigest()
         content = {
             **foot,
             "sha256": digest,
-            "blocks": len(self._index),
+            "blocks": self.blocks,
             **totals.to_json(),
         }
         self._final(Kind.FOOT, received, lsns, json.dumps(content).encode())
@@ -210,17 +224,22 @@ class SegmentWriter:
             self._fd = -1
 
     def _final(self, kind: Kind, received: int, lsns: tuple[int, int], payload: bytes) -> None:
-        number = len(self._index) + kind - Kind.INDEX
+        number = self.blocks + kind - Kind.INDEX
         self._write([pack_header(kind, number, received, *lsns, [payload]), payload])
 
     def _write(self, parts: Sequence[bytes]) -> None:
         size = sum(map(len, parts))
-        if len(parts) > _PARTS:
-            parts = [b"".join(parts)]
-        # Nearly always all of it is taken at once, and then none of it is copied here.
-        taken = os.writev(self._fd, parts)
-        if taken < size:
-            left = memoryview(b"".join(parts))[taken:]
+        for start in range(0, len(parts), _PARTS):
+            some = parts[start : start + _PARTS]
+            taken = os.writev(self._fd, some)
+            if taken < sum(map(len, some)):
+                self._write_rest(some, taken)
+        self.size += size
+
+    def _write_rest(self, parts: Sequence[bytes], taken: int) -> None:
+        """Write what ``os.writev`` left, which takes nearly always everything; nothing is copied."""
+        for part in parts:
+            left = memoryview(part)[taken:]
+            taken = max(0, taken - len(part))
             while left:
                 left = left[os.write(self._fd, left) :]
-        self.size += size

@@ -6,8 +6,8 @@ while recording, one whose frames and delivery are not on the disk.
 What is read goes into a FIFO of spans. A span holds the rows of one batch; its ``lsn`` is the end of the last
 transaction that was committed within it, or None while a transaction is still open. A span is done when it is
 sealed and none of its rows is pending. Only the done prefix of the FIFO is popped, and the last LSN popped is
-what was delivered. A keepalive's WAL end goes into the same FIFO, and only outside a transaction: inside
-one, the server may have sent it while older transactions are read and not durable. See
+what was delivered. A keepalive's WAL end goes into the last span of the FIFO, and only outside a transaction:
+inside one, the server may have sent it while older transactions are read and not durable. See
 docs/adr/0001-raw-stream.md.
 
 With a ledger, what became of a span's messages is handed to it when the span is popped, and an LSN may be
@@ -97,7 +97,13 @@ class Acknowledgements:
     def seal(self, span: Span) -> None:
         """Close ``span``, which then waits for its rows; spans are confirmed in the order of this call."""
         span.sealed = True
-        self._spans.append(span)
+        spans = self._spans
+        if spans and span.lsn is not None and not (span.pending or span.failed or span.size or span.receipts):
+            # With nothing of its own it is done when the one before it is. While Kafka is away, transactions
+            # without a message go on coming, for hours.
+            spans[-1].lsn = max(spans[-1].lsn or 0, span.lsn)
+            return
+        spans.append(span)
         self._bytes += span.size
 
     def keepalive(self, wal_end: int) -> None:
@@ -106,13 +112,8 @@ class Acknowledgements:
         if not spans:
             self.delivered = max(self.delivered, wal_end)
             self._confirm()
-        elif spans[-1].pending == 0 and not spans[-1].size and spans[-1].failed == 0:
-            spans[-1].lsn = max(spans[-1].lsn or 0, wal_end)
         else:
-            span = Span()
-            span.lsn = wal_end
-            span.sealed = True
-            spans.append(span)
+            spans[-1].lsn = max(spans[-1].lsn or 0, wal_end)
 
     def advance(self) -> int:
         """Pop the done prefix and return the LSN that may be confirmed; it never goes back."""

@@ -41,6 +41,8 @@ class Batch:
         #: Of what is handed over rows lie up to this LSN, and up to that of ``newest`` of what was read.
         self.sent_lsn = 0
         self.newest: Callable[[], int] = int
+        #: While recording: bytes that wait to be recorded, beside the messages.
+        self.held = 0
 
     def add(
         self,
@@ -74,7 +76,7 @@ class Batch:
 
     def is_full(self) -> bool:
         """Whether the batch should be handed over now."""
-        return self.rows >= BATCH_ROWS or self.bytes >= BATCH_BYTES
+        return self.rows >= BATCH_ROWS or self.bytes + self.held >= BATCH_BYTES
 
     def commit(self, end_lsn: int) -> None:
         """Note that a transaction ended: everything added so far lies before ``end_lsn``."""
@@ -120,11 +122,12 @@ class Batch:
             route.bytes = 0
             self._report.messages += len(messages)
         if span.pending or span.failed or span.lsn is not None:
-            span.size = self.bytes
+            span.size += self.bytes
             self._acks.seal(span)
             self.span = Span()
         self._report.rows_read += self.rows
         self.rows = 0
         self.bytes = 0
+        self.held = 0
         if self.careful is not None:
             self.careful.settle(span)

@@ -185,6 +185,7 @@ class Copying:
                 self._recorder.without(route, Without.DROPPED)
         if self._recorder is not None:
             self._recorder.frames.append(line)
+            batch.held += len(line)
         route.counters.snapshot_rows += 1
         samples = self._parts.samples
         if samples.budget > 0:

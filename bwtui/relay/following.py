@@ -1,6 +1,7 @@
 """Following the stream from session to session: connecting, connecting again, reading again what failed."""
 
 import contextlib
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -66,6 +67,8 @@ class Following:
         acks = Acknowledgements(self._report.confirmed_lsn, parts.recorder)
         careful_until = 0
         while True:
+            # What a session that broke leaves behind refers to itself; see `bwtui.cycles`.
+            gc.collect()
             try:
                 stream, confirmed = self._open_stream(publications)
                 self._has_streamed = True

@@ -71,6 +71,7 @@ class RowPolicy:
         topic = self._settings.dead_letter_topic
         if topic:
             value = json.dumps(letter).encode()
+            span.size += len(value)
             self._sink.send(topic, [Message(row.table.encode(), value, int(time.time() * 1000))], span)
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:

@@ -27,9 +27,9 @@ from bwtui.recording.continuing import Continuation
 from bwtui.recording.format import Kind
 from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, size_of, tags
-from bwtui.recording.relation import pack_relation
 from bwtui.relay.ack import Receipt
-from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning, route_json
+from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning
+from bwtui.relay.references import References
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
 from bwtui.relay.status import ErrorEntry, RecordingStatus, Status
@@ -71,12 +71,9 @@ class Recorder:
         self._snapshot: Relation | None = None
         self._without: list[tuple[int, Without, Route]] = []
         self._filled: list[Filled] = []
-        self._relations: dict[int, Relation] = {}
-        self._routes: dict[Route, int] = {}
+        self._references = References(self._append, report)
         #: Whether this run has taken a snapshot, behind which nothing is missing.
         self._began_anew = False
-        #: What the segment that is being written knows already.
-        self._announced: set[Any] = set()
         #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
         self._told_failure = False
         self._gave_up = False
@@ -98,6 +95,7 @@ class Recorder:
     def begin_pass(self, kind: str, start_lsn: int) -> None:
         """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before."""
         self._forget_batch()
+        self._references.begin_pass()
         self._transaction = Transaction()
         self._snapshot = None
         number = int(self._pass["pass"]) + 1
@@ -137,9 +135,11 @@ class Recorder:
 
     def relation(self, relation: Relation) -> None:
         """Note what a relation is from here on; rows of its former form stand in batches before."""
-        if self._relations.get(relation.oid) != relation:
-            self._relations[relation.oid] = relation
-            self._journal.write(BlockOut(Kind.RELATION, [pack_relation(relation)]))
+        self._references.relation(relation)
+
+    def forget(self, oid: int) -> None:
+        """Take that nothing is known of a relation any more; it is noted again before its next row."""
+        self._references.forget(oid)
 
     def _note_gap(self, start_lsn: int) -> None:
         """Note, and tell, that changes before ``start_lsn`` were relayed without being recorded."""
@@ -162,14 +162,16 @@ class Recorder:
         """Note why the change that is being handled makes no message."""
         self._without.append((len(self.frames), reason, route))
 
-    def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> None:
-        """Note the TOAST values that the row lacked as it was sent, and has now."""
+    def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> int:
+        """Note the TOAST values that the row lacked as it was sent, and has now; return their bytes."""
         frame = len(self.frames)
-        self._filled += [
+        filled = [
             Filled(frame, column, new)
             for column, (old, new) in enumerate(zip(sent, completed, strict=True))
             if old is UNCHANGED and isinstance(new, bytes)
         ]
+        self._filled += filled
+        return sum(len(one.text) for one in filled)
 
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
         """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
@@ -180,9 +182,10 @@ class Recorder:
         if self._is_past_numbering():
             self._forget_batch()
             return []
+        self._make_room(len(routes) + len(self._without))
         for _, _, route in self._without:
             # It says what the key's columns are.
-            self._route_number(route)
+            self._references.number(route)
         sections = [self._section(route, route.messages, route.positions) for route in routes]
         snapshot = self._snapshot
         tables = [route.relation.qualified_name for route in routes]
@@ -228,6 +231,7 @@ class Recorder:
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
         """Write tombstones that clear up behind an unfinished snapshot. Raises StateFailed, see `settle`."""
+        self._make_room(1)
         section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
         parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
         counts = count_messages([route.relation.qualified_name], [section], [size_of(section)])
@@ -244,7 +248,7 @@ class Recorder:
     def _write_changes(self, parts: list[bytes], counts: Counts, only: str | None) -> bool:
         found = tags(self.frames)
         seen = scan(self.frames, found, self._transaction, self._position - self._segment_position)
-        counts = count_changes(self.frames, found, self._relations, only) + counts
+        counts = count_changes(self.frames, found, self._references.relations, only) + counts
         lsns = (seen.first_lsn, seen.last.commit_lsn)
         block = BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
         if not self._journal.write(block):
@@ -262,7 +266,7 @@ class Recorder:
         frames: Sequence[int],
         headers: HeaderForm | None = None,
     ) -> Section:
-        number = self._route_number(route)
+        number = self._references.number(route)
         if headers is None:
             headers = HeaderForm.SESSION if self._snapshot else HeaderForm.NONE
             headers = HeaderForm.FULL if self._settings.headers else headers
@@ -280,21 +284,7 @@ class Recorder:
         self.frames.clear()
         self._without, self._filled = [], []
 
-    # -- what blocks refer to ------------------------------------------------------------------------------
-
-    def _route_number(self, route: Route) -> int:
-        """Return the route's number, and describe it if this segment does not know it yet."""
-        number = self._routes.setdefault(route, len(self._routes))
-        if number not in self._announced:
-            self._announced.add(number)
-            ids = (route.key_schema_id, route.value_schema_id)
-            for entry in list(self._report.schemas.values()):
-                which = (entry.subject, entry.id)
-                if entry.topic == route.topic and entry.id in ids and which not in self._announced:
-                    self._announced.add(which)
-                    self._json(Kind.SCHEMA, as_dict(entry))
-            self._json(Kind.ROUTE, route_json(number, route))
-        return number
+    # -- segments ------------------------------------------------------------------------------------------
 
     def _opening(self) -> Opening:
         head = {
@@ -307,8 +297,7 @@ class Recorder:
             "pass": self._pass,
             "source": self._source,
         }
-        live = [BlockOut(Kind.RELATION, [pack_relation(relation)]) for relation in self._relations.values()]
-        return Opening(head, live)
+        return Opening(head, self._references.begin_segment())
 
     def _foot(self, ended: str) -> dict[str, Any]:
         return {
@@ -323,11 +312,18 @@ class Recorder:
     def _rotate_when_due(self) -> None:
         journal = self._journal
         if journal.is_large or (journal.is_old and self._position > self._segment_position):
-            self._announced = set()
-            self._status.forget()
-            journal.rotate(self._foot("rotated"), self._opening())
-            self._segment_position = self._position
-            self._segment_batch = self._batch
+            self._rotate()
+
+    def _make_room(self, routes: int) -> None:
+        """Begin another segment if this one has no numbers left for ``routes`` more."""
+        if not self._references.has_room(routes):
+            self._rotate()
+
+    def _rotate(self) -> None:
+        self._status.forget()
+        self._journal.rotate(self._foot("rotated"), self._opening())
+        self._segment_position = self._position
+        self._segment_batch = self._batch
 
     # -- the ledger ----------------------------------------------------------------------------------------
 
@@ -414,8 +410,11 @@ class Recorder:
     def _error(self, entry: ErrorEntry) -> None:
         self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
 
+    def _append(self, block: BlockOut) -> bool:
+        return self._journal.write(block)
+
     def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
-        return not self._gave_up and self._journal.write(BlockOut(kind, [json.dumps(content).encode()]))
+        return not self._gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.

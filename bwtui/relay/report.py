@@ -14,6 +14,8 @@ from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.relay.status import ErrorEntry, SchemaEntry, State
 
 _ERRORS_KEPT = 200
+#: Of each subject so many schemas are kept; the registry has them all.
+_VERSIONS_KEPT = 20
 
 
 @dataclass(slots=True)
@@ -87,6 +89,16 @@ class Report:
             counters = TableCounters()
             self.tables = {**self.tables, name: counters}
         return counters
+
+    def schema(self, entry: SchemaEntry) -> None:
+        """Keep a schema that was registered, and the few of its subject that were so last before."""
+        which = (entry.subject, entry.id)
+        kept = {key: old for key, old in self.schemas.items() if key != which}
+        versions = [key for key in kept if key[0] == entry.subject]
+        for key in versions[::-1][_VERSIONS_KEPT - 1 :]:
+            del kept[key]
+        # A new dict, as in `table`.
+        self.schemas = {**kept, which: entry}
 
     def error(self, kind: str, error: BwtuiError, table: str | None = None) -> None:
         """Add an error to what the UI shows.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NoReturn, TypeVar
+from weakref import WeakValueDictionary
 
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
@@ -45,6 +46,7 @@ class Route:
     """
 
     __slots__ = (
+        "__weakref__",
         "both",
         "both_filled",
         "bytes",
@@ -99,12 +101,8 @@ class Route:
         self.split = splitter(len(relation.columns))
         if bound is not None:
             self.key, self.both, self.both_filled = bound.key, bound.both, bound.both_filled
-        else:
-            self.key = self.both = self.both_filled = self._refused
-
-    def _refused(self, fields: Sequence[Field]) -> NoReturn:
-        assert self.refusal is not None
-        raise RowError(self.refusal.message, self.refusal.hint) from self.refusal
+        elif refusal is not None:
+            self.key = self.both = self.both_filled = _refusing(refusal)
 
 
 @dataclass(slots=True)
@@ -153,7 +151,10 @@ class Router:
         self._pulse = pulse
         self._filter = TableFilter(settings)
         self._topics: dict[str, str] = {}
-        self._routes: dict[str, Route] = {}
+        #: The newest route into each topic, as long as its rows may come.
+        self._routes: WeakValueDictionary[str, Route] = WeakValueDictionary()
+        #: Key columns and key schema of the newest route that each topic ever had.
+        self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
         self._questions = Questions(settings.postgres)
         self.calls = BlockingCalls(pulse)
 
@@ -175,6 +176,23 @@ class Router:
                 if isinstance(draft.refusal, ServiceRefused):
                     raise draft.refusal
         return [None if draft is None else self._finish(draft) for draft in drafts]
+
+    def still_holds(self, route: Route) -> bool:
+        """Whether ``route`` is what would be built of its relation now, when that has been announced again.
+
+        Under REPLICA IDENTITY FULL a RELATION does not say which columns are the key, and none says which
+        are not published; all else it says.
+        """
+        if route.refusal is not None:
+            return False
+        draft = _Draft(route.relation, route.counters, placeholders=False)
+        try:
+            keys = self._keys(draft)
+        except RefusedError:
+            # Building the route anew tells why.
+            return False
+        route.in_part = draft.in_part
+        return keys == route.key_columns
 
     def close(self) -> None:
         """Let go of helper threads and sessions; those that are in use end by themselves."""
@@ -313,7 +331,7 @@ class Router:
         entry = SchemaEntry(
             subject, found.id, found.version, draft.name, draft.topic, part, found.schema, now
         )
-        self._report.schemas = {**self._report.schemas, (subject, found.id): entry}
+        self._report.schema(entry)
 
     def _finish(self, draft: _Draft) -> Route:
         relation, counters, topic = draft.relation, draft.counters, draft.topic
@@ -321,12 +339,10 @@ class Router:
             return Route(relation, topic, (), counters, None, None, draft.refusal)
         route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
         route.in_part = draft.in_part
-        before = self._routes.get(topic)
-        if before is not None and (before.key_columns, before.key_schema_id) != (
-            draft.keys,
-            counters.key_schema_id,
-        ):
+        keyed = (draft.keys, counters.key_schema_id)
+        if self._keyed.get(topic, keyed) != keyed:
             counters.note("the key changed: rows from before stand in the topic under their old keys")
+        self._keyed[topic] = keyed
         self._routes[topic] = route
         return route
 
@@ -342,7 +358,7 @@ class Router:
         self._topics[topic] = name
 
     def known(self, topic: str) -> Route:
-        """Return the newest route into ``topic``. Raises KeyError."""
+        """Return the newest route into ``topic``. Raises KeyError when nobody holds it any more."""
         return self._routes[topic]
 
     def _keys(self, draft: _Draft) -> tuple[str, ...]:
@@ -371,6 +387,18 @@ class Router:
         if not oids:
             return {}
         return self._catalog_memory.types(self.look(lambda connection: load_types(connection, oids)))
+
+
+def _refusing(refusal: BwtuiError) -> Callable[[Sequence[Field]], NoReturn]:
+    """Return what a route that is refused does with each row."""
+
+    def refuse(fields: Sequence[Field]) -> NoReturn:
+        # A new one each time: an error that is raised again keeps the frames, and so the row, of every time
+        # before.
+        raise RowError(refusal.message, refusal.hint) from refusal
+
+    refusal.with_traceback(None)
+    return refuse
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:

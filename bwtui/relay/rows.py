@@ -12,11 +12,12 @@ from bwtui.recording.batch import Without
 from bwtui.relay.batch import Batch
 from bwtui.relay.headers import make_headers
 from bwtui.relay.parts import Parts
+from bwtui.relay.routes import Routes
 from bwtui.relay.routing import Route
 from bwtui.relay.toast import RowIsGone
 from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity
-from bwtui.source.stream import PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
+from bwtui.source.stream import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 
 _oid = struct.Struct(">I").unpack_from
 _begin = struct.Struct(">QqI").unpack_from
@@ -35,81 +36,6 @@ LEFT_OUT = True
 _OF_THE_ROW = (RowError, DecodeError)
 
 
-class Routes(dict[int, Route | None]):
-    """Routes by the relation's oid, built when the first row comes; None is a table that is filtered out.
-
-    Not when the RELATION comes: PostgreSQL also announces a partition whose rows all come through its root,
-    and a topic of its own would stay empty for ever.
-    """
-
-    def __init__(
-        self,
-        build: Callable[[Sequence[Relation]], list[Route | None]],
-        begin: Callable[[Route | None], None],
-        ahead: Callable[[], Iterable[bytes]],
-    ) -> None:
-        """``begin`` is called before a route's first row; ``ahead`` returns frames that come after this one.
-
-        Routes of relations whose rows are among them are built together with the one that is needed.
-        """
-        super().__init__()
-        self._build = build
-        self._begin = begin
-        self._ahead = ahead
-        self._announced: dict[int, Relation] = {}
-        self._ready: dict[int, tuple[Relation, Route | None]] = {}
-
-    def announce(self, relation: Relation) -> None:
-        """Take note of a relation that is new or has changed."""
-        self._announced[relation.oid] = relation
-        self.pop(relation.oid, None)
-
-    def is_known(self, relation: Relation) -> bool:
-        """Whether the present route is the one of ``relation``, so that nothing has to be asked."""
-        known = self.get(relation.oid)
-        # Under FULL a RELATION does not say which columns are the key, so that may have changed. Nor does it
-        # name columns that are not published, and the key may have got one of them.
-        same = known is not None and known.relation == relation and relation.replica_identity != "f"
-        return same and known is not None and known.refusal is None and not known.in_part
-
-    def __missing__(self, oid: int) -> Route | None:
-        relation = self._announced[oid]
-        built_for, route = self._ready.pop(oid, (None, None))
-        if built_for != relation:
-            together = [relation, *self._coming(relation)]
-            route, *others = self._build(together)
-            pairs = zip(together[1:], others, strict=True)
-            self._ready |= {other.oid: (other, built) for other, built in pairs}
-        self._begin(route)
-        self[oid] = route
-        return route
-
-    def _coming(self, first: Relation) -> list[Relation]:
-        """Return relations that are announced next and have rows.
-
-        Of each table, and of each name, the first alone: later ones are registered after it.
-        """
-        announced: list[Relation] = []
-        used: set[int] = set()
-        for frame in self._ahead():
-            tag = frame[PAYLOAD_OFFSET] if frame[0] == XLOG_DATA else 0
-            if tag in _ROW_TAGS:
-                used.add(_oid(frame, BODY)[0])
-            elif tag == _RELATION:
-                relation = decode(frame[PAYLOAD_OFFSET:])
-                assert isinstance(relation, Relation)
-                announced.append(relation)
-        seen: set[int | str] = {first.oid, first.qualified_name}
-        chosen = []
-        for relation in announced:
-            names: set[int | str] = {relation.oid, relation.qualified_name}
-            is_new = relation.oid not in self._ready and not self.is_known(relation)
-            if relation.oid in used and is_new and not names & seen:
-                chosen.append(relation)
-            seen |= names
-        return chosen
-
-
 class Rows:
     """Takes the messages about rows; one transaction at a time."""
 
@@ -117,7 +43,7 @@ class Rows:
         """``ahead`` returns frames that come after the one that is being handled."""
         self._parts = parts
         self._batch = batch
-        self.routes = Routes(self._build, self._begin_route, ahead)
+        self.routes = Routes(self._build, self._still_holds, self._begin_route, ahead)
         #: Where the transaction of the rows that come now commits.
         self.commit_lsn = 0
         self._xid = 0
@@ -149,9 +75,22 @@ class Rows:
         relation = decode(data[PAYLOAD_OFFSET:])
         assert isinstance(relation, Relation)
         if not self.routes.is_known(relation):
-            self.routes.announce(relation)
+            self.routes.announce(relation, data[PAYLOAD_OFFSET:])
+        if self.routes.are_many:
+            self._forget_idle()
         # A recording keeps relations apart from the frames.
         return LEFT_OUT
+
+    def _forget_idle(self) -> None:
+        # What the batch holds is recorded while its relations are known.
+        self._batch.flush()
+        for oid in self.routes.forget_idle():
+            if self._parts.recorder is not None:
+                self._parts.recorder.forget(oid)
+
+    def _still_holds(self, route: Route) -> bool:
+        self._batch.flush()
+        return self._parts.router.still_holds(route)
 
     def _build(self, relations: Sequence[Relation]) -> list[Route | None]:
         # What was read so far need not wait with the new routes, which may have to wait for a service.
@@ -300,7 +239,7 @@ class Rows:
 
     def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
         if self._parts.recorder is not None:
-            self._parts.recorder.filled(sent, completed)
+            self._batch.held += self._parts.recorder.filled(sent, completed)
 
     def _send(
         self,

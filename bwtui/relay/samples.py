@@ -12,6 +12,8 @@ from bwtui.relay.status import ChangeSample, FieldChange
 KEPT = 500
 _PER_SECOND = 50
 _TEXT_LIMIT = 4_096
+#: What all kept changes may hold together: a row of 1,600 columns alone may have 6 MB.
+_BYTES = 16 << 20
 _NOT_SENT = "(unchanged TOAST value, not sent)"
 
 
@@ -27,13 +29,15 @@ class _Raw(NamedTuple):
     key_columns: tuple[str, ...]
     before: Sequence[Field] | None
     after: Sequence[Field] | None
+    size: int
 
 
 class Samples:
-    """Keeps the newest `KEPT` sampled changes, at most about 50 new ones a second."""
+    """Keeps the newest `KEPT` sampled changes, fewer of large ones, at most about 50 new ones a second."""
 
     def __init__(self) -> None:
-        self._kept: deque[_Raw] = deque(maxlen=KEPT)
+        self._kept: deque[_Raw] = deque()
+        self._bytes = 0
         self._sequence = 0
         self._refilled = 0.0
         #: How many more changes may be sampled now; the hot path tests it and calls `take` only above 0.
@@ -61,8 +65,13 @@ class Samples:
         self._sequence += 1
         lsn, xid, commit_time = commit
         before, after = _cut(before), _cut(after)
-        row = (operation, relation, topic, key_columns, before, after)
-        self._kept.append(_Raw(self._sequence, time.time(), commit_time, lsn, xid, *row))
+        size = _size(before) + _size(after)
+        row = (operation, relation, topic, key_columns, before, after, size)
+        kept = self._kept
+        kept.append(_Raw(self._sequence, time.time(), commit_time, lsn, xid, *row))
+        self._bytes += size
+        while len(kept) > 1 and (self._bytes > _BYTES or len(kept) > KEPT):
+            self._bytes -= kept.popleft().size
 
     def after(self, sequence: int) -> list[ChangeSample]:
         """Return the kept changes behind ``sequence``, oldest first, decoded field by field."""
@@ -74,6 +83,10 @@ def _cut(fields: Sequence[Field] | None) -> Sequence[Field] | None:
     if fields is None:
         return None
     return [f[:_TEXT_LIMIT] if isinstance(f, bytes) and len(f) > _TEXT_LIMIT else f for f in fields]
+
+
+def _size(fields: Sequence[Field] | None) -> int:
+    return sum(len(field) for field in fields or () if isinstance(field, bytes))
 
 
 def _decode(raw: _Raw) -> ChangeSample:

@@ -194,6 +194,7 @@ class Streaming:
                     raise
                 if record is not None and not left_out:
                     record(data)
+                    batch.held += len(data)
                 if batch.is_full() or (self._by_transaction and batch.span.lsn is not None):
                     return True
             else:

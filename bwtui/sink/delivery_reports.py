@@ -22,6 +22,8 @@ Failed = Callable[[str, KafkaError, Message, Span, Receipt, int], None]
 
 #: Callbacks are used again for a section of at least this part of their number, so that few are idle.
 _IDLE_FACTOR = 4
+#: So many sections may wait to be used again; an outage leaves far more of them.
+_IDLE_SECTIONS = 64
 
 
 class DeliveryReports:
@@ -39,8 +41,12 @@ class DeliveryReports:
         used = self._used
         while used and used[0].is_spent:
             used.popleft()
+        # They arrive about in the order in which they were sent.
+        if len(used) > _IDLE_SECTIONS and used[_IDLE_SECTIONS].is_over and used[0].is_over:
+            used.popleft().part()
         section = used.popleft() if used and used[0].is_over else Section(self._failed)
         if len(section.callbacks) > _IDLE_FACTOR * len(messages):
+            section.part()
             section = Section(self._failed)
         section.begin(topic, messages, span, receipt)
         used.append(section)
@@ -63,6 +69,11 @@ class Section:
     def is_over(self) -> bool:
         """Whether each of its messages has arrived, so that none of its callbacks will be called again."""
         return min(self._receipt.partitions, default=0) >= 0
+
+    def part(self) -> None:
+        """Let go of the callbacks of a section that is over, since they refer back to it."""
+        self.callbacks = []
+        del self._bind, self._report
 
     def begin(self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt) -> None:
         """Take reports of ``messages`` from now on."""

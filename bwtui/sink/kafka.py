@@ -110,6 +110,7 @@ class KafkaSink:
             first = self._first.setdefault(topic, FirstRequests(self._partitions.get(topic, 1)))
             if first.is_open and not len(first):
                 self._open.add(topic)
+                del self._first[topic]
             elif not first.knows(messages):
                 self._send_first(first, topic, messages, span, receipt)
                 return

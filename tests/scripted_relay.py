@@ -1,0 +1,182 @@
+"""The relay's streaming phase over a stream that a test writes; catalog, registry and sink are in memory."""
+
+import contextlib
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from bwtui.encode.local_registry import LocalRegistry
+from bwtui.pgoutput.messages import Column, Field, Relation
+from bwtui.recording.continuing import continue_in
+from bwtui.recording.relation import pack_relation
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.parts import Parts
+from bwtui.relay.policy import RowPolicy
+from bwtui.relay.recorder import Recorder
+from bwtui.relay.report import Report
+from bwtui.relay.routing import Router
+from bwtui.relay.samples import Samples
+from bwtui.relay.streaming import Streaming
+from bwtui.relay.toast import ToastFill
+from bwtui.settings import RelaySettings
+from bwtui.sink.dead_letter import DeadLetters
+from tests.faults.doubles import MemorySink
+from tests.recorded_stream import SOURCE, tuple_of
+
+TEXT = 25
+
+
+def table(oid: int, name: str, columns: Sequence[str], key: str = "id", identity: str = "f") -> Relation:
+    """A table of texts, under REPLICA IDENTITY FULL unless ``identity`` says otherwise."""
+    made = tuple(Column(column, TEXT, -1, identity == "f" or column == key) for column in columns)
+    return Relation(oid, "public", name, identity, made)
+
+
+class Stream:
+    """A double of `ReplicationStream` that holds what was written to it."""
+
+    def __init__(self, frames: deque[bytes]) -> None:
+        self.warning = ""
+        self._frames = frames
+
+    def read(self) -> memoryview | None:
+        return memoryview(self._frames.popleft()) if self._frames else None
+
+    def wait(self, timeout: float) -> bool:
+        return bool(self._frames)
+
+    def send_status(self, lsn: int) -> None:
+        """Nobody asks here what was confirmed."""
+
+    def end(self) -> None:
+        """Nothing is open."""
+
+    def finish(self) -> None:
+        """Nothing is open."""
+
+
+class Catalog:
+    """A session to PostgreSQL that knows the tables' columns and keys."""
+
+    def __init__(self) -> None:
+        self.info = SimpleNamespace(parameter_status=lambda name: "UTF8")
+        self.keys: dict[int, tuple[Relation, str]] = {}
+        self._found: list[tuple[Any, ...]] = []
+
+    @contextlib.contextmanager
+    def cursor(self) -> Iterator["Catalog"]:
+        yield self
+
+    def execute(self, sql: str, arguments: Any) -> None:
+        assert "pg_attribute" in sql, sql
+        relation, key = self.keys[arguments[0]]
+        self._found = [(c.name, c.type_oid, -1, False, False, c.name == key, False) for c in relation.columns]
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self._found
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class CountingRegistry(LocalRegistry):
+    """Counts how often it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def register(self, subject: str, schema: str) -> Any:
+        self.asked += 1
+        return super().register(subject, schema)
+
+
+class ScriptedRelay:
+    """One run: `play` relays what was written since, in a session of its own."""
+
+    def __init__(self, folder: Path, *, record: bool = True, **settings: Any) -> None:
+        self.folder = folder / "recording"
+        self.settings = RelaySettings(
+            record=str(self.folder) if record else "", dead_letter_topic="", **settings
+        )
+        self.report, self.sink, self.registry = Report(), MemorySink(), CountingRegistry()
+        self.catalog = Catalog()
+        self.router = Router(self.settings, self.sink, self.registry, self.report, lambda seconds: None)  # type: ignore[arg-type]
+        self.router._catalog = self.catalog  # type: ignore[assignment]
+        self.recorder: Recorder | None = None
+        if record:
+            before = continue_in(self.folder, dict(SOURCE))
+            self.recorder = Recorder(self.settings, self.report, bytes(8), dict(SOURCE), before)
+        self.parts = Parts(
+            settings=self.settings,
+            report=self.report,
+            sink=self.sink,
+            router=self.router,
+            policy=RowPolicy(self.settings, self.report, DeadLetters(folder), self.sink),
+            toast=ToastFill(self.settings, self.router.ask, lambda seconds: None),  # type: ignore[arg-type]
+            samples=Samples(),
+            memory=SlotMemory(folder, "1", "test", "test"),
+            stop_requested=lambda: not self.frames,
+            session=bytes(8),
+            recorder=self.recorder,
+        )
+        self.frames: deque[bytes] = deque()
+        self._lsn = 1_000
+        self._streaming: Streaming | None = None
+
+    # -- what PostgreSQL sends -----------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        self._lsn += 10
+        self._frame(b"B" + struct.pack(">QqI", self._lsn, 0, self._lsn))
+
+    def commit(self) -> None:
+        self._frame(b"C" + struct.pack(">BQQq", 0, self._lsn, self._lsn + 5, 0))
+
+    def announce(self, relation: Relation, key: str = "id") -> None:
+        self.catalog.keys[relation.oid] = (relation, key)
+        self._frame(pack_relation(relation))
+
+    def insert(self, relation: Relation, row: Sequence[Field]) -> None:
+        self._frame(b"I" + relation.oid.to_bytes(4, "big") + b"N" + tuple_of(list(row)))
+
+    def delete(self, relation: Relation, row: Sequence[Field]) -> None:
+        kind = b"O" if relation.replica_identity == "f" else b"K"
+        self._frame(b"D" + relation.oid.to_bytes(4, "big") + kind + tuple_of(list(row)))
+
+    def truncate(self, *relations: Relation) -> None:
+        oids = b"".join(relation.oid.to_bytes(4, "big") for relation in relations)
+        self._frame(b"T" + struct.pack(">IB", len(relations), 0) + oids)
+
+    def _frame(self, payload: bytes) -> None:
+        self.frames.append(b"w" + struct.pack(">QQq", self._lsn, self._lsn, 0) + payload)
+
+    # -- the relay -----------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Begin a session, as after a connection that broke."""
+        if self._streaming is not None:
+            self._streaming.abandon()
+        if self.recorder is not None:
+            self.recorder.begin_pass("stream", self._lsn)
+        acks = Acknowledgements(0, self.recorder)
+        self._streaming = Streaming(self.parts, Stream(self.frames), acks, None)  # type: ignore[arg-type]
+
+    def play(self) -> None:
+        """Relay what was written since."""
+        if self._streaming is None:
+            self.connect()
+        assert self._streaming is not None
+        while self.frames:
+            self._streaming._step()
+
+    def close(self) -> None:
+        """End in order."""
+        if self._streaming is not None:
+            self._streaming.abandon()
+        if self.recorder is not None:
+            self.recorder.close()
