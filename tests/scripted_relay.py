@@ -98,12 +98,12 @@ class CountingRegistry(LocalRegistry):
 class ScriptedRelay:
     """One run: `play` relays what was written since, in a session of its own."""
 
-    def __init__(self, folder: Path, *, record: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, *, record: bool = True, sink: MemorySink | None = None, **settings: Any
+    ) -> None:
         self.folder = folder / "recording"
-        self.settings = RelaySettings(
-            record=str(self.folder) if record else "", dead_letter_topic="", **settings
-        )
-        self.report, self.sink, self.registry = Report(), MemorySink(), CountingRegistry()
+        self.settings = RelaySettings(record=str(self.folder) if record else "", **settings)
+        self.report, self.sink, self.registry = Report(), sink or MemorySink(), CountingRegistry()
         self.catalog = Catalog()
         self.router = Router(self.settings, self.sink, self.registry, self.report, lambda seconds: None)  # type: ignore[arg-type]
         self.router._catalog = self.catalog  # type: ignore[assignment]
@@ -163,8 +163,8 @@ class ScriptedRelay:
             self._streaming.abandon()
         if self.recorder is not None:
             self.recorder.begin_pass("stream", self._lsn)
-        acks = Acknowledgements(0, self.recorder)
-        self._streaming = Streaming(self.parts, Stream(self.frames), acks, None)  # type: ignore[arg-type]
+        self.acks = Acknowledgements(0, self.recorder)
+        self._streaming = Streaming(self.parts, Stream(self.frames), self.acks, None)  # type: ignore[arg-type]
 
     def play(self) -> None:
         """Relay what was written since."""

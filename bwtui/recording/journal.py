@@ -278,7 +278,7 @@ def cannot_write(folder: Path, error: OSError) -> StateFailed:
     hint = "free disk space, and start again"
     if error.errno == errno.EMSGSIZE:
         # What is recorded of one row is not divided. A restart reads the same row again.
-        hint = "relay without recording, or leave out the table of the transaction's largest row"
+        hint = "leave the table of so large a row out (--exclude-table), or relay it without a recording"
     elif error.errno in (errno.ENOENT, errno.ENOTDIR):
         hint = "it was moved or removed meanwhile: put it back, or record into another folder"
     return StateFailed(f"the recording in {folder} can't be written: {error.strerror or error}", hint)

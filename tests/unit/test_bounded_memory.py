@@ -2,16 +2,27 @@
 
 import gc
 import tracemalloc
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bwtui.errors import StateFailed
 from bwtui.recording.check import check
+from bwtui.recording.folder import segments
+from bwtui.recording.format import Kind
+from bwtui.recording.recover import recover
+from bwtui.relay.ack import Receipt, Span
 from bwtui.relay.batch import BATCH_BYTES
 from bwtui.relay.recorder import Recorder
+from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
+from bwtui.relay.samples import Samples
+from bwtui.relay.status import SchemaEntry
+from bwtui.sink.delivery_reports import DeliveryReports
+from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
 
 COLUMNS = ["id", *(f"c{number}" for number in range(10))]
@@ -170,3 +181,136 @@ def test_a_batch_of_nothing_but_truncates_is_bounded(tmp_path: Path, written: li
     relay.close()
     checked = check(relay.folder)
     assert (checked.verdict, checked.changes) == ("clean", 40_000)
+
+
+def test_dead_letters_on_their_way_are_counted(tmp_path: Path) -> None:
+    relay = ScriptedRelay(tmp_path, sink=HoldResponse(), on_error="log", dead_letter_topic="letters")
+    refused = table(7, "t", ["c", "d"])
+    relay.begin()
+    relay.announce(refused, key="")
+    for _ in range(5):
+        relay.insert(refused, [b"x" * 100_000, b"y"])
+    relay.commit()
+    relay.play()
+    assert relay.acks.bytes_in_flight > 500_000
+    relay.close()
+
+
+def test_transactions_without_a_message_take_no_memory_while_kafka_is_away(tmp_path: Path) -> None:
+    relay = ScriptedRelay(tmp_path, record=False, sink=HoldResponse(), exclude_tables=("left_out",))
+    relation, left_out = table(7, "t", ["id"]), table(8, "left_out", ["id"])
+    relay.begin()
+    relay.announce(relation)
+    relay.announce(left_out)
+    relay.insert(relation, [b"1"])
+    relay.commit()
+    relay.play()
+
+    def transaction(number: int) -> None:
+        relay.begin()
+        relay.insert(left_out, [b"1"])
+        relay.commit()
+        relay.play()
+
+    assert growth(transaction, 20, 200) < 5_000
+    assert not relay.acks.advance()
+    assert isinstance(relay.sink, HoldResponse)
+    relay.sink.release(0)
+    assert relay.acks.advance() == relay.report.received_lsn
+    relay.close()
+
+
+def test_callbacks_of_an_outage_are_freed_after_it() -> None:
+    reports = DeliveryReports(lambda *failure: None)
+
+    def send() -> Receipt:
+        receipt = Receipt(0, 0, 1)
+        section = reports.take("t", [(b"k", b"v", 0, None)], Span(), receipt)
+        weak.append(weakref.ref(section))
+        return receipt
+
+    weak: list[weakref.ref[Any]] = []
+    waiting = [send() for _ in range(2_000)]
+    for receipt in waiting:
+        receipt.partitions[0] = 0
+    for _ in range(2_000):
+        send().partitions[0] = 0
+    assert len({id(section) for one in weak if (section := one()) is not None}) <= 70
+
+
+def test_schemas_kept_for_the_screens_are_few_of_each_subject() -> None:
+    report = Report()
+
+    def register(subject: str, number: int) -> None:
+        report.schema(SchemaEntry(subject, number, number, "public.t", "t", "value", "{}", 0.0))
+
+    register("other-value", 1)
+    for number in range(100):
+        register("t-value", number)
+        register("t-value", 0)
+    assert list(report.schemas) == [("other-value", 1), *(("t-value", n) for n in [*range(81, 100), 0])]
+
+
+def test_samples_of_wide_rows_are_bounded() -> None:
+    samples = Samples()
+    relation = table(7, "t", [f"c{number}" for number in range(500)])
+    for _ in range(200):
+        samples.take("update", relation, "t", (), [b"x" * 9_000] * 500, [b"y" * 9_000] * 500, (1, 1, 0.0))
+    kept = samples.after(0)
+    assert 1 < len(kept) < 10
+    assert kept[-1].sequence == 200
+
+
+@pytest.mark.parametrize("policy", ["stop", "stop-recording"])
+def test_a_block_beyond_the_format_is_refused_before_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    monkeypatch.setattr("bwtui.recording.segment.MAX_PAYLOAD", 50_000)
+    relay = ScriptedRelay(tmp_path, on_record_error=policy)
+    relation = table(7, "t", ["id", "body"])
+
+    def insert(number: int, size: int) -> None:
+        relay.begin()
+        if number == 1:
+            relay.announce(relation)
+        relay.insert(relation, [b"%d" % number, b"x" * size])
+        relay.commit()
+        relay.play()
+
+    insert(1, 10)
+    if policy == "stop":
+        with pytest.raises(StateFailed) as raised:
+            insert(2, 60_000)
+        assert "can't be written: a block of 12" in raised.value.message
+        assert "bytes is larger than the format allows" in raised.value.message
+        assert "disk space" not in str(raised.value.hint)
+        assert "--exclude-table" in str(raised.value.hint)
+        assert raised.value.exit_code == 2
+        relay.close()
+        (recovered,) = recover(relay.folder)
+        assert recovered.reason == "nothing was torn"
+        assert len(relay.sink.delivered) == 1, "no message without its record"
+    else:
+        insert(2, 60_000)
+        insert(3, 10)
+        (error,) = [entry for entry in relay.report.errors() if entry.kind == "recording"]
+        assert "disk space" not in str(error.hint)
+        relay.close()
+        assert len(relay.sink.delivered) == 3
+    checked = check(relay.folder)
+    assert (checked.verdict, checked.changes) == ("clean", 1)
+
+
+def test_a_segment_ends_with_its_index_however_little_its_blocks_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bwtui.recording.segment._BLOCKS", 20)
+    relay = ScriptedRelay(tmp_path)
+    relay.connect()
+    assert relay.recorder is not None
+    for number in range(100):
+        relay.recorder._json(Kind.STATUS, {"number": number})
+        relay.recorder.settle()
+    relay.close()
+    assert len(segments(relay.folder)) > 4
+    assert check(relay.folder).verdict == "clean"
