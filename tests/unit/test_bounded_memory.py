@@ -251,7 +251,8 @@ def test_schemas_kept_for_the_screens_are_few_of_each_subject() -> None:
     assert list(report.schemas) == [("other-value", 1), *(("t-value", n) for n in [*range(81, 100), 0])]
 
 
-def test_samples_of_wide_rows_are_bounded() -> None:
+def test_samples_of_wide_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bwtui.relay.samples.KEPT", 500)
     samples = Samples()
     relation = table(7, "t", [f"c{number}" for number in range(500)])
     for _ in range(200):
