@@ -26,7 +26,6 @@ _begin = struct.Struct(">QqI").unpack_from
 BODY = PAYLOAD_OFFSET + 1
 _KIND = BODY + 4
 TUPLE = _KIND + 1
-_RELATION, _ROW_TAGS = ord("R"), frozenset(b"IUD")
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
 
 #: What a handler answers for a frame of which only tables know that the relay leaves out.
