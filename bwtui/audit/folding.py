@@ -206,7 +206,9 @@ class Fold:
         found = self._store.execute(
             "select key from doubt where topic = ? limit ?", [shape.table.topic, CHUNK + 1]
         ).fetchall()
-        return [key for (key,) in found] if len(found) <= CHUNK else None
+        keys = [key for (key,) in found]
+        # Bytes that are no text can't be asked for.
+        return keys if len(keys) <= CHUNK and not any("\\u0000" in key for key in keys) else None
 
     def _pairs(self, topic: str, again: bool) -> Iterator[list[tuple[Any, ...]]]:
         """Yield key, row, value, partition and offset of each key that one of the sides has."""

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from bwtui.audit.decoding import Schemas, Undecodable
-from bwtui.audit.texts import ESCAPED, UNSENT, elements, pairs, plain, written
+from bwtui.audit.texts import ESCAPED, UNSENT, elements, of_json, pairs, plain, written
 
 #: How a type is written: "" as it is, "float4", "float8", "money", "hstore", or "[,]" before an element's.
 Form = str
@@ -35,7 +35,8 @@ def form_of(oid: int, types: Mapping[int, Any]) -> Form:
 
 def of_text(text: str | None, form: Form) -> str | None:
     """Return the text for what PostgreSQL wrote."""
-    if text is None or not form:
+    # Bytes that are no text have one form.
+    if text is None or not form or text.endswith("\0"):
         return text
     if form.startswith("float"):
         return _float(float(text), form)
@@ -93,6 +94,8 @@ def decode(data: bytes, schemas: Schemas) -> Row:
     escaped = dict(row.get(ESCAPED) or {})
     unsent = escaped.pop(UNSENT, "").split()
     names = {field: column for field, (column, _) in schema.columns.items() if field != ESCAPED}
+    # Of all that the escape holds only bytes that are no text begin so.
+    escaped |= {name: f"{text}\0" for name, text in escaped.items() if text.startswith("\\x")}
     values = {names[field]: escaped.get(field, row[field]) for field in names}
     return Row(values, frozenset(names.get(field, field) for field in unsent))
 
@@ -103,4 +106,5 @@ def _json_row(data: bytes) -> Row:
     except ValueError as error:
         raise Undecodable("it is no JSON") from error
     unsent = {name for name, value in found.items() if value == {UNSENT: True}}
-    return Row({name: value for name, value in found.items() if name not in unsent}, frozenset(unsent))
+    texts = {name: of_json(value) if isinstance(value, str) else value for name, value in found.items()}
+    return Row({name: value for name, value in texts.items() if name not in unsent}, frozenset(unsent))

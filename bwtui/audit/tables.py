@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from bwtui.audit.forms import Form, Row, form_of, of_text, of_value
+from bwtui.audit.texts import no_text
 from bwtui.errors import Indeterminate
+from bwtui.pgoutput.transcode import Decode
 from bwtui.source.catalog import TableInfo, list_tables, load_types
 from bwtui.source.connection import (
     Connection,
+    decoder_of,
     execute,
-    holds_any_bytes,
     query,
     quote_identifier,
     quote_literal,
     quote_qualified,
+    server_encoding,
 )
 from bwtui.source.snapshot import lock_tables
 
@@ -54,13 +57,15 @@ class Shape:
     is_partitioned: bool
     #: Whether an UPDATE of a row without a key is published at all.
     is_identified: bool
-    #: Whether texts may be no UTF-8, as in a database in SQL_ASCII.
-    holds_any_bytes: bool = False
+    #: Whether the database is in UTF8, in which its keys can be asked for.
+    is_utf8: bool = True
+    #: What makes UTF-8 of the database's bytes, if they are to be anything else than what they are.
+    decode: Decode | None = None
 
     @property
     def has_plain_keys(self) -> bool:
         """Whether a key's text is PostgreSQL's."""
-        return not self.holds_any_bytes and not any(self.forms[name] for name in self.table.key)
+        return self.is_utf8 and not any(self.forms[name] for name in self.table.key)
 
     def key_of(self, row: Row) -> str:
         """Return a decoded key as text: a list, or an object if its columns are not those of the table's key.
@@ -107,8 +112,8 @@ def _shape(snapshot: Connection, table: Table, info: TableInfo) -> Shape:
         raise _altered(table)
     types = load_types(snapshot, sorted(set(oids.values())))
     forms = {name: form_of(oids[name], types) for name in table.columns if name in oids}
-    identified, any_bytes = info.replica_identity == "f", holds_any_bytes(snapshot)
-    return Shape(table, forms, info.partitioned, identified, any_bytes)
+    identified, is_utf8 = info.replica_identity == "f", server_encoding(snapshot) == "UTF8"
+    return Shape(table, forms, info.partitioned, identified, is_utf8, decoder_of(snapshot))
 
 
 def _altered(table: Table) -> Indeterminate:
@@ -123,8 +128,11 @@ def rows(snapshot: Connection, shape: Shape, keys: Sequence[str] | None) -> Iter
     # A cursor of the server's, for a table may be larger than memory; psycopg2's own ones need a
     # transaction that psycopg2 began.
     execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
+    # Asked for another encoding, PostgreSQL would refuse what it can't convert.
+    execute(snapshot, f"set client_encoding = '{server_encoding(snapshot)}'")
     while found := query(snapshot, f"fetch {CHUNK} from bwtui_verify"):
-        yield [shape.texts([_plain(cell) for cell in row] if shape.holds_any_bytes else row) for row in found]
+        yield [shape.texts([_text_of(cell, shape.decode) for cell in row]) for row in found]
+    execute(snapshot, "set client_encoding = 'UTF8'")
     execute(snapshot, "close bwtui_verify")
 
 
@@ -132,11 +140,8 @@ def _select(shape: Shape, keys: Sequence[str] | None) -> str:
     table = shape.table
     # ONLY, as pgoutput does: rows of an inheriting table are rows of that table.
     only = "" if shape.is_partitioned else "only "
-    texts = list(map(_text, shape.forms))
-    if shape.holds_any_bytes:
-        # As texts the server would not send them, since they can't be converted to UTF-8.
-        texts = [f"pg_catalog.convert_to({text}, 'SQL_ASCII')" for text in texts]
-    select = ", ".join(texts)
+    # Bytes, for they need not be text.
+    select = ", ".join(f"pg_catalog.textsend({_text(name)})" for name in shape.forms)
     sql = f"select {select} from {only}{quote_qualified(table.namespace, table.name)}"
     conditions = [f"({table.row_filter})"] if table.row_filter else []
     if keys is not None:
@@ -153,15 +158,16 @@ def _text(column: str) -> str:
     return f"case when {name} is distinct from null then pg_catalog.concat({name}) end"
 
 
-def _plain(cell: memoryview | None) -> str | None:
-    r"""Return a text; where it is not UTF-8, ``\x`` and its bytes in hexadecimal, as messages have it."""
+def _text_of(cell: memoryview | None, decode: Decode | None) -> str | None:
+    """Return a text, or what stands for bytes that are none."""
     if cell is None:
         return None
     raw = bytes(cell)
+    text = raw if decode is None else decode(raw)
     try:
-        return raw.decode()
+        return no_text(raw) if text is None else text.decode()
     except UnicodeDecodeError:
-        return f"\\x{raw.hex()}"
+        return no_text(raw)
 
 
 def _compact(key: str) -> str:

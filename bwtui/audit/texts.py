@@ -4,6 +4,7 @@ The relay goes from the text to Avro; here the value goes back to PostgreSQL's t
 `bytea_output` hex), or both are taken to numbers. Only arrays and hstore have their text taken apart.
 """
 
+import contextlib
 import datetime
 import json
 import re
@@ -48,6 +49,24 @@ def differing(
     return wrong + sorted(set(escaped) - known)
 
 
+def no_text(raw: bytes) -> str:
+    r"""Return ``\x``, the bytes in hexadecimal, and a zero byte, which no text of PostgreSQL's holds.
+
+    So a message's key has them.
+    """
+    return f"\\x{raw.hex()}\0"
+
+
+def of_json(text: str) -> str:
+    """Return a text, or `no_text` of the bytes for which lone surrogates stand in JSON."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        with contextlib.suppress(UnicodeEncodeError):
+            return no_text(text.encode("utf-8", "surrogateescape"))
+    return text
+
+
 def says(value: Any, text: str | None, kind: str = "") -> bool:
     """Whether ``value`` is what PostgreSQL writes as ``text``; ``kind`` is the column's type, if known."""
     if value is None or text is None:
@@ -64,7 +83,8 @@ def says(value: Any, text: str | None, kind: str = "") -> bool:
         return _same_float(value, text, "real" in kind or "float4" in kind)
     if isinstance(value, Decimal) and kind.startswith("money"):
         return format(value, "f") == text.replace("$", "").replace(",", "")
-    return written(value) == text
+    # The recording does not mark bytes that are no text.
+    return (value.removesuffix("\0") if isinstance(value, str) else written(value)) == text
 
 
 def written(value: Any) -> str | None:

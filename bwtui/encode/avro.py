@@ -18,6 +18,7 @@ from bwtui.errors import RowError
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.types.codec import Unholdable
 from bwtui.types.registry import TypeInfo, codec_for, key_codec
+from bwtui.types.strings import check, no_text
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 
 _frame = struct.Struct(">BI").pack
@@ -37,6 +38,13 @@ class UnchangedToastError(EncodeError):
 
     def __init__(self, column: str) -> None:
         super().__init__(column, "an unchanged TOAST value was not sent")
+
+
+class NoRoomError(EncodeError):
+    """Bytes are no text, and the schema has no field for what a column can't hold."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(column, "its bytes are no text, and its schema has no room for others")
 
 
 class BoundEncoder:
@@ -107,20 +115,21 @@ def build_encoder(
     key_columns: tuple[str, ...],
     topic: str,
     catalog: Mapping[int, TypeInfo],
-    check_utf8: bool = False,
+    any_bytes: bool = False,
     placeholders: bool = False,
 ) -> TableEncoder:
     """Return the encoder of ``relation``; ``key_columns`` are its key's columns, empty when it has none.
 
-    ``catalog`` describes the types that are not built in. Raises EncodeError for a key column that is not
-    in the relation.
+    ``catalog`` describes the types that are not built in. The schema has room for bytes that are no text if
+    ``any_bytes``, and with ``placeholders`` also for values that were not sent. Raises EncodeError for a key
+    column that is not in the relation.
     """
     plans = tuple(
         FieldPlan(
             i,
             column.name,
             avro_name(column.name),
-            codec_for(column.type_oid, column.typmod, catalog, check_utf8),
+            codec_for(column.type_oid, column.typmod, catalog, any_bytes),
         )
         for i, column in enumerate(relation.columns)
     )
@@ -145,8 +154,9 @@ def _key_plan(plan: FieldPlan) -> FieldPlan:
     codec = key_codec(plan.codec)
     if codec is plan.codec:
         return plan
-    # An int and a long have the same bytes, so that key and row can share them.
-    return replace(plan, codec=codec, variables="" if codec.avro == "long" else "k")
+    # An int and a long have the same bytes, and so have texts that are some: key and row can share them.
+    is_shared = codec.avro == "long" or (codec.inline is not None and codec.inline is plan.codec.inline)
+    return replace(plan, codec=codec, variables="" if is_shared else "k")
 
 
 def _no_key(fields: Sequence[Field]) -> None:
@@ -202,6 +212,8 @@ class _RowEncoder:
                 raise EncodeError(plan.column, f"not the text form of {plan.codec.pg_type}") from None
         if self.escapes:
             out.append(_escape_map(escaped))
+        elif escaped:
+            raise NoRoomError(next(plan.column for plan in self.plans if plan.name in escaped))
         return b"".join(out)
 
 
@@ -220,9 +232,9 @@ def _escape_map(escaped: dict[str, bytes]) -> bytes:
 
 
 def _utf8(text: bytes) -> bytes:
-    r"""Return the text; where it is not UTF-8 (SQL_ASCII), ``\x`` and its bytes in hexadecimal."""
+    """Return the text, or what stands for bytes that are none."""
     try:
-        text.decode()
-    except UnicodeDecodeError:
-        return b"\\x" + text.hex().encode()
+        check(text)
+    except Unholdable:
+        return no_text(text)
     return text

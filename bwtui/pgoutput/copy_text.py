@@ -6,8 +6,12 @@ share one encoder.
 
 import re
 
-# A field of this text itself has its backslash escaped.
-_NULL = b"\\N"
+from bwtui.pgoutput.messages import Binary
+
+#: NULL; a field of this text itself has its backslash escaped.
+NULL = b"\\N"
+# Not written by PostgreSQL, but by `bwtui.pgoutput.transcode` for every byte of a field that is no text.
+_BYTE = b"\\x"
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 # The escapes that PostgreSQL writes; any other escaped byte stands for itself.
 _MEANING = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -21,14 +25,17 @@ def unescape_copy_line(line: bytes) -> list[bytes | None]:
     backslashes = line.count(b"\\")
     if not backslashes:
         return fields  # type: ignore[return-value]
-    if backslashes == fields.count(_NULL):
-        return [None if field == _NULL else field for field in fields]
-    return [_unescape(field) if b"\\" in field else field for field in fields]
+    if backslashes == fields.count(NULL):
+        return [None if field == NULL else field for field in fields]
+    return [unescape(field) if b"\\" in field else field for field in fields]
 
 
-def _unescape(field: bytes) -> bytes | None:
-    if field == _NULL:
+def unescape(field: bytes) -> bytes | None:
+    """Return one field as pgoutput would send it."""
+    if field == NULL:
         return None
+    if field.startswith(_BYTE):
+        return Binary(bytes.fromhex(field.replace(_BYTE, b"").decode()))
     return _ESCAPE.sub(_replace, field)
 
 

@@ -22,15 +22,31 @@ class UnchangedToast:
 UNCHANGED = UnchangedToast()
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """A field in the type's binary format. bwtui never asks for it, and no encoder takes it."""
+class Binary(bytes):
+    """A field in binary form: bytes of the database's encoding that are no text in UTF-8.
 
-    data: bytes
+    bwtui never asks PostgreSQL for the binary form of a type; `bwtui.pgoutput.transcode` makes these. By
+    chance the bytes may read as UTF-8, which would be another text: so decoding them raises
+    UnicodeDecodeError, as of bytes that are no UTF-8. With ``surrogateescape`` each byte above ASCII is a
+    lone surrogate.
+    """
+
+    __slots__ = ()
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        if errors == "strict":
+            raise UnicodeDecodeError(encoding, self, 0, len(self), "in binary form")
+        return super().decode("ascii", errors)
+
+    def isascii(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return f"Binary({super().__repr__()})"
 
 
-# One column of a row: its text form, NULL, not sent, or (never asked for) its binary form.
-Field = bytes | None | UnchangedToast | Binary
+# One column of a row: its text form (or, as `Binary`, bytes that have none), NULL, or not sent.
+Field = bytes | None | UnchangedToast
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bwtui.audit.decoding import Schemas, Undecodable
-from bwtui.audit.texts import differing, parse_row, says
+from bwtui.audit.texts import differing, of_json, parse_row, says
 from bwtui.recording.manifest import SealedFile
 
 #: So many messages are compared when not all are asked for, shared out among the tables by their numbers; but
@@ -99,6 +99,8 @@ def _json_differs(data: bytes, texts: Mapping[str, str | None], unsent: Sequence
 
 
 def _json_says(value: Any, text: str | None) -> bool:
+    if isinstance(value, str):
+        value = of_json(value).removesuffix("\0")
     if isinstance(value, bool):
         return text == ("t" if value else "f")
     if value is None or text is None or value == text:

@@ -246,9 +246,9 @@ def _is_number(change: Change) -> bool:
 
 
 def _pack(fields: Sequence[Field]) -> bytes:
-    # False stands for a value that PostgreSQL did not send, a tuple for one in binary form.
+    # False stands for a value that PostgreSQL did not send, a tuple for bytes that are no text.
     return marshal.dumps(
-        [False if f is UNCHANGED else (f.data,) if isinstance(f, Binary) else f for f in fields]
+        [False if f is UNCHANGED else (bytes(f),) if isinstance(f, Binary) else f for f in fields]
     )
 
 

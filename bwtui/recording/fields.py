@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, UnchangedToast
+from bwtui.pgoutput.messages import UNCHANGED, Field, UnchangedToast
 from bwtui.recording.change import Change
 from bwtui.relay.status import FieldChange
 
@@ -17,8 +17,6 @@ def as_text(value: Field) -> str | None:
         return None
     if isinstance(value, UnchangedToast):
         return _NOT_SENT
-    if isinstance(value, Binary):
-        return f"({len(value.data):,} bytes in binary form)"
     if len(value) > LIMIT:
         return value[:LIMIT].decode("utf-8", "replace") + f"… ({len(value):,} bytes)"
     return value.decode("utf-8", "replace")

@@ -58,11 +58,10 @@ def as_text(value: Field) -> str | UnchangedToast | None:
     """Return a value as text; bytes that are not UTF-8 as ``\\x`` and their hexadecimal digits."""
     if value is None or isinstance(value, UnchangedToast):
         return value
-    raw = value if isinstance(value, bytes) else value.data
     try:
-        return raw.decode()
+        return value.decode()
     except UnicodeDecodeError:
-        return f"\\x{raw.hex()}"
+        return f"\\x{value.hex()}"
 
 
 def known(change: Change, index: int, *, old: bool) -> Field | NotThere:

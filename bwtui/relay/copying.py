@@ -14,7 +14,8 @@ from contextlib import contextmanager, suppress
 
 import psycopg2
 
-from bwtui.errors import ConnectionFailed, RefusedError, RowError
+from bwtui.encode.avro import NoRoomError
+from bwtui.errors import ConnectionFailed, RowError
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.recording.batch import Without
@@ -27,7 +28,7 @@ from bwtui.relay.routing import Route
 from bwtui.sink.base import DeliveryFailure, Marks, Message
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.connection import Connection
-from bwtui.source.snapshot import SnapshotTable, copy_rows, right_to_read
+from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 
 _OUTAGE_PAUSE_SECONDS = 1.0
 #: How often a COPY that brings no row is looked after.
@@ -161,9 +162,7 @@ class Copying:
             hint = "nothing is left behind; start again for a new snapshot"
             raise ConnectionFailed(f"the snapshot of {name} was cut off: {reason}", hint) from error
         except psycopg2.Error as error:
-            reason = " ".join((error.diag.message_primary or str(error)).split())
-            hint = right_to_read(reason, table.relation, connection)
-            raise RefusedError(f"the snapshot can't read {name}: {reason}", hint) from error
+            raise copy_refused(error, table, connection) from error
         self._flush()
         route.counters.snapshot_state = "done"
 
@@ -177,7 +176,11 @@ class Copying:
         try:
             # A table without columns has empty lines, which would be read as one empty column.
             fields = list(unescape_copy_line(line)) if route.column_names else []
-            key, value = route.both(fields)
+            try:
+                key, value = route.both(fields)
+            except NoRoomError:
+                route = self._wider(route)
+                key, value = route.both(fields)
             batch.add(route, key, value, self._timestamp, self._headers())
         except RowError as error:
             self._parts.policy.refuse(route, self._dropped(route, fields), error, batch.span)
@@ -193,6 +196,17 @@ class Copying:
             samples.take("snapshot", route.relation, route.topic, route.key_columns, None, fields, commit)
         if batch.is_full():
             self._flush()
+
+    def _wider(self, route: Route) -> Route:
+        """Return the table's route under a schema with room for bytes that are no text, from now on."""
+        self._batch.rows -= 1
+        self._flush()
+        self._batch.rows += 1
+        wider = self._parts.router.route(route.relation, with_room=True)
+        assert wider is not None
+        if wider.refusal is None:
+            self._route = wider
+        return wider
 
     def _flush(self) -> None:
         self._parts.samples.refill()

@@ -111,7 +111,7 @@ class _Draft:
 
     relation: Relation
     counters: TableCounters
-    placeholders: bool
+    with_room: bool
     keys: tuple[str, ...] = ()
     #: Whether the table has columns that are not published.
     in_part: bool = False
@@ -158,17 +158,18 @@ class Router:
         self._questions = Questions(settings.postgres)
         self.calls = BlockingCalls(pulse)
 
-    def route(self, relation: Relation, *, placeholders: bool = False) -> Route | None:
+    def route(self, relation: Relation, *, with_room: bool = False) -> Route | None:
         """Return the route of ``relation``, or None when its table is filtered out; see `routes`."""
-        return self.routes([relation], placeholders=placeholders)[0]
+        return self.routes([relation], with_room=with_room)[0]
 
-    def routes(self, relations: Sequence[Relation], *, placeholders: bool = False) -> list[Route | None]:
+    def routes(self, relations: Sequence[Relation], *, with_room: bool = False) -> list[Route | None]:
         """Return the routes of ``relations``, of different tables; None where a table is filtered out.
 
-        ``placeholders``: their schemas shall have room for them, whatever --toast says. Never raises for what
-        is wrong with a table itself: that stands in `Route.refusal`. Raises ServiceRefused.
+        ``with_room``: their schemas shall have room for what columns can't hold, whatever they and --toast
+        say. Never raises for what is wrong with a table itself: that stands in `Route.refusal`. Raises
+        ServiceRefused.
         """
-        drafts = [self._draft(relation, placeholders) for relation in relations]
+        drafts = [self._draft(relation, with_room) for relation in relations]
         chosen = [draft for draft in drafts if draft is not None]
         for stage in (self._look_up, self._make_topics, self._make_encoders, self._register):
             stage([draft for draft in chosen if draft.refusal is None])
@@ -185,7 +186,7 @@ class Router:
         """
         if route.refusal is not None:
             return False
-        draft = _Draft(route.relation, route.counters, placeholders=False)
+        draft = _Draft(route.relation, route.counters, with_room=False)
         try:
             keys = self._keys(draft)
         except RefusedError:
@@ -243,12 +244,12 @@ class Router:
 
     # -- the stages of building ----------------------------------------------------------------------------
 
-    def _draft(self, relation: Relation, placeholders: bool) -> _Draft | None:
+    def _draft(self, relation: Relation, with_room: bool) -> _Draft | None:
         if not self._filter(relation.namespace, relation.name):
             return None
         counters = self._report.table(relation.qualified_name)
         counters.topic = topic_name(self._settings.topic_prefix, relation.namespace, relation.name)
-        return _Draft(relation, counters, placeholders or self._settings.toast == "placeholder")
+        return _Draft(relation, counters, with_room or self._settings.toast == "placeholder")
 
     def _look_up(self, drafts: Sequence[_Draft]) -> None:
         """Ask the catalog what the relations do not say."""
@@ -292,9 +293,7 @@ class Router:
                     draft.bound = JsonEncoder(relation, keys, draft.types)
                     continue
                 any_bytes = self.look(holds_any_bytes)
-                encoder = build_encoder(
-                    relation, keys, draft.topic, draft.types, any_bytes, draft.placeholders
-                )
+                encoder = build_encoder(relation, keys, draft.topic, draft.types, any_bytes, draft.with_room)
             except (RefusedError, RowError) as error:
                 draft.refusal = error
                 continue

@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterable, Sequence
 
-from bwtui.encode.avro import UnchangedToastError
+from bwtui.encode.avro import NoRoomError, UnchangedToastError
 from bwtui.errors import BwtuiError, RowError
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Field, Relation, Truncate
@@ -113,7 +113,11 @@ class Rows:
         fields: list[Field] | None = None
         try:
             fields = route.split(data, TUPLE)
-            key, value = route.both(fields)
+            try:
+                key, value = route.both(fields)
+            except NoRoomError:
+                route = self._wider(route)
+                key, value = route.both(fields)
             self._send(route, "insert", key, value, None, fields)
         except _OF_THE_ROW as error:
             self._refuse(route, "insert", None, fields, error)
@@ -212,6 +216,9 @@ class Rows:
             return route, *route.both(new), new
         except UnchangedToastError:
             pass
+        except NoRoomError:
+            wider = self._wider(route)
+            return wider, *wider.both(new), new
         try:
             row = self._parts.toast.fill(route, new, old, full=full, xid=self._xid)
         except RowIsGone as gone:
@@ -222,15 +229,22 @@ class Rows:
             encoded = route, *route.both_filled(row), row
             self._note_filled(new, row)
             return encoded
-        except UnchangedToastError:
-            # Nothing is flushed in the middle of a row. What the old route holds goes first all the same.
-            wider = self._parts.router.route(route.relation, placeholders=True)
-        assert wider is not None
-        if wider.refusal is None:
-            self.routes[route.relation.oid] = wider
+        except (UnchangedToastError, NoRoomError):
+            wider = self._wider(route)
         encoded = wider, *wider.both_filled(row), row
         self._note_filled(new, row)
         return encoded
+
+    def _wider(self, route: Route) -> Route:
+        """Return the table's route under a schema with room for what its columns can't hold, from now on.
+
+        Nothing is flushed in the middle of a row. What the old route holds goes first all the same.
+        """
+        wider = self._parts.router.route(route.relation, with_room=True)
+        assert wider is not None
+        if wider.refusal is None:
+            self.routes[route.relation.oid] = wider
+        return wider
 
     def _without(self, route: Route, reason: Without) -> None:
         if self._parts.recorder is not None:

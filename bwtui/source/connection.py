@@ -12,6 +12,8 @@ import psycopg2.extensions
 from psycopg import pq
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.pgoutput.transcode import Decode
+from bwtui.source.encoding import decoder
 
 #: Settings that decide the text form of values, and timeouts that would cut a long snapshot.
 PINNED = {
@@ -88,12 +90,11 @@ def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
         message = _text(connection.error_message)
         connection.finish()
         raise connection_failed(message)
-    any_bytes = connection.parameter_status(b"server_encoding") == b"SQL_ASCII"
     try:
         execute_raw(connection, _PIN_SQL)
         execute_raw(connection, _PIN_TIMEOUTS_SQL)
         execute_raw(connection, _PIN_LANGUAGE_SQL)
-        execute_raw(connection, value_encoding_sql(any_bytes))
+        execute_raw(connection, "set client_encoding = 'UTF8'")
     except ServerError as error:
         connection.finish()
         raise connection_failed(error.message) from error
@@ -102,16 +103,62 @@ def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
 
 def holds_any_bytes(connection: Connection) -> bool:
     """Say whether the database's text may be no UTF-8: one in SQL_ASCII checks and converts nothing."""
-    return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+    return server_encoding(connection) == "SQL_ASCII"
 
 
-def value_encoding_sql(any_bytes: bool) -> str:
-    """Return the statement that sets the encoding in which values are read.
+def server_encoding(connection: Connection) -> str:
+    """Return the database's encoding, as PostgreSQL calls it."""
+    return connection.info.parameter_status("server_encoding") or ""
 
-    From a database in SQL_ASCII the bytes come as they are: asked for UTF-8, PostgreSQL would refuse those
-    that are none, and the stream would end there every time.
+
+def decoder_of(connection: Connection) -> Decode | None:
+    """Return what makes UTF-8 of the database's texts; None where they are taken as they are.
+
+    Raises RefusedError, or psycopg2.Error where the connection broke.
     """
-    return f"set client_encoding = '{'SQL_ASCII' if any_bytes else 'UTF8'}'"
+    encoding, version = server_encoding(connection), str(connection.info.server_version)
+    try:
+        return decoder(encoding, version, lambda sql: query(connection, sql))
+    except psycopg2.ProgrammingError as error:
+        raise _no_decoder(encoding, str(error.diag.message_primary)) from error
+
+
+def raw_decoder(connection: pq.abc.PGconn) -> Decode | None:
+    """Return `decoder_of` a raw session. Raises RefusedError or ConnectionFailed."""
+    encoding, version = _status(connection, "server_encoding"), str(connection.server_version)
+    try:
+        return decoder(encoding, version, lambda sql: execute_raw(connection, sql))
+    except ServerError as error:
+        # Class 42, "Syntax Error or Access Rule Violation": there is no such language, or no right to it.
+        if error.sqlstate.startswith("42"):
+            raise _no_decoder(encoding, error.message) from error
+        raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
+
+
+def _no_decoder(encoding: str, reason: str) -> RefusedError:
+    return RefusedError(
+        f"PostgreSQL does not say what the characters of {encoding} are: {reason}",
+        "the role needs the language plpgsql: GRANT USAGE ON LANGUAGE plpgsql TO PUBLIC",
+    )
+
+
+def speak_server_encoding(connection: pq.abc.PGconn, sql: str) -> bytes:
+    """Let a raw session take and send text as the database stores it; return ``sql`` in that encoding.
+
+    What PostgreSQL is asked to convert and can't, it refuses, and the stream would end there every time.
+    Raises ServerError.
+    """
+    encoding = _status(connection, "server_encoding")
+    if encoding == "UTF8":
+        return sql.encode()
+    convert = f"select pg_catalog.encode(pg_catalog.convert_to({quote_literal(sql)}, '{encoding}'), 'hex')"
+    converted = execute_raw(connection, convert)[0][0] or ""
+    execute_raw(connection, f"set client_encoding = '{encoding}'")
+    return bytes.fromhex(converted)
+
+
+def _status(connection: pq.abc.PGconn, name: str) -> str:
+    return (connection.parameter_status(name.encode()) or b"").decode()
 
 
 def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, ...]]:
@@ -186,7 +233,7 @@ def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]
     """Run a query and return all of its rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, args or None)
-        return cursor.fetchall()
+        return cursor.fetchall() if cursor.description else []
 
 
 def execute(connection: Connection, sql: str, *args: Any) -> None:

@@ -11,17 +11,18 @@ import psycopg2
 
 from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import Relation
+from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.catalog import TableInfo, load_relation
 from bwtui.source.connection import (
     Connection,
     connect,
+    decoder_of,
     execute,
-    holds_any_bytes,
     query,
     quote_identifier,
     quote_literal,
     quote_qualified,
-    value_encoding_sql,
+    server_encoding,
 )
 from bwtui.source.publication import PublishedTable
 
@@ -165,13 +166,37 @@ def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[by
 
 
 def copy_out(connection: Connection, sql: str, on_row: Callable[[bytes], None]) -> None:
-    """Give ``on_row`` every row of a query, as a line of COPY's text format. Raises psycopg2.Error."""
-    any_bytes = holds_any_bytes(connection)
+    """Give ``on_row`` every row of a query, as a line of COPY's text format. Raises psycopg2.Error.
+
+    PostgreSQL converts nothing, for what it can't convert it refuses; see `bwtui.pgoutput.transcode`.
+    """
+    decode = decoder_of(connection)
+    if decode is not None:
+        transcoder, give = Transcoder(decode), on_row
+
+        def on_row(line: bytes) -> None:
+            give(transcoder.line(line))
+
+    copy = f"copy ({sql}) to stdout (encoding '{server_encoding(connection)}')"
     with connection.cursor() as cursor:
-        # psycopg2 itself goes on to speak UTF-8, as for the names in ``sql``; COPY's data passes it by.
-        cursor.execute(value_encoding_sql(any_bytes))
-        cursor.copy_expert(f"copy ({sql}) to stdout", _RowWriter(on_row))
-        cursor.execute(value_encoding_sql(any_bytes=False))
+        cursor.copy_expert(copy, _RowWriter(on_row))
+
+
+def copy_refused(error: psycopg2.Error, table: SnapshotTable, connection: Connection) -> RefusedError:
+    """Return the error for a table that PostgreSQL does not copy, and what helps, by its SQLSTATE."""
+    reason = " ".join((error.diag.message_primary or str(error)).split())
+    name, state = table.relation.qualified_name, error.pgcode or ""
+    hint = f"see PostgreSQL's log for SQLSTATE {state}, or leave the table out with --exclude-table '{name}'"
+    if isinstance(error, psycopg2.errors.InsufficientPrivilege):
+        hint = right_to_read(reason, table.relation, connection)
+    elif isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
+        hint = f"its files are damaged: restore them, or leave the table out with --exclude-table '{name}'"
+    elif isinstance(error, psycopg2.DataError):
+        # Its words may quote a row's value.
+        reason = f"{type(error).__name__} (SQLSTATE {state})"
+        if table.row_filter:
+            hint = f"mend the publication's row filter, or the row that it can't judge: {table.row_filter}"
+    return RefusedError(f"the snapshot can't read {name}: {reason}", hint)
 
 
 def right_to_read(reason: str, relation: Relation | TableInfo, connection: Connection) -> str:

@@ -18,7 +18,15 @@ from psycopg2 import errorcodes
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.lsn import format_lsn
-from bwtui.source.connection import ServerError, execute_raw, quote_identifier, server_error
+from bwtui.pgoutput.transcode import Transcoder
+from bwtui.source.connection import (
+    ServerError,
+    execute_raw,
+    quote_identifier,
+    raw_decoder,
+    server_error,
+    speak_server_encoding,
+)
 
 #: Where the payload of an XLogData frame begins: the tag, WAL start, WAL end and send time.
 PAYLOAD_OFFSET = 25
@@ -58,6 +66,8 @@ class ReplicationStream:
         self._ahead: deque[bytes] = deque()
         #: After so many seconds without a word from us the server ends the stream; 0 for never.
         self.patience = _sender_timeout(connection)
+        decode = raw_decoder(connection)
+        self._transcoder = None if decode is None else Transcoder(decode)
         #: A warning about the publication: from PostgreSQL 18 on, one that is missing is left out silently.
         self.warning = ""
         connection.notice_handler = self._on_notice
@@ -65,7 +75,10 @@ class ReplicationStream:
         chosen |= options or {}
         rendered = ", ".join(f"{name} {_quoted(value)}" for name, value in chosen.items())
         sql = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL {format_lsn(start_lsn)} ({rendered})"
-        result = connection.exec_(sql.encode())
+        try:
+            result = connection.exec_(speak_server_encoding(connection, sql))
+        except ServerError as error:
+            raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
         if result.status != pq.ExecStatus.COPY_BOTH:
             raise _start_refused(slot, server_error(result))
 
@@ -83,7 +96,7 @@ class ReplicationStream:
         return bool(readable)
 
     def read(self) -> memoryview | bytes | None:
-        """Return the next whole frame, or None when none has arrived yet.
+        """Return the next whole frame, its texts in UTF-8, or None when none has arrived yet.
 
         Raises ConnectionFailed when the server ended the stream or the connection broke, SlotLost when the
         slot's WAL is gone. The hot loop calls ``connection.get_copy_data(1)`` itself and comes here for the
@@ -94,7 +107,7 @@ class ReplicationStream:
         except psycopg.Error as error:
             raise self._broken(str(error)) from error
         if size > 0:
-            return data
+            return data if self._transcoder is None else _in_utf8(self._transcoder, bytes(data))
         if size == 0:
             return None
         raise self._ended()
@@ -205,6 +218,12 @@ def leaves_out(reason: str) -> SlotLost:
         f"PostgreSQL leaves out changes: {reason}",
         "make the publication again, drop the slot with 'bwtui slots drop', and take a new snapshot",
     )
+
+
+def _in_utf8(transcoder: Transcoder, frame: bytes) -> bytes:
+    if frame[0] != XLOG_DATA:
+        return frame
+    return frame[:PAYLOAD_OFFSET] + transcoder.message(frame[PAYLOAD_OFFSET:])
 
 
 def parse_keepalive(frame: memoryview | bytes) -> Keepalive:

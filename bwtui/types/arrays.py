@@ -9,7 +9,8 @@ in PostgreSQL's documentation.
 import re
 
 from bwtui.types.codec import Codec, Unholdable
-from bwtui.types.varint import NULL, VALUE, long
+from bwtui.types.strings import check
+from bwtui.types.varint import NULL, VALUE, long, prefixed
 
 _QUOTED = re.compile(rb"\\(.)", re.DOTALL)
 _EMPTY = b"\x00"
@@ -47,9 +48,12 @@ def array_codec(element: Codec, delimiter: str = ",") -> Codec:
     """Return the codec of arrays of ``element``; ``delimiter`` is the element type's typdelim."""
     separator = delimiter.encode()
     token = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^"{}\\%b]+)' % re.escape(separator), re.DOTALL)
-    encode_element = element.encode
+    # An array of texts is looked at as a whole.
+    encode_element = prefixed if element.inline and element.copies_text else element.encode
 
     def encode(text: bytes) -> bytes:
+        if element.copies_text:
+            check(text)
         items = elements(text, token, separator)
         if not items:
             return _EMPTY

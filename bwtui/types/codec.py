@@ -36,9 +36,9 @@ class Inline:
 class Codec:
     """One PostgreSQL type, with its type modifier, on the way to Avro.
 
-    ``encode`` raises Unholdable only when ``escapes`` is set, and ValueError for text that is not of the
-    type. ``as_text`` says that bwtui knows no better form than PostgreSQL's text. ``pg_type`` is the type
-    as people write it.
+    ``encode`` raises Unholdable only when ``escapes`` is set, or ``copies_text`` for bytes that are no text,
+    and ValueError for text that is not of the type. ``as_text`` says that bwtui knows no better form than
+    PostgreSQL's text. ``pg_type`` is the type as people write it.
     """
 
     avro: Schema

@@ -6,6 +6,7 @@ A type of that name that is another one takes the escape whenever its text does 
 import re
 
 from bwtui.types.codec import Codec, Unholdable
+from bwtui.types.strings import check
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 
 _PAIR = re.compile(rb'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |\Z)', re.DOTALL)
@@ -15,6 +16,7 @@ _END = b"\x00"
 
 def encode_hstore(text: bytes) -> bytes:
     """Encode ``"a"=>"1", "b"=>NULL``."""
+    check(text)
     out = []
     position = count = 0
     while position < len(text):

@@ -13,7 +13,7 @@ from bwtui.types.codec import Codec
 from bwtui.types.hstore import HSTORE
 from bwtui.types.money import MONEY
 from bwtui.types.numeric import numeric_codec
-from bwtui.types.strings import TEXT_TYPES, checked_codec, text_codec
+from bwtui.types.strings import TEXT_TYPES, in_key, text_codec
 from bwtui.types.times import TIME
 
 # A domain over a domain over … ends long before this; a catalog that was read badly might not.
@@ -118,12 +118,12 @@ def is_built_in(oid: int) -> bool:
     return oid in _BUILT_IN or oid in _ARRAYS
 
 
-def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], check_utf8: bool = False) -> Codec:
+def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], any_bytes: bool = False) -> Codec:
     """Return the codec of a column of this type; ``as_text`` is set where only the text form is known.
 
-    ``check_utf8`` is for databases in SQL_ASCII, which hold any bytes.
+    ``any_bytes`` is for databases in SQL_ASCII, whose schemas expect texts that are no UTF-8.
     """
-    return _find(oid, typmod, catalog, check_utf8, _MAX_DEPTH)
+    return _find(oid, typmod, catalog, any_bytes, _MAX_DEPTH)
 
 
 def key_codec(codec: Codec) -> Codec:
@@ -136,24 +136,24 @@ def key_codec(codec: Codec) -> Codec:
         return integers.INT8
     if isinstance(codec.avro, dict) and codec.avro.get("logicalType") == "decimal":
         return text_codec("numeric")
-    return codec
+    return in_key(codec) if codec.copies_text and codec.inline else codec
 
 
-def _find(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], check: bool, depth: int) -> Codec:
+def _find(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], any_bytes: bool, depth: int) -> Codec:
     make = _BUILT_IN.get(oid)
     if make is not None:
-        return _checked(make(typmod), check)
+        return _expecting(make(typmod), any_bytes)
     if oid in _ARRAYS:
         element = _ARRAYS[oid]
-        return array_codec(_find(element, typmod, catalog, check, depth), ";" if element == _BOX else ",")
+        return array_codec(_find(element, typmod, catalog, any_bytes, depth), ";" if element == _BOX else ",")
     info = catalog.get(oid)
     if info is None or depth == 0:
-        return _checked(text_codec(f"oid {oid}", as_text=True), check)
+        return _expecting(text_codec(f"oid {oid}", as_text=True), any_bytes)
     if info.kind == "d":
-        return _find(info.base_oid, info.base_typmod, catalog, check, depth - 1)
+        return _find(info.base_oid, info.base_typmod, catalog, any_bytes, depth - 1)
     if info.element_oid:
-        return array_codec(_find(info.element_oid, typmod, catalog, check, depth - 1), info.delimiter)
-    return _checked(_extension(info), check)
+        return array_codec(_find(info.element_oid, typmod, catalog, any_bytes, depth - 1), info.delimiter)
+    return _expecting(_extension(info), any_bytes)
 
 
 def _extension(info: TypeInfo) -> Codec:
@@ -165,5 +165,5 @@ def _extension(info: TypeInfo) -> Codec:
     return text_codec(info.qualified_name, as_text=not known)
 
 
-def _checked(codec: Codec, check: bool) -> Codec:
-    return checked_codec(codec) if check and codec.copies_text else codec
+def _expecting(codec: Codec, any_bytes: bool) -> Codec:
+    return replace(codec, escapes=True) if any_bytes and codec.copies_text else codec

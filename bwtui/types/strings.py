@@ -1,9 +1,9 @@
 """text, varchar, char(n), name, json, jsonb, xml, enums, and every type that travels as its text → string.
 
-The bytes are UTF-8 already, because the session's client_encoding is: they are copied as they are. json and
-jsonb stay text, for no Avro type keeps a number beyond double's precision. Of a database in SQL_ASCII,
-PostgreSQL sends whatever bytes it holds; there ``checked_codec`` lets those that are not UTF-8 take the
-escape.
+The bytes are copied as they are, for they are UTF-8 already: `bwtui.pgoutput.transcode` sees to it. But a
+database in SQL_ASCII takes any bytes, one in UTF8 may hold some from before it was in UTF8, and others have
+bytes that are no character. Such values take the escape. json and jsonb stay text, for no Avro type keeps a
+number beyond double's precision.
 """
 
 from dataclasses import replace
@@ -11,42 +11,56 @@ from dataclasses import replace
 from bwtui.types.codec import Codec, Inline, Schema, Unholdable
 from bwtui.types.varint import NULL, U, prefixed, varint
 
+# The last line raises UnicodeDecodeError, a ValueError, for bytes that are not UTF-8.
 _CODE = """\
 if {f} is None: h{i} = NULL; {f} = b""
 else:
     n = len({f})
-    h{i} = U[n + n] if n < 8192 else large(n)"""
-
-# Raises UnicodeDecodeError, a ValueError, for bytes that are not UTF-8.
-_CHECK = "\n    {f}.isascii() or {f}.decode()"
+    h{i} = U[n + n] if n < 8192 else large(n)
+    {f}.isascii() or {f}.decode()"""
 
 
 def _large(size: int) -> bytes:
     return b"\x02" + varint(size + size)
 
 
-_NAMES = {"NULL": NULL, "U": U, "large": _large}
-_INLINE = Inline(_CODE, ("h{i}", "{f}"), _NAMES)
-_INLINE_CHECKED = Inline(_CODE + _CHECK, ("h{i}", "{f}"), _NAMES)
+_INLINE = Inline(_CODE, ("h{i}", "{f}"), {"NULL": NULL, "U": U, "large": _large})
+
+
+def check(text: bytes) -> None:
+    """Raise Unholdable for bytes that are no UTF-8."""
+    try:
+        _ = text.isascii() or text.decode()
+    except UnicodeDecodeError:
+        raise Unholdable from None
+
+
+def no_text(raw: bytes) -> bytes:
+    r"""Return ``\x`` and the bytes in hexadecimal: what stands for them in the escape."""
+    return b"\\x" + raw.hex().encode()
+
+
+def _encode(text: bytes) -> bytes:
+    check(text)
+    return prefixed(text)
+
+
+def _encode_in_key(text: bytes) -> bytes:
+    try:
+        return _encode(text)
+    except Unholdable:
+        # The zero byte, which no text of PostgreSQL's holds, tells it from a text that reads the same.
+        return prefixed(no_text(text) + b"\0")
 
 
 def text_codec(pg_type: str, avro: Schema = "string", as_text: bool = False) -> Codec:
     """Return the codec that copies PostgreSQL's text."""
-    return Codec(avro, pg_type, prefixed, _INLINE, as_text=as_text, copies_text=True)
+    return Codec(avro, pg_type, _encode, _INLINE, as_text=as_text, copies_text=True)
 
 
-def checked_codec(codec: Codec) -> Codec:
-    """Return ``codec`` for a database whose text may be no UTF-8: such text takes the escape."""
-
-    def encode(text: bytes) -> bytes:
-        try:
-            text.decode()
-        except UnicodeDecodeError:
-            raise Unholdable from None
-        return codec.encode(text)
-
-    inline = _INLINE_CHECKED if codec.inline else None
-    return replace(codec, encode=encode, inline=inline, escapes=True)
+def in_key(codec: Codec) -> Codec:
+    """Return a text codec for the key, which needs no escape: the key itself says that it is no text."""
+    return replace(codec, encode=_encode_in_key, escapes=False)
 
 
 def encode_char(text: bytes) -> bytes:

@@ -79,10 +79,10 @@ def fastavro_differs(value: Any) -> bool:
 
 
 @given(tables(), st.booleans())
-def test_our_bytes_are_fastavros_and_read_back(table: Table, check_utf8: bool) -> None:
+def test_our_bytes_are_fastavros_and_read_back(table: Table, any_bytes: bool) -> None:
     columns, rows = table
     key_columns = tuple(column.name for column in columns[::2])
-    encoder = build_encoder(Relation(1, "s", "t", "d", columns), key_columns, "t", CATALOG, check_utf8)
+    encoder = build_encoder(Relation(1, "s", "t", "d", columns), key_columns, "t", CATALOG, any_bytes)
     bound = encoder.bind(1, 2)
     assert encoder.key_schema is not None
     value_schema = fastavro.parse_schema(json.loads(encoder.value_schema))

@@ -163,10 +163,10 @@ def test_domains_end_in_their_base_and_a_circle_of_them_in_text() -> None:
 
 def test_text_that_is_no_utf8_takes_the_escape_only_where_it_can_be() -> None:
     assert not codec_for(TEXT, -1, {}).escapes
-    codec = codec_for(TEXT, -1, {}, check_utf8=True)
+    codec = codec_for(TEXT, -1, {}, any_bytes=True)
     assert codec.escapes
     assert codec.encode("ß".encode()) == b"\x04\xc3\x9f"
     with pytest.raises(Unholdable):
         codec.encode(b"\xff")
     with pytest.raises(Unholdable):
-        codec_for(1009, -1, {}, check_utf8=True).encode(b"{a,\xff}")
+        codec_for(1009, -1, {}, any_bytes=True).encode(b"{a,\xff}")

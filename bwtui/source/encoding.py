@@ -1,0 +1,105 @@
+"""What a database's own encoding has for each character: asked of PostgreSQL itself, once.
+
+Python's codecs are not PostgreSQL's: EUC_TW and part of EUC_KR are missing there, and in EUC_JP and
+EUC_JIS_2004 some characters are others. So the server says what it makes of each, and whether it makes the
+same bytes of it again: 22 characters of EUC_JP are there twice, and two keys would become one.
+"""
+
+import codecs
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from bwtui.pgoutput.transcode import Decode
+
+#: Their bytes are taken as they are: UTF-8 may be none where a database was in SQL_ASCII before.
+_TAKEN_AS_THEY_ARE = frozenset(("UTF8", "SQL_ASCII"))
+
+#: A setting of no meaning, by which the block below hands over what it found.
+_FOUND = "bwtui.characters"
+
+# All that may be a character: one byte above ASCII, or two, three behind 0x8f, four behind 0x8e
+# (pg_wchar_table in PostgreSQL's sources). In plpgsql, for in SQL the first refusal is the end.
+_ASK_SQL = f"""
+do $do$
+declare
+  encoding name := '{{encoding}}';
+  most int := pg_catalog.pg_encoding_max_length(pg_catalog.pg_char_to_encoding(encoding));
+  candidate bytea; text8 bytea; found text[] := '{{{{}}}}';
+begin
+  for candidate in
+    with byte as (select pg_catalog.decode(pg_catalog.to_hex(i), 'hex') b from generate_series(128, 255) i)
+    select b from byte where most = 1
+    union all select i.b || j.b from byte i, byte j where most > 1
+    union all select '\\x8f'::bytea || i.b || j.b from byte i, byte j where most = 3
+    union all select '\\x8e'::bytea || i.b || j.b || k.b from byte i, byte j, byte k
+     where most = 4 and i.b between '\\xa1' and '\\xb0' and j.b > '\\xa0' and k.b > '\\xa0'
+  loop
+    begin
+      text8 := pg_catalog.convert(candidate, encoding, 'UTF8');
+      if pg_catalog.convert(text8, 'UTF8', encoding) = candidate then
+        found := found || (pg_catalog.encode(candidate, 'hex') || ' ' || pg_catalog.encode(text8, 'hex'));
+      end if;
+    exception when untranslatable_character or character_not_in_repertoire then
+      null;
+    end;
+  end loop;
+  perform pg_catalog.set_config('{_FOUND}', pg_catalog.array_to_string(found, ','), false);
+end
+$do$"""
+_TAKE_SQL = f"select pg_catalog.current_setting('{_FOUND}'), pg_catalog.set_config('{_FOUND}', '', false)"
+
+Ask = Callable[[str], Sequence[Sequence[Any]]]
+
+_known: dict[tuple[str, str], Decode] = {}
+
+
+def decoder(encoding: str, server_version: str, ask: Ask) -> Decode | None:
+    """Return what makes UTF-8 of a database's texts; None where they are taken as they are.
+
+    ``ask`` runs a statement and returns its rows; it is called once for each encoding and version.
+    """
+    if encoding in _TAKEN_AS_THEY_ARE:
+        return None
+    known = _known.get((encoding, server_version))
+    if known is None:
+        ask(_ASK_SQL.format(encoding=encoding))
+        pairs = [pair.split() for pair in ask(_TAKE_SQL)[0][0].split(",") if pair]
+        table = {bytes.fromhex(raw): bytes.fromhex(text).decode() for raw, text in pairs}
+        known = _known[encoding, server_version] = _of_table(table)
+    return known
+
+
+def _of_table(table: Mapping[bytes, str]) -> Decode:
+    if all(len(raw) == 1 for raw in table):
+        return _single(table)
+    # The second part of a character of two code points: alone it would be taken for that part.
+    tails = {text[1:] for text in table.values() if len(text) > 1}
+    return _multiple({raw: text.encode() for raw, text in table.items() if text not in tails})
+
+
+def _single(table: Mapping[bytes, str]) -> Decode:
+    # U+FFFE is what charmap_decode takes for no character.
+    characters = "".join(table.get(bytes([i]), chr(i) if i < 128 else "\ufffe") for i in range(256))
+
+    def decode(raw: bytes) -> bytes | None:
+        try:
+            return raw if raw.isascii() else codecs.charmap_decode(raw, "strict", characters)[0].encode()
+        except UnicodeDecodeError:
+            return None
+
+    return decode
+
+
+def _multiple(table: Mapping[bytes, bytes]) -> Decode:
+    longest = max(map(len, table))
+    long = rb"\x8e[\x80-\xff]{3}" if longest == 4 else rb"\x8f[\x80-\xff]{2}"
+    character = re.compile((long + b"|" if longest > 2 else b"") + rb"[\x80-\xff]{1,2}")
+
+    def decode(raw: bytes) -> bytes | None:
+        try:
+            return raw if raw.isascii() else character.sub(lambda match: table[match[0]], raw)
+        except KeyError:
+            return None
+
+    return decode

@@ -1,0 +1,158 @@
+"""Bytes that are no text: what a database's own encoding has no character for, and UTF-8 that is none.
+
+PostgreSQL takes them (``chr(129)`` in WIN1252), or has them from before its encoding was another one.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import psycopg2
+import pytest
+
+from bwtui.encode.names import ESCAPED_FIELD
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts
+from tests.database import Session, session
+from tests.decoded_topic import decoded_avro, decoded_json, latest
+from tests.fix_sandbox import drop_database
+from tests.integration.test_verify_database import relaying, verify
+
+pytestmark = pytest.mark.services
+
+
+class Case(NamedTuple):
+    """A database, a text that it holds, and bytes that are none: as SQL and as they are."""
+
+    dsn: str
+    good: str
+    bad: str
+    raw: bytes
+
+
+#: The name of the encoding → what `Case` says beside the database.
+_CASES = {
+    "WIN1252": ("größe", "chr(194) || chr(129)", b"\xc2\x81"),
+    "EUC_JP": ("日本", r"convert_from('\x61a9a1', 'EUC_JP')", b"a\xa9\xa1"),
+    # One that was in SQL_ASCII when the bytes came.
+    "UTF8": ("日本", r"E'a\xff'", b"a\xff"),
+}
+_TABLES = """
+create table t (id int primary key, v text, a text[], big text);
+alter table t alter big set storage external;
+create table k (k text primary key, n int);
+insert into t values (1, '{good}', '{{{good}}}', '{good}'), (2, {bad}, array['x', {bad}], null),
+                     (3, '\\x' || '{hex}', null, repeat({bad}, 3000));
+insert into k values ('{good}', 1), ({bad}, 2), ('\\x' || '{hex}', 3);
+"""
+
+
+@pytest.fixture(params=list(_CASES))
+def case(database: str, request: pytest.FixtureRequest) -> Iterator[Case]:
+    """A database in that encoding, with such bytes in it, beside the test's own."""
+    good, bad, raw = _CASES[request.param]
+    name = urlsplit(database).path.strip("/")[-50:] + "_bytes"
+    dsn = urlsplit(database)._replace(path=f"/{name}").geturl()
+    made = "SQL_ASCII" if request.param == "UTF8" else request.param
+    with closing(psycopg2.connect(database)) as owner, owner.cursor() as cursor:
+        owner.autocommit = True
+        cursor.execute(f"create database {name} template template0 encoding '{made}' locale 'C'")
+        with session(dsn) as source:
+            source.connection.set_client_encoding("UTF8")
+            source.run(_TABLES.format(good=good, bad=bad, hex=raw.hex()))
+        became = "update pg_database set encoding = pg_char_to_encoding(%s) where datname = %s"
+        cursor.execute(became, [request.param, name])
+        yield Case(dsn, good, bad, raw)
+        drop_database(owner, name)
+
+
+@pytest.fixture
+def source(case: Case) -> Iterator[Session]:
+    """A session on that database."""
+    with session(case.dsn) as opened:
+        opened.connection.set_client_encoding("UTF8")
+        yield opened
+
+
+def go_on(source: Session) -> None:
+    """Write rows with such bytes, in statements that hold none."""
+    source.run("insert into t select id + 10, v, a, big from t")
+    # The large value is not sent, and fetched.
+    source.run("update t set a = null where id = 13")
+    source.run("update k set n = n + 10")
+    source.run("insert into k select k || k, n + 10 from k")
+    source.run("delete from k where n = 12")
+
+
+def rows_of(case: Case) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return the rows of ``t`` after that, as a consumer of Avro has them."""
+    bad, array = "\\x" + case.raw.hex(), "\\x" + (b"{x," + case.raw + b"}").hex()
+    big = "\\x" + (case.raw * 3_000).hex()
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for base in (0, 10):
+        columns = (
+            (case.good, [case.good], case.good, None),
+            (None, None, None, {"v": bad, "a": array}),
+            (bad, None, None, {"big": big}),
+        )
+        for number, values in enumerate(columns, 1 + base):
+            names = ("v", "a", "big", ESCAPED_FIELD)
+            found[number,] = {"id": number, **dict(zip(names, values, strict=True))}
+    return found
+
+
+def keys_of(case: Case, no_text: str) -> dict[tuple[Any, ...], int]:
+    """Return the keys of ``k`` after that; ``no_text`` is what stands for the bytes twice."""
+    literal = "\\x" + case.raw.hex()
+    return {(case.good,): 11, (literal,): 13, (case.good * 2,): 21, (no_text,): 22, (literal * 2,): 23}
+
+
+def test_in_avro(case: Case, source: Session, services: Services, tmp_path: Path) -> None:
+    """In the snapshot, in the stream and fetched; and the audit says that topics and tables are equal."""
+    attempts = Attempts(services, tmp_path)
+    attempts.succeed(case.dsn)
+    with relaying(attempts, case.dsn, source):
+        go_on(source)
+        ended, report = verify(attempts, case.dsn)
+        assert (ended.code, report["verdict"]) == (0, "clean"), ended.stdout + ended.stderr
+        assert report["expected"] == report["actual"] == 11
+    assert latest(decoded_avro(services, f"{attempts.name}.t")) == rows_of(case)
+    keys = decoded_avro(services, f"{attempts.name}.k")
+    marked = f"\\x{(case.raw * 2).hex()}\0"
+    assert {key: row["n"] for key, row in latest(keys).items()} == keys_of(case, marked)
+
+
+def test_in_json(case: Case, source: Session, services: Services, tmp_path: Path) -> None:
+    """Lone surrogates stand for the bytes, each for one."""
+    attempts = Attempts(services, tmp_path)
+    attempts.succeed(case.dsn, "-f", "json")
+    with relaying(attempts, case.dsn, source, "-f", "json"):
+        go_on(source)
+        ended, report = verify(attempts, case.dsn)
+        assert (ended.code, report["verdict"]) == (0, "clean"), ended.stdout + ended.stderr
+    text = case.raw.decode("ascii", "surrogateescape")
+    found = latest(decoded_json(services, f"{attempts.name}.t"))
+    assert [found[number,]["v"] for number in (1, 2, 3, 11, 12)] == [
+        case.good, text, "\\x" + case.raw.hex(), case.good, text,
+    ]  # fmt: skip
+    assert found[13,]["big"] == text * 3_000
+    keys = latest(decoded_json(services, f"{attempts.name}.k"))
+    assert {key: row["n"] for key, row in keys.items()} == keys_of(case, text * 2)
+
+
+def test_recorded(case: Case, source: Session, services: Services, tmp_path: Path) -> None:
+    """A recording has the same rows, sealed or not, and the audit of it says so."""
+    attempts = Attempts(services, tmp_path)
+    folder = tmp_path / "recording"
+    attempts.succeed(case.dsn, "--record", str(folder))
+    go_on(source)
+    attempts.succeed(case.dsn, "--record", str(folder))
+    exported = attempts.command_here("recording", "export", str(folder), "--format", "jsonl")
+    assert exported.code == 0, exported.stderr
+    changes = [json.loads(line) for line in exported.stdout.splitlines()]
+    values = {change["after"]["id"]: change["after"] for change in changes if change["table"] == "public.t"}
+    assert [values[key]["v"] for key in ("1", "2", "12")] == [case.good, *[{"hex": case.raw.hex()}] * 2]
+    assert values["13"]["big"] == {"hex": (case.raw * 3_000).hex()}
