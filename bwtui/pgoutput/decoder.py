@@ -16,6 +16,9 @@ __all__ = ["DecodeError", "decode", "last_tuple", "split_tuple", "splitter"]
 # Microseconds between 1970-01-01 and 2000-01-01, PostgreSQL's own epoch.
 _EPOCH_2000 = 946_684_800_000_000
 
+# Of names that no row needs: bytes that are no UTF-8 as lone surrogates.
+_ANY = "surrogateescape"
+
 _begin = struct.Struct(">QqI")
 _commit = struct.Struct(">BQQq")
 _stream_commit = struct.Struct(">IBQQq")
@@ -54,15 +57,15 @@ class _Cursor:
     def char(self) -> str:
         return chr(self.read(_uint8)[0])
 
-    def text(self) -> str:
+    def text(self, errors: str = "strict") -> str:
         end = self.payload.find(b"\0", self.offset)
         if end < 0:
             raise DecodeError("a name without its end", self.offset)
         raw, start, self.offset = self.payload[self.offset : end], self.offset, end + 1
         try:
-            return raw.decode()
+            return raw.decode(errors=errors)
         except UnicodeDecodeError:
-            raise DecodeError("a name that is not UTF-8", start) from None
+            raise DecodeError("a name that is not UTF-8", start, "rename the table or the column") from None
 
     def take(self, length: int) -> bytes:
         end = self.offset + length
@@ -109,7 +112,7 @@ def _read_commit(cursor: _Cursor, streamed: bool) -> m.Commit:
 
 
 def _read_origin(cursor: _Cursor, streamed: bool) -> m.Origin:
-    return m.Origin(cursor.read(_uint64)[0], cursor.text())
+    return m.Origin(cursor.read(_uint64)[0], cursor.text(_ANY))
 
 
 def _read_relation(cursor: _Cursor, streamed: bool) -> m.Relation:
@@ -134,7 +137,7 @@ def _read_column(cursor: _Cursor) -> m.Column:
 def _read_type(cursor: _Cursor, streamed: bool) -> m.Type:
     xid = cursor.xid(streamed)
     (oid,) = cursor.read(_uint32)
-    return m.Type(oid, cursor.text() or "pg_catalog", cursor.text(), xid)
+    return m.Type(oid, cursor.text(_ANY) or "pg_catalog", cursor.text(_ANY), xid)
 
 
 def _read_insert(cursor: _Cursor, streamed: bool) -> m.Insert:

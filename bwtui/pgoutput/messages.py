@@ -26,20 +26,23 @@ class Binary(bytes):
     """A field in binary form: bytes of the database's encoding that are no text in UTF-8.
 
     bwtui never asks PostgreSQL for the binary form of a type; `bwtui.pgoutput.transcode` makes these. By
-    chance the bytes may read as UTF-8, which would be another text: so decoding them raises
-    UnicodeDecodeError, as of bytes that are no UTF-8. With ``surrogateescape`` each byte above ASCII is a
-    lone surrogate.
+    chance the bytes may read as UTF-8, which would be another text: so they raise UnicodeDecodeError, as
+    bytes do that are no UTF-8, whether they are decoded or asked for ASCII. With ``surrogateescape`` each
+    byte above ASCII is a lone surrogate.
     """
 
     __slots__ = ()
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         if errors == "strict":
-            raise UnicodeDecodeError(encoding, self, 0, len(self), "in binary form")
+            raise self._no_text()
         return super().decode("ascii", errors)
 
     def isascii(self) -> bool:
-        return False
+        raise self._no_text()
+
+    def _no_text(self) -> UnicodeDecodeError:
+        return UnicodeDecodeError("utf-8", self, 0, len(self), "in binary form")
 
     def __repr__(self) -> str:
         return f"Binary({super().__repr__()})"

@@ -31,8 +31,8 @@ _WIDTHS = 128
 class DecodeError(BwtuiError):
     """The bytes are not a message of the replication protocol."""
 
-    def __init__(self, reason: str, offset: int) -> None:
-        super().__init__(f"malformed replication message at byte {offset}: {reason}")
+    def __init__(self, reason: str, offset: int, hint: str | None = None) -> None:
+        super().__init__(f"malformed replication message at byte {offset}: {reason}", hint)
         self.reason = reason
         self.offset = offset
 

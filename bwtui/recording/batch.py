@@ -8,7 +8,7 @@ A batch is what the relay hands to its sink at one time. Integers are little-end
     per section: route u16 | headers u8 | 0 | messages u32 | messages × frame u32
                  messages × key length i32 | messages × value length i32 | the keys | the values
     per without: frame u32 | reason u8
-    per filled:  frame u32 | column u16 | length u32 | text
+    per filled:  frame u32 | column u16 (0x8000 added: the bytes are no text) | length u32 | text
 
 ``commit_lsn`` to ``ordinal`` describe the transaction that is open when the batch begins; in ROWS they are
 the snapshot's consistent point, its time, 0, and the number of the table's rows before. ``relation`` is 0 in
@@ -24,10 +24,14 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from bwtui.pgoutput.messages import Binary
+
 _HEAD = struct.Struct("<QIQqIIIHII2x")
 _SECTION = struct.Struct("<HBxI")
 _WITHOUT = struct.Struct("<IB")
 _FILLED = struct.Struct("<IHI")
+#: Of a filled column: its bytes are no text. A table has at most 1,600 columns.
+_BYTES = 0x8000
 _DELIVERY = struct.Struct("<QHII")
 
 NO_FRAME = 0xFFFF_FFFF
@@ -132,7 +136,8 @@ def pack_batch(
     for entry in without:
         parts.append(_WITHOUT.pack(*entry))
     for frame, column, text in filled:
-        parts += (_FILLED.pack(frame, column, len(text)), text)
+        kind = _BYTES if isinstance(text, Binary) else 0
+        parts += (_FILLED.pack(frame, column | kind, len(text)), text)
     return parts
 
 
@@ -163,7 +168,10 @@ def _unpack_batch(payload: bytes) -> Batch:
     for _ in range(n_filled):
         frame, column, length = _FILLED.unpack_from(payload, at)
         at += _FILLED.size
-        filled.append(Filled(_within(frame, n_frames), column, payload[at : at + length]))
+        text = payload[at : at + length]
+        if column & _BYTES:
+            column, text = column ^ _BYTES, Binary(text)
+        filled.append(Filled(_within(frame, n_frames), column, text))
         at += length
     if at != len(payload):
         raise ValueError(f"{len(payload) - at} bytes are left over")

@@ -52,6 +52,7 @@ _REFUSED = re.compile(
     r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
 )
 _FULL = re.compile(r"too many (?:connections|clients)|connection slots are reserved|max_wal_senders")
+_NO_CONVERSION = re.compile(r"conversion between \w+ and \w+ is not supported")
 # What libpq says of a value in the connection string before it tries to connect.
 _MALFORMED = re.compile(r"invalid (?:integer value|port number|[a-z_]+ value)\b")
 
@@ -65,7 +66,8 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
     Raises ConnectionFailed.
     """
     try:
-        connection = psycopg2.connect(_with_defaults(dsn, timeout))
+        # At once: psycopg2 does not connect under an encoding that Python does not know, like EUC_TW.
+        connection = psycopg2.connect(_with_defaults(dsn, timeout, client_encoding="UTF8"))
         connection.autocommit = True
         # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
         connection.set_client_encoding("UTF8")
@@ -197,6 +199,8 @@ def connection_failed(message: str) -> ConnectionFailed:
         raise BwtuiError(f"libpq refuses the connection string: {plain}", "check -d/--postgres")
     if _REFUSED.search(plain):
         hint = "check user and password (PGPASSWORD, ~/.pgpass) and the server's pg_hba.conf"
+    elif _NO_CONVERSION.search(plain):
+        hint = "move the data into a database with ENCODING 'UTF8'"
     elif "does not exist" in plain:
         hint = "check the database and user names in -d/--postgres"
     elif _FULL.search(plain):
@@ -213,9 +217,9 @@ def statement_failed(error: psycopg2.Error) -> BwtuiError:
         plain = " ".join(str(error.diag.message_primary or error).split())
         return ConnectionFailed(f"the connection to PostgreSQL broke: {plain}", "check PostgreSQL's log")
     primary = error.diag.message_primary or type(error).__name__
-    if isinstance(error, psycopg2.errors.CharacterNotInRepertoire):
-        # A database in SQL_ASCII takes any bytes for a name, and sends them unchecked only where it must.
-        return RefusedError(f"a table or a column has a name that is not UTF-8: {primary}", "rename it")
+    if isinstance(error, psycopg2.errors.CharacterNotInRepertoire | psycopg2.errors.UntranslatableCharacter):
+        # A database takes bytes for a name of which its encoding, or SQL_ASCII, knows no character.
+        return _no_name(primary)
     return RefusedError(f"PostgreSQL refuses a statement of the relay: {primary}", error.diag.message_hint)
 
 
@@ -233,7 +237,15 @@ def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]
     """Run a query and return all of its rows."""
     with connection.cursor() as cursor:
         cursor.execute(sql, args or None)
-        return cursor.fetchall() if cursor.description else []
+        try:
+            return cursor.fetchall() if cursor.description else []
+        except UnicodeDecodeError as error:
+            # PostgreSQL converts nothing, and checks nothing, where both encodings are UTF8.
+            raise _no_name(error.reason) from None
+
+
+def _no_name(reason: str) -> RefusedError:
+    return RefusedError(f"a table or a column has a name that is not UTF-8: {reason}", "rename it")
 
 
 def execute(connection: Connection, sql: str, *args: Any) -> None:

@@ -6,7 +6,14 @@ import psycopg2
 
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
-from bwtui.source.connection import Connection, query, quote_identifier, quote_literal, quote_qualified
+from bwtui.source.connection import (
+    Connection,
+    query,
+    quote_identifier,
+    quote_literal,
+    quote_qualified,
+    server_encoding,
+)
 from bwtui.source.history import Attribute, attributes, present_columns
 from bwtui.source.snapshot import copy_out
 
@@ -82,7 +89,10 @@ def _read(
         return [UNCHANGED] * len(wanted)
     found_operators = query(connection, _OPERATORS_SQL, relation.oid, relation.oid)
     operators = {name: tuple(operator) for name, *operator in found_operators}
-    conditions = [_equal(name, value, operators.get(name)) for name, value in places.items() if name]
+    is_utf8 = server_encoding(connection) == "UTF8"
+    conditions = [
+        _equal(name, value, operators.get(name), is_utf8=is_utf8) for name, value in places.items() if name
+    ]
     namespace, table, partitioned = tables[0]
     source = f"{'' if partitioned else 'only '}{quote_qualified(namespace, table)}"
     columns = ", ".join(map(quote_identifier, found))
@@ -99,18 +109,17 @@ def _reads_as(column: Column, now: Attribute) -> bool:
     return column.type_oid in _TEXTS or (column.type_oid, column.typmod) == (now.type_oid, now.typmod)
 
 
-def _equal(column: str, value: bytes, operator: tuple[str, ...] | None) -> str:
-    name, literal = quote_identifier(column), _literal(value)
+def _equal(column: str, value: bytes, operator: tuple[str, ...] | None, *, is_utf8: bool) -> str:
+    name = quote_identifier(column)
+    try:
+        literal = quote_literal(value.decode())
+    except UnicodeDecodeError:
+        if is_utf8:
+            # No literal says what is no UTF-8. The session is in UTF8 too, so that nothing is converted.
+            return f"pg_catalog.textsend(pg_catalog.format('%s', {name})) = '\\x{value.hex()}'::bytea"
+        literal = " E'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"
     if operator is None:
         # No index helps any more, and the type's operators are unknown: compare what it writes.
         return f"pg_catalog.format('%s', {name}) operator(pg_catalog.=) {literal}"
     namespace, symbol, type_name = operator
     return f"{name} operator({quote_identifier(namespace)}.{symbol}) cast({literal} as {type_name})"
-
-
-def _literal(value: bytes) -> str:
-    try:
-        return quote_literal(value.decode())
-    except UnicodeDecodeError:
-        # A database in SQL_ASCII holds any bytes.
-        return " E'" + "".join(f"\\x{byte:02x}" for byte in value) + "'"

@@ -24,12 +24,14 @@ class Inline:
     ``{i}`` is a number of the column's own, for further variables. ``parts`` are the expressions whose bytes,
     joined, are the field. ``code`` must set them for None as well, must leave ``{f}`` alone unless it's a
     part, and may raise TypeError, ValueError, LookupError or OverflowError for whatever it does not know:
-    the row then takes the plain encoder. ``names`` are the globals that the code uses.
+    the row then takes the plain encoder. ``names`` are the globals that the code uses. ``copies`` says that
+    ``{f}`` is copied, and so must be UTF-8; ``code`` makes it b"" for None.
     """
 
     code: str
     parts: tuple[str, ...]
     names: Mapping[str, object]
+    copies: bool = False
 
 
 @dataclass(frozen=True, slots=True)

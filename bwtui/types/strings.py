@@ -11,20 +11,18 @@ from dataclasses import replace
 from bwtui.types.codec import Codec, Inline, Schema, Unholdable
 from bwtui.types.varint import NULL, U, prefixed, varint
 
-# The last line raises UnicodeDecodeError, a ValueError, for bytes that are not UTF-8.
 _CODE = """\
 if {f} is None: h{i} = NULL; {f} = b""
 else:
     n = len({f})
-    h{i} = U[n + n] if n < 8192 else large(n)
-    {f}.isascii() or {f}.decode()"""
+    h{i} = U[n + n] if n < 8192 else large(n)"""
 
 
 def _large(size: int) -> bytes:
     return b"\x02" + varint(size + size)
 
 
-_INLINE = Inline(_CODE, ("h{i}", "{f}"), {"NULL": NULL, "U": U, "large": _large})
+_INLINE = Inline(_CODE, ("h{i}", "{f}"), {"NULL": NULL, "U": U, "large": _large}, copies=True)
 
 
 def check(text: bytes) -> None:
@@ -74,7 +72,7 @@ def char_text(text: bytes) -> bytes:
     Older ones send the byte as it is. From a database of another encoding they send the character that it
     is there, in UTF-8: more than one byte, and text already.
     """
-    return b"\\%03o" % text[0] if len(text) == 1 and not text.isascii() else text
+    return b"\\%03o" % text[0] if len(text) == 1 and text[0] > 127 else text
 
 
 CHAR = Codec("string", '"char"', encode_char)
