@@ -102,12 +102,18 @@ def test_bytes_that_are_no_text_in_any_encoding_keep_their_bytes(encoded: str) -
     assert record[ESCAPED_FIELD] == {"a": "\\x61ff62", "b": "\\x" + b"{a\xffb,a}".hex()}
 
 
-@pytest.mark.parametrize("encoded", ["SQL_ASCII"], indirect=True)
-def test_a_name_that_is_no_text_is_refused(encoded: str, services: Services, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("encoded", "became"), [("SQL_ASCII", 0), ("SQL_ASCII", 6), ("WIN1252", 24)], indirect=["encoded"]
+)
+def test_a_name_that_is_no_text_is_refused(
+    encoded: str, became: int, services: Services, tmp_path: Path
+) -> None:
+    """Six is UTF8, in which PostgreSQL then sends the name as it is."""
     with closing(psycopg2.connect(encoded)) as owner, owner.cursor() as cursor:
         owner.autocommit = True
         cursor.execute("select set_config('client_encoding', 'SQL_ASCII', false)")
-        cursor.execute(b'create table "gr\xf6" (id int primary key)')
+        cursor.execute(b'create table "gr\x81" (id int primary key)')
+        cursor.execute("update pg_database set encoding = %s where datname = current_database()", [became])
     error, hint = Attempts(services, tmp_path).fail(encoded, 2)
     assert "a table or a column has a name that is not UTF-8" in error
     assert hint == "rename it"

@@ -85,7 +85,7 @@ def test_encodings_that_python_does_not_know(database: str) -> None:
                     decode = decoder_of(connection)
                     assert decode is not None and decode(b"\xc4\xe3") == "中".encode()
             else:
-                with pytest.raises(ConnectionFailed, match="between .* is not supported") as refused:
+                with pytest.raises(ConnectionFailed, match=r"between .* is not supported") as refused:
                     connect(dsn)
                 assert refused.value.hint == "move the data into a database with ENCODING 'UTF8'"
             drop_database(owner, name)

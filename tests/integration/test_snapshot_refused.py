@@ -1,0 +1,36 @@
+"""What PostgreSQL says when it does not copy a table, and a hint that helps in that case."""
+
+import pytest
+
+from tests.attempts import Attempts
+from tests.database import Session
+
+pytestmark = pytest.mark.services
+
+
+def test_a_row_filter_that_fails(attempts: Attempts, database: str, source: Session) -> None:
+    """The words of such an error may quote a value, and are not told."""
+    source.run("create table t (id int primary key, word text)")
+    source.run("insert into t values (1, '7'), (2, 'secret')")
+    source.run(f"create publication bwtui_{attempts.name} for table t where (word::int > 0)")
+    error, hint = attempts.fail(database, 2)
+    assert error == "the snapshot can't read public.t: InvalidTextRepresentation (SQLSTATE 22P02)"
+    assert hint == (
+        "mend the publication's row filter, or the row that it can't judge: ((word)::integer > 0)"
+    )
+
+
+def test_a_damaged_table(attempts: Attempts, database: str, source: Session) -> None:
+    source.run("create extension pg_surgery")
+    source.run("create table t (id int primary key, big text)")
+    source.run("alter table t alter big set storage external")
+    source.run("insert into t values (1, repeat('x', 9000))")
+    source.run(
+        "select heap_force_kill(reltoastrelid::regclass, array['(0,1)']::tid[]) from pg_class"
+        " where oid = 't'::regclass"
+    )
+    error, hint = attempts.fail(database, 2)
+    assert "the snapshot can't read public.t: missing chunk number 0 for toast value" in error
+    assert hint == (
+        "its files are damaged: restore them, or leave the table out with --exclude-table 'public.t'"
+    )
