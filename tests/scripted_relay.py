@@ -41,10 +41,15 @@ class Stream:
 
     def __init__(self, frames: deque[bytes]) -> None:
         self.warning = ""
+        self.patience = 0.0
         self._frames = frames
 
     def read(self) -> memoryview | None:
         return memoryview(self._frames.popleft()) if self._frames else None
+
+    def read_ahead(self, frames: int, size: int) -> list[bytes]:
+        """Nothing: each route is built when its row comes."""
+        return []
 
     def wait(self, timeout: float) -> bool:
         return bool(self._frames)
@@ -64,6 +69,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self.info = SimpleNamespace(parameter_status=lambda name: "UTF8")
+        self.closed = 0
         self.keys: dict[int, tuple[Relation, str]] = {}
         self._found: list[tuple[Any, ...]] = []
 
@@ -74,7 +80,10 @@ class Catalog:
     def execute(self, sql: str, arguments: Any) -> None:
         assert "pg_attribute" in sql, sql
         relation, key = self.keys[arguments[0]]
-        self._found = [(c.name, c.type_oid, -1, False, False, c.name == key, False) for c in relation.columns]
+        self._found = [
+            (c.name, c.type_oid, -1, False, False, c.name == key, False, c.name == key)
+            for c in relation.columns
+        ]
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         return self._found
@@ -106,7 +115,7 @@ class ScriptedRelay:
         self.report, self.sink, self.registry = Report(), sink or MemorySink(), CountingRegistry()
         self.catalog = Catalog()
         self.router = Router(self.settings, self.sink, self.registry, self.report, lambda seconds: None)  # type: ignore[arg-type]
-        self.router._catalog = self.catalog  # type: ignore[assignment]
+        self.router._questions._idle.append(self.catalog)  # type: ignore[arg-type]
         self.recorder: Recorder | None = None
         if record:
             before = continue_in(self.folder, dict(SOURCE))
@@ -117,7 +126,7 @@ class ScriptedRelay:
             sink=self.sink,
             router=self.router,
             policy=RowPolicy(self.settings, self.report, DeadLetters(folder), self.sink),
-            toast=ToastFill(self.settings, self.router.ask, lambda seconds: None),  # type: ignore[arg-type]
+            toast=ToastFill(self.settings, self.router.look, lambda seconds: None),  # type: ignore[arg-type]
             samples=Samples(),
             memory=SlotMemory(folder, "1", "test", "test"),
             stop_requested=lambda: not self.frames,

@@ -33,7 +33,7 @@ def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A relay's collector nearly never looks: see `bwtui.cycles`."""
     # What is kept up to a bound is so soon.
     monkeypatch.setattr("bwtui.relay.samples.KEPT", 5)
-    monkeypatch.setattr("bwtui.relay.rows._ROUTES_KEPT", 16)
+    monkeypatch.setattr("bwtui.relay.routes._ROUTES_KEPT", 16)
     gc.collect()
     gc.disable()
     yield
