@@ -48,6 +48,8 @@ class Careful:
         self._rows: dict[Identity, tuple[Route, DroppedRow]] = {}
         self._names: dict[Route | None, list[Identity]] = {}
         self._sent: list[_Sent] = []
+        #: Whether the producer that is there goes in order; None when it has ended at a refusal.
+        self._in_order: bool | None = True
 
     def name(self, sender: Route | None, route: Route, row: DroppedRow) -> None:
         """Note that the message that is added now to ``sender`` is of ``row``; None sends it apart.
@@ -79,26 +81,33 @@ class Careful:
 
     def _settle(self, span: Span, failures: list[DeliveryFailure]) -> None:
         # What was held back says nothing of itself: one that is refused alone is, and an outage shows again.
+        self._in_order = None
         self._deliver(sorted(_located(failures, self._sent)), span)
         letters = [failure for failure in failures if failure.receipt is None]
         if letters:
-            self._sink.discard(in_order=False)
+            self._begin(in_order=False)
         for letter in letters:
             assert letter.message is not None
             self._sink.send(letter.topic, [letter.message], span)
             _count_down(span)
         self._expect_nothing(self._reports(span))
-        self._sink.discard(in_order=True)
+        self._begin(in_order=True)
+
+    def _begin(self, *, in_order: bool) -> None:
+        """See to a producer that goes in order, or not; nothing is under way. A new one costs round trips."""
+        if self._in_order != in_order:
+            self._sink.discard(in_order=in_order)
+            self._in_order = in_order
 
     def _deliver(self, places: Sequence[_Place], span: Span) -> None:
         """Deliver what failed, in order, but for what is refused when it is sent alone."""
         if len(places) > _FEW:
             half = len(places) // 2
             for part in (places[:half], places[half:]):
-                self._sink.discard(in_order=True)
+                self._begin(in_order=True)
                 self._deliver(sorted(self._again(part, span)), span)
         elif places:
-            self._sink.discard(in_order=False)
+            self._begin(in_order=False)
             for place in places:
                 for failure in self._again([place], span).values():
                     self._drop(place, failure, span)
@@ -114,6 +123,8 @@ class Careful:
             sent.append(_Sent(section.topic, messages, receipt, ()))
             self._sink.send(section.topic, messages, single, receipt)
         failures = self._reports(single)
+        if failures and self._in_order:
+            self._in_order = None
         if all(failure.is_outage for failure in failures):
             self._expect_nothing(failures)
         found = _located(failures, sent)

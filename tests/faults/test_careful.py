@@ -177,3 +177,14 @@ def test_a_letter_that_is_refused_while_the_batch_is_read_is_settled_with_it(tmp
     assert fed.redrives == 1
     assert letters(fed.letters) == [("insert", 100, 2, "too much")]
     assert [name for name, _ in sink.delivered].count("items") >= 3
+
+
+def test_a_refused_row_costs_few_producers(tmp_path: Path) -> None:
+    """One for each halving that fails, and one for the rows that go one by one."""
+    rows = [insert(n, "bad" if n == 700 else str(n)) for n in range(1_000)]
+    sink = EndAtRefusal(is_bad, size=100)
+    fed = Fed(sink, tmp_path, [transaction(100, *rows)])
+    fed.run()
+    assert letters(fed.letters) == [("insert", 100, 701, "bad")]
+    assert sink.discarded < 12
+    assert found(sink)[-1] == (999, "999")
