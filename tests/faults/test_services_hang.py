@@ -26,11 +26,11 @@ from tests.held_relay import HeldRelay, HoldingSink
 from tests.waiting import eventually
 
 #: Seconds that the server waits for a word from us; a machine that stalls has to bring it in time.
-SENDER_TIMEOUT = 6
+SENDER_TIMEOUT = 8
 #: Far more than a stop may take, and far less than the client would wait for an answer.
 QUICK_SECONDS = 40.0
 #: So many tables need a minute one after the other, and longer than the server waits together.
-TABLES, REGISTRY_SECONDS = 40, 0.8
+TABLES, REGISTRY_SECONDS = 40, 1.0
 LATE = Table("public", "late", ("id",))
 
 NewRelay = Callable[..., Relay]
@@ -66,7 +66,7 @@ def test_a_service_hangs_while_a_route_is_built(
     relay.start()
     relay.wait_streaming()
     with session(database) as source:
-        streamed_by = source.reader(relay.name)
+        streamed_by = eventually("it has caught up", lambda: source.reader(relay.name))
         with hanging(sandbox, service):
             execute(
                 database,
