@@ -28,7 +28,7 @@ from bwtui.recording.format import Kind
 from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, size_of, tags
 from bwtui.relay.ack import Receipt
-from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning
+from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning, torn_end
 from bwtui.relay.references import References
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Route
@@ -88,7 +88,9 @@ class Recorder:
             segment_seconds=settings.segment_seconds,
         )
         report.on_error = self._error
-        self._tell_of_recovery()
+        for recovered in before.recovered:
+            if recovered.cut:
+                report.error("notice", torn_end(recovered.cut))
 
     # -- the stream ----------------------------------------------------------------------------------------
 
@@ -151,12 +153,6 @@ class Recorder:
         elif start_lsn > since:
             self._json(Kind.EVENT, gap_json(since, start_lsn))
             self._report.error("recording", gap_error(since, start_lsn))
-
-    def _tell_of_recovery(self) -> None:
-        for recovered in self._before.recovered:
-            if recovered.cut:
-                told = f"the recording's end was torn: {recovered.cut} bytes behind a crash were cut off"
-                self._report.error("notice", RefusedError(told))
 
     def without(self, route: Route, reason: Without) -> None:
         """Note why the change that is being handled makes no message."""

@@ -77,6 +77,11 @@ def late_beginning(start_lsn: int) -> RefusedError:
     )
 
 
+def torn_end(cut: int) -> RefusedError:
+    """Return what is told of ``cut`` bytes that a crash left, and that were cut off."""
+    return RefusedError(f"the recording's end was torn: {cut} bytes behind a crash were cut off")
+
+
 def as_dict(value: Any) -> dict[str, Any]:
     """Return the fields of a dataclass with slots."""
     return {name: getattr(value, name) for name in value.__slots__}
