@@ -1,16 +1,19 @@
-"""The 7-column table of all benchmarks, how it is filled, and how it gets recorded."""
+"""The services of all benchmarks; their 7-column table, how it is filled, and how it gets recorded."""
 
+import argparse
 import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import psycopg2
 from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg.conninfo import make_conninfo
 
-from bwtui.sandbox.supervisor import Services
+from bwtui.sandbox.progress import Plain
+from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
 
 BWTUI = (sys.executable, "-m", "bwtui")
 ROWS_A_TRANSACTION = 100
@@ -38,6 +41,28 @@ CHANGES = _TABLE.format(
         update bench set a = a + 1, note = note || '!' where id between batch * 100 + 1 and batch * 100 + 20;
         delete from bench where id between batch * 100 + 41 and batch * 100 + 50;""",
 )
+
+
+def add_sandbox_option(parser: argparse.ArgumentParser) -> None:
+    """Let the user name a sandbox that runs."""
+    parser.add_argument(
+        "--sandbox", type=Path, metavar="FOLDER", help="a sandbox that runs, in place of one of its own"
+    )
+
+
+@contextlib.contextmanager
+def services_in(
+    folder: Path, running: Path | None, major: int = DEFAULT_MAJOR, *, keep: bool = False
+) -> Iterator[Services]:
+    """Start a sandbox in ``folder`` that is gone afterwards, or ``keep`` its data; or take a running one."""
+    if running is not None:
+        yield Sandbox(running).services()
+        return
+    sandbox = Sandbox(folder, major)
+    try:
+        yield sandbox.up(Plain(), attached=True, disposable=not keep)
+    finally:
+        sandbox.down(wipe=not keep)
 
 
 def database(superuser: str) -> str:

@@ -1,13 +1,14 @@
 """CPU of one row between PostgreSQL's bytes and Kafka's: split, encode, both, and a plain fastavro writer.
 
-Run ``python -m benchmarks.encode`` in the checkout. The rows are 20,000 different ones of issue A's
-7-column table; the best of several rounds counts, for the machine's other work only ever adds. No server is
+Run ``python -m benchmarks.encode [ROWS]`` in the checkout. The rows are 20,000 different ones of a 7-column
+table, or ROWS; the best of several rounds counts, for the machine's other work only ever adds. No server is
 needed.
 """
 
 import io
 import json
 import random
+import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -21,7 +22,6 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import decode, splitter
 from bwtui.pgoutput.messages import Column, Insert, Relation
 
-ROWS = 20_000
 ROUNDS = 7
 OFFSET = 6
 COLUMNS = (
@@ -36,11 +36,11 @@ COLUMNS = (
 RELATION = Relation(16385, "public", "orders", "d", COLUMNS)
 
 
-def random_rows(seed: int) -> list[list[bytes]]:
+def random_rows(seed: int, count: int) -> list[list[bytes]]:
     """Return rows whose values hardly repeat, so that no cache helps more than it would in earnest."""
     rng = random.Random(seed)
     rows = []
-    for number in range(ROWS):
+    for number in range(count):
         at = datetime.fromtimestamp(1_730_000_000 + rng.random() * 31_536_000, UTC)
         rows.append(
             [
@@ -104,9 +104,9 @@ def microseconds(function: Callable[[Any], object], items: Sequence[Any]) -> flo
     return best / len(items) * 1e6
 
 
-def measure(bound: BoundEncoder, encoder: TableEncoder) -> dict[str, float]:
+def measure(bound: BoundEncoder, encoder: TableEncoder, count: int) -> dict[str, float]:
     """Return µs a row by step."""
-    rows = random_rows(1)
+    rows = random_rows(1, count)
     payloads = [insert(row) for row in rows]
     lines = [b"\t".join(row) + b"\n" for row in rows]
     split = splitter(len(COLUMNS))
@@ -129,7 +129,8 @@ def measure(bound: BoundEncoder, encoder: TableEncoder) -> dict[str, float]:
 def main() -> None:
     """Print the table."""
     encoder = build_encoder(RELATION, ("id",), "orders", {})
-    for name, cost in measure(encoder.bind(1, 2), encoder).items():
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
+    for name, cost in measure(encoder.bind(1, 2), encoder, count).items():
         print(f"{name:40} {cost:6.2f} µs/row")
 
 

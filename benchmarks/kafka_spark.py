@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from bench_table import add_sandbox_option, services_in
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import DataFrame, SparkSession
 from topic_readers import seconds as measured
@@ -33,8 +34,6 @@ from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.kafka_sink import write_kafka
 from bwtui.pipeline.kafka_source import ALL_COLUMNS, PLAIN_COLUMNS, read_kafka
 from bwtui.pipeline.session import spark_session
-from bwtui.sandbox.progress import Plain
-from bwtui.sandbox.supervisor import Sandbox
 from tests.waiting import eventually
 
 Config = dict[str, str]
@@ -51,17 +50,16 @@ def main() -> int:
     )
     parser.add_argument("--runs", type=int, default=3, help="runs of each part; the best counts (default 3)")
     parser.add_argument("--spark-master", default="local[*]")
+    add_sandbox_option(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
-        sandbox = Sandbox(Path(folder) / "sandbox")
         try:
-            broker = sandbox.up(Plain(), attached=True, disposable=True).broker
-            figures = dict(_measure(broker, arguments.messages, arguments.runs, arguments.spark_master))
+            with services_in(Path(folder) / "sandbox", arguments.sandbox) as services:
+                found = _measure(services.broker, arguments.messages, arguments.runs, arguments.spark_master)
+                figures = dict(found)
         except BwtuiError as error:
             print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             return error.exit_code
-        finally:
-            sandbox.down(wipe=True)
     print(json.dumps({"messages": arguments.messages, "cores": os.cpu_count(), "figures": figures}))
     return 0
 

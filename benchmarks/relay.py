@@ -33,7 +33,15 @@ from pathlib import Path
 from typing import Any
 
 import psycopg2
-from bench_table import BWTUI, INSERTS, ROWS_A_TRANSACTION, database, environment
+from bench_table import (
+    BWTUI,
+    INSERTS,
+    ROWS_A_TRANSACTION,
+    add_sandbox_option,
+    database,
+    environment,
+    services_in,
+)
 from psycopg import pq
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
@@ -43,8 +51,7 @@ from bwtui.errors import BwtuiError
 from bwtui.relay import outcome
 from bwtui.relay.control import request
 from bwtui.relay.status import Status
-from bwtui.sandbox.progress import Plain
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.supervisor import Services
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +82,11 @@ def main() -> int:
     parser.add_argument("--with-ui", action="store_true", help="also with the screens in a pseudo-terminal")
     parser.add_argument("--pairs", type=int, default=0, help="pairs without and with --record (default 0)")
     parser.add_argument("--postgres", type=int, default=18, help="major version (default 18)")
+    add_sandbox_option(parser)
     arguments = parser.parse_args()
     rows = max(arguments.rows // ROWS_A_TRANSACTION, 1) * ROWS_A_TRANSACTION
     try:
-        with _sandbox(arguments.postgres) as services:
+        with _services(arguments.postgres, arguments.sandbox) as services:
             figures = list(_measure(services, rows, arguments.with_ui, arguments.pairs))
     except BwtuiError as error:
         print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
@@ -88,16 +96,13 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def _sandbox(major: int) -> Iterator[Services]:
-    """A sandbox and state folder that are gone afterwards, also after Ctrl-C."""
+def _services(major: int, running: Path | None) -> Iterator[Services]:
+    """Services and a state folder; what is made for them is gone afterwards, also after Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
         os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
-        sandbox = Sandbox(Path(folder) / "sandbox", major)
-        try:
-            yield sandbox.up(Plain(), attached=True)
-        finally:
-            sandbox.down(wipe=True)
+        with services_in(Path(folder) / "sandbox", running, major) as services:
+            yield services
 
 
 def _measure(services: Services, rows: int, with_ui: bool, pairs: int) -> Iterator[Figures]:

@@ -22,12 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from audited import in_turn, lengths, phases
-from bench_table import BWTUI, environment, make_topic, relay_changes
+from bench_table import BWTUI, add_sandbox_option, environment, make_topic, relay_changes, services_in
 from processes import cpu_of, watched
 
 from bwtui.errors import BwtuiError
-from bwtui.sandbox.progress import Plain
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.supervisor import Services
 
 
 def main() -> int:
@@ -35,24 +34,21 @@ def main() -> int:
     arguments = _arguments()
     with tempfile.TemporaryDirectory(prefix="bwtui-bench-") as folder:
         os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
-        sandbox = Sandbox(Path(folder) / "sandbox")
         try:
-            services = sandbox.up(Plain(), attached=True, disposable=True)
-            recording = arguments.recording or Path(folder) / "recording"
-            if not recording.exists():
-                _record(services, recording, arguments.messages, arguments.headers)
+            with services_in(Path(folder) / "sandbox", arguments.sandbox) as services:
+                recording = arguments.recording or Path(folder) / "recording"
+                if not recording.exists():
+                    _record(services, recording, arguments.messages, arguments.headers)
 
-            def run(name: str, tree: Path, number: int) -> dict[str, Any]:
-                prefix = f"{name}{number}"
-                make_topic(services, f"{prefix}.bench", arguments.partitions)
-                return _replay(services, recording, prefix, tree)
+                def run(name: str, tree: Path, number: int) -> dict[str, Any]:
+                    prefix = f"{name}{number}"
+                    make_topic(services, f"{prefix}.bench", arguments.partitions)
+                    return _replay(services, recording, prefix, tree)
 
-            in_turn(arguments.runs, arguments.against, run, "rate")
+                in_turn(arguments.runs, arguments.against, run, "rate")
         except BwtuiError as error:
             print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             return error.exit_code
-        finally:
-            sandbox.down(wipe=True)
     return 0
 
 
@@ -66,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="default 3")
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--recording", type=Path, help="where the recording is, or will be")
+    add_sandbox_option(parser)
     return parser.parse_args()
 
 

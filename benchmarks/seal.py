@@ -14,14 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench_table import BWTUI, relay_changes
+from bench_table import BWTUI, add_sandbox_option, relay_changes, services_in
 from processes import watched
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.recover import foot_of
-from bwtui.sandbox.progress import Plain
-from bwtui.sandbox.supervisor import Sandbox
 
 
 def main() -> int:
@@ -33,10 +31,13 @@ def main() -> int:
         "--changes", type=int, nargs="+", default=[500_000, 1_000_000], help="sizes of the parts"
     )
     parser.add_argument("--recording", type=Path, help="a recording to take the parts of")
+    add_sandbox_option(parser)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bwtui-bench-", dir=_beside(arguments.recording)) as scratch:
         try:
-            recording = arguments.recording or _record(Path(scratch), max(arguments.changes))
+            recording = arguments.recording or _record(
+                Path(scratch), max(arguments.changes), arguments.sandbox
+            )
             for changes in arguments.changes:
                 part = _part(recording, Path(scratch) / f"part-{changes}", changes)
                 print(json.dumps(_seal(part)), flush=True)
@@ -51,15 +52,11 @@ def _beside(recording: Path | None) -> Path | None:
     return recording.resolve().parent if recording else None
 
 
-def _record(scratch: Path, changes: int) -> Path:
+def _record(scratch: Path, changes: int, running: Path | None) -> Path:
     os.environ["BWTUI_STATE_HOME"] = str(scratch / "state")
-    sandbox = Sandbox(scratch / "sandbox", 18)
-    try:
-        services = sandbox.up(Plain(), attached=True)
+    with services_in(scratch / "sandbox", running) as services:
         relay_changes(services, changes, ["record", "-o", str(scratch / "recording")])
-        return scratch / "recording"
-    finally:
-        sandbox.down(wipe=True)
+    return scratch / "recording"
 
 
 def _part(recording: Path, folder: Path, changes: int) -> Path:

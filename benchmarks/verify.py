@@ -25,15 +25,14 @@ from pathlib import Path
 from typing import Any
 
 from audited import in_turn, lengths, phases
-from bench_table import BWTUI, environment, make_topic, relay_changes
+from bench_table import BWTUI, add_sandbox_option, environment, make_topic, relay_changes, services_in
 from processes import watched
 from topic_readers import by_spark, seconds, without_spark
 
 from bwtui.errors import BwtuiError
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.session import spark_session
-from bwtui.sandbox.progress import Plain
-from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.sandbox.supervisor import Services
 
 TOPIC = "bench"
 
@@ -43,26 +42,27 @@ def main() -> int:
     arguments = _arguments()
     with _folder(arguments.folder) as folder:
         os.environ["BWTUI_STATE_HOME"] = f"{folder}/state"
-        sandbox = Sandbox(folder / "sandbox")
         try:
-            services = sandbox.up(Plain(), attached=True)
-            if not (folder / "recording").exists():
-                _record(services, folder / "recording", arguments.messages, arguments.partitions)
-
-            alone = dict(_reading_alone(services.broker, arguments.runs))
-
-            def run(_: str, tree: Path, __: int) -> dict[str, Any]:
-                return _verify(services, folder / "recording", tree, arguments.options)
-
-            found = in_turn(arguments.runs, arguments.against, run, "audit_seconds")
-            ratios = {name: round(min(found) / best, 2) for name, best in alone.items()}
-            print(json.dumps({"audit_seconds_to": ratios}))
+            kept = arguments.folder is not None
+            with services_in(folder / "sandbox", arguments.sandbox, keep=kept) as services:
+                _run(services, folder / "recording", arguments)
         except BwtuiError as error:
             print(f"bwtui: error: {error.message}\nhint: {error.hint}", file=sys.stderr)
             return error.exit_code
-        finally:
-            sandbox.down(wipe=arguments.folder is None)
     return 0
+
+
+def _run(services: Services, recording: Path, arguments: argparse.Namespace) -> None:
+    if not recording.exists():
+        _record(services, recording, arguments.messages, arguments.partitions)
+    alone = dict(_reading_alone(services.broker, arguments.runs))
+
+    def run(_: str, tree: Path, __: int) -> dict[str, Any]:
+        return _verify(services, recording, tree, arguments.options)
+
+    found = in_turn(arguments.runs, arguments.against, run, "audit_seconds")
+    ratios = {name: round(min(found) / best, 2) for name, best in alone.items()}
+    print(json.dumps({"audit_seconds_to": ratios}))
 
 
 def _arguments() -> argparse.Namespace:
@@ -75,6 +75,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--against", type=Path, help="another checkout")
     parser.add_argument("--folder", type=Path, help="keep sandbox and recording there")
     parser.add_argument("--options", nargs="*", default=[], help="more for verify, such as deep")
+    add_sandbox_option(parser)
     return parser.parse_args()
 
 
