@@ -8,6 +8,7 @@ any more is dropped. Only a command whose output is its work ends there: see `pr
 import contextlib
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -31,7 +32,7 @@ class _Stdout(io.FileIO):
     reader_is_gone = False
     is_the_work = False
 
-    def write(self, data: Any, /) -> int:
+    def write(self, data: Any, /) -> int | None:  # type: ignore[override]  # None: it would block.
         if not self.reader_is_gone:
             try:
                 return super().write(data)
@@ -114,7 +115,11 @@ def write_at_once(text: str) -> None:
     assert raw is not None, "only after prepare()"
     rest = memoryview(text.encode())
     while rest:
-        rest = rest[raw.write(rest) :]
+        written = raw.write(rest)
+        if written is None:
+            # A pipe that does not block, since somebody else who has it wants it so, is full.
+            select.select((), (1,), ())
+        rest = rest[written or 0 :]
 
 
 def _raw_stdout() -> _Stdout | None:

@@ -97,6 +97,20 @@ def test_an_export_that_nobody_reads_ends_at_once(recording: str, tmp_path: Path
     assert target.read_bytes().count(b"\n") == 1
 
 
+_AT_ONCE = """
+import os
+from bwtui.cli import streams
+streams.prepare()
+os.set_blocking(1, False)
+streams.write_at_once("x" * 1_000_000)
+"""
+
+
+def test_a_status_into_a_full_pipe_that_does_not_block_is_written_whole() -> None:
+    ran = subprocess.run([sys.executable, "-c", _AT_ONCE], capture_output=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stderr, len(ran.stdout)) == (0, b"", 1_000_000)
+
+
 _SLOW = """
 import importlib.abc, sys, time
 class Slow(importlib.abc.MetaPathFinder):
