@@ -10,8 +10,9 @@ from bwtui.pgoutput.messages import Binary
 
 #: NULL; a field of this text itself has its backslash escaped.
 NULL = b"\\N"
-# Not written by PostgreSQL, but by `bwtui.pgoutput.transcode` for every byte of a field that is no text.
-_BYTE = b"\\x"
+#: Before the bytes of a field that is no text, in hexadecimal. `bwtui.pgoutput.transcode` writes it, and COPY
+#: never does: it doubles a backslash of the text.
+HEX = b"\\x"
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
 # The escapes that PostgreSQL writes; any other escaped byte stands for itself.
 _MEANING = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -34,8 +35,8 @@ def unescape(field: bytes) -> bytes | None:
     """Return one field as pgoutput would send it."""
     if field == NULL:
         return None
-    if field.startswith(_BYTE):
-        return Binary(bytes.fromhex(field.replace(_BYTE, b"").decode()))
+    if field.startswith(HEX):
+        return Binary(bytes.fromhex(field[len(HEX) :].decode()))
     return _ESCAPE.sub(_replace, field)
 
 

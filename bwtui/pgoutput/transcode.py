@@ -2,9 +2,8 @@
 
 PostgreSQL sends the bytes as it holds them: a value that it is asked to convert, and can't, ends the stream.
 A value without an exact UTF-8 becomes a field in binary form: of kind ``b`` in a message, and in a line of
-COPY one whose every byte is written ``\\xHH``, which COPY reads and never writes. So
-`bwtui.pgoutput.tuples` and `bwtui.pgoutput.copy_text` give it as `Binary`, whether the stream is read or a
-recording of it.
+COPY ``\\x`` and hexadecimal digits, as which COPY writes no text. So `bwtui.pgoutput.tuples` and
+`bwtui.pgoutput.copy_text` give it as `Binary`, whether the stream is read or a recording of it.
 
 Every encoding that a server may have keeps ASCII for ASCII alone (PostgreSQL documentation, "Character Set
 Support"), so what separates fields can't be a part of a character.
@@ -13,7 +12,7 @@ Support"), so what separates fields can't be a part of a character.
 import struct
 from collections.abc import Callable
 
-from bwtui.pgoutput.copy_text import NULL, unescape
+from bwtui.pgoutput.copy_text import HEX, NULL, unescape
 from bwtui.pgoutput.messages import Field, UnchangedToast
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 
@@ -65,7 +64,7 @@ class Transcoder:
     def _copied(self, field: bytes) -> bytes:
         if field == NULL or (text := self._decode(field)) is None:
             raw = unescape(field)
-            return field if raw is None else b"".join(b"\\x%02x" % byte for byte in raw)
+            return field if raw is None else HEX + raw.hex().encode()
         return text
 
     def _rows(self, payload: bytes) -> bytes:

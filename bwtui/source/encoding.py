@@ -51,6 +51,9 @@ _TAKE_SQL = f"select pg_catalog.current_setting('{_FOUND}'), pg_catalog.set_conf
 
 Ask = Callable[[str], Sequence[Sequence[Any]]]
 
+#: So many characters are converted at a time.
+_AT_ONCE = 10_000
+
 _known: dict[tuple[str, str], Decode] = {}
 
 
@@ -94,11 +97,19 @@ def _single(table: Mapping[bytes, str]) -> Decode:
 def _multiple(table: Mapping[bytes, bytes]) -> Decode:
     longest = max(map(len, table))
     long = rb"\x8e[\x80-\xff]{3}" if longest == 4 else rb"\x8f[\x80-\xff]{2}"
-    character = re.compile((long + b"|" if longest > 2 else b"") + rb"[\x80-\xff]{1,2}")
+    one = (long + b"|" if longest > 2 else b"") + rb"[\x80-\xff]{1,2}"
+    character = re.compile(one)
+    # Replacing takes some 40 bytes a character: not of a large value at once.
+    some = re.compile(rb"(?:[\x00-\x7f]|%b){1,%d}" % (one, _AT_ONCE))
+
+    def convert(text: bytes) -> bytes:
+        return character.sub(lambda match: table[match[0]], text)
 
     def decode(raw: bytes) -> bytes | None:
+        if raw.isascii():
+            return raw
         try:
-            return raw if raw.isascii() else character.sub(lambda match: table[match[0]], raw)
+            return convert(raw) if len(raw) <= _AT_ONCE else b"".join(map(convert, some.findall(raw)))
         except KeyError:
             return None
 

@@ -121,15 +121,10 @@ def test_an_unknown_message_or_column_is_refused_with_its_offset() -> None:
         decode(b"D\0\0\0\1X\0\0")
 
 
-def test_a_name_that_is_not_utf8_is_refused() -> None:
+def test_a_name_that_is_not_utf8_is_refused_where_a_row_needs_it() -> None:
     with pytest.raises(DecodeError, match="not UTF-8"):
         decode(b"R\0\0\0\1public\0\xff\0d\0\0")
-
-
-def test_a_type_that_no_row_needs_may_have_any_name() -> None:
-    decoded = decode(b"Y\0\0\0\1public\0\xff\0")
-    assert isinstance(decoded, m.Type)
-    assert decoded.name.encode(errors="surrogateescape") == b"\xff"
+    assert decode(b"Y\0\0\0\1public\0\xff\0") == m.Type(1, "public", "\udcff", None)
 
 
 def test_unchanged_is_neither_null_nor_false_nor_equal_to_another() -> None:
