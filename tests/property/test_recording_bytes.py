@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bwtui.errors import DamagedRecording
-from bwtui.pgoutput.messages import Column, Relation
+from bwtui.pgoutput.messages import Binary, Column, Relation
 from bwtui.recording.batch import (
     NO_FRAME,
     Delivery,
@@ -39,6 +39,9 @@ from bwtui.recording.format import (
 )
 from bwtui.recording.relation import pack_relation, unpack_relation
 
+#: A table has at most 1,600 columns (MaxHeapAttributeNumber).
+COLUMN = st.integers(0, 1_599)
+VALUE = st.binary(max_size=9).flatmap(lambda raw: st.sampled_from((raw, Binary(raw))))
 U16, U32, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 CELL = st.one_of(st.none(), st.binary(max_size=30))
@@ -55,9 +58,7 @@ def batches(draw: Any) -> tuple[Any, ...]:
         columns = [list(column) for column in zip(*messages, strict=True)] or [[], [], []]
         sections.append(Section(draw(U16), draw(st.sampled_from(HeaderForm)), *columns))
     without = draw(st.dictionaries(frame, st.sampled_from(Without), max_size=3)) if frames else {}
-    filled = (
-        draw(st.lists(st.builds(Filled, frame, U16, st.binary(max_size=9)), max_size=3)) if frames else []
-    )
+    filled = draw(st.lists(st.builds(Filled, frame, COLUMN, VALUE), max_size=3)) if frames else []
     before = Transaction(draw(U64), draw(I64), draw(U32), draw(U32))
     return draw(U64), draw(U32), before, frames, sections, list(without.items()), filled
 
@@ -70,6 +71,7 @@ def test_a_batch_comes_back(packed: tuple[Any, ...]) -> None:
     assert [section._replace(frames=list(section.frames)) for section in found.sections] == sections
     assert found.without == dict(without)
     assert found.filled == filled
+    assert [type(one.text) for one in found.filled] == [type(one.text) for one in filled]
 
 
 def test_a_large_batch_comes_back() -> None:
