@@ -87,6 +87,9 @@ class HoldingSink:
         """Nothing is down here."""
         return None
 
+    def hold_back(self) -> None:
+        """Nobody asks for it here."""
+
     def discard(self, *, in_order: bool) -> None:
         """Forget what waits."""
         self._waiting.clear()

@@ -84,16 +84,6 @@ class Acknowledgements:
         self._spans: deque[Span] = deque()
         self._bytes = 0
 
-    def begin(self, confirmed: int) -> None:
-        """Begin a session of a slot that is confirmed up to ``confirmed``; it may be another server's.
-
-        What an earlier session has under way confirms nothing more, since it will be read again. It still
-        counts until it is durable, so that no number of sessions holds more than one may.
-        """
-        self.confirmed = self.delivered = confirmed
-        for span in self._spans:
-            span.lsn = None
-
     def seal(self, span: Span) -> None:
         """Close ``span``, which then waits for its rows; spans are confirmed in the order of this call."""
         span.sealed = True

@@ -104,6 +104,7 @@ class Batch:
         span = self.span
         routes, self._routes = self._routes, []
         receipts: list[Receipt] | None = None
+        span.size += self.bytes
         if routes:
             self.sent_lsn = self.newest()
         if self._recorder is not None:
@@ -122,7 +123,6 @@ class Batch:
             route.bytes = 0
             self._report.messages += len(messages)
         if span.pending or span.failed or span.lsn is not None:
-            span.size += self.bytes
             self._acks.seal(span)
             self.span = Span()
         self._report.rows_read += self.rows

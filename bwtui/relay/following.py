@@ -17,6 +17,7 @@ from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.published import Looks, Published
 from bwtui.relay.report import Report
 from bwtui.relay.streaming import Streaming
+from bwtui.relay.suspension import Suspension
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
@@ -62,9 +63,12 @@ class Following:
         Each session begins where the slot stands on the server that answers, and nowhere else: it may be
         another one, an older copy or a standby that was promoted, of which nothing is confirmed yet.
         """
-        parts = self._parts
         self._report.state = "streaming"
-        acks = Acknowledgements(self._report.confirmed_lsn, parts.recorder)
+        with Suspension(self._parts.sink.hold_back) as self._parts.suspension:
+            self._follow(publications, target)
+
+    def _follow(self, publications: tuple[str, ...], target: int | None) -> None:
+        parts = self._parts
         careful_until = 0
         while True:
             # What a session that broke leaves behind refers to itself; see `bwtui.cycles`.
@@ -72,7 +76,7 @@ class Following:
             try:
                 stream, confirmed = self._open_stream(publications)
                 self._has_streamed = True
-                acks.begin(confirmed)
+                acks = Acknowledgements(confirmed, parts.recorder)
                 if parts.recorder is not None:
                     parts.recorder.begin_pass("stream", confirmed)
                 streaming = Streaming(parts, stream, acks, target)
@@ -83,16 +87,11 @@ class Following:
                 return
             except Redrive as redrive:
                 careful_until = max(self._recover(streaming, acks, redrive), streaming.begun_lsn + 1)
-                acks = Acknowledgements(acks.confirmed, parts.recorder)
             except ConnectionFailed as error:
+                self._report.error("outage", error)
                 if self._session is not None:
                     careful_until = self._session.careful_until
-                if careful_until:
-                    # The batch that was under way must not be taken for one of the next session's.
-                    self._drain()
-                    parts.sink.discard(in_order=True)
-                    acks = Acknowledgements(acks.confirmed, parts.recorder)
-                self._report.error("outage", error)
+                    self._call_back(error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._wait(_RECONNECT_SECONDS)
             finally:
@@ -183,6 +182,17 @@ class Following:
         if failure.is_outage:
             self._wait(_RECONNECT_SECONDS)
         return self._report.received_lsn + 1
+
+    def _call_back(self, error: ConnectionFailed) -> None:
+        """Keep back what can be of what a lost session sent: it is read again.
+
+        Until then the slot may be another relay's, which sends newer rows.
+        """
+        sink = self._parts.sink
+        sink.hold_back()
+        self._report.detail = f"waiting for Kafka's answers to what is under way: {error.message}"
+        self._drain()
+        sink.discard(in_order=True)
 
     def _drain(self) -> None:
         """Let everything in flight end one way or the other.

@@ -9,6 +9,7 @@ from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routing import Router
 from bwtui.relay.samples import Samples
+from bwtui.relay.suspension import Suspension
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Sink
@@ -47,3 +48,5 @@ class Parts:
     #: Identifies this run in the headers of its messages.
     session: bytes
     recorder: Recorder | None = None
+    #: While the relay streams.
+    suspension: Suspension | None = None

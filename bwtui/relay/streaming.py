@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from bwtui.errors import RefusedError, RowError, ServiceRefused
+from bwtui.errors import ConnectionFailed, RefusedError, RowError, ServiceRefused
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
@@ -142,8 +142,6 @@ class Streaming:
     def _step(self) -> bool:
         """Read a batch, hand it over, and confirm; return whether there was anything to read."""
         self._parts.samples.refill()
-        if not self._has_room():
-            return True
         had_data = self._read()
         self._batch.flush()
         if self.careful_until and self._acks.advance() >= self.careful_until:
@@ -155,19 +153,12 @@ class Streaming:
             self._stream.wait(0.005)
         self._parts.sink.poll(0)
         self._settle(idle=not had_data)
-        return had_data
-
-    def _has_room(self) -> bool:
-        """Wait until more may be in flight; False when it is time to stop before that.
-
-        It comes before anything is read: each session that is cut off would leave one more batch otherwise.
-        """
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
             self._parts.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
-                return False
-        return True
+                break
+        return had_data
 
     def _read(self) -> bool:
         """Handle frames until the batch is full or nothing more has arrived; False when there was none."""
@@ -205,6 +196,12 @@ class Streaming:
 
     def _settle(self, *, idle: bool) -> None:
         """Take what was delivered, and tell the server when it is time."""
+        if (suspension := self._parts.suspension) is not None and (seconds := suspension.take()):
+            # What was read before is not sent any more: another relay may have sent newer rows.
+            raise ConnectionFailed(
+                f"the relay was suspended for {seconds:.0f} s, and reads again from where the slot stands",
+                "if another relay has the slot by now, stop one of the two",
+            )
         # In careful mode all but dead letters is settled by now, and those are with their batch.
         if self._batch.careful is None:
             failures = self._parts.policy.undelivered(self._parts.sink.take_failures())

@@ -94,6 +94,12 @@ class Sink(Protocol):
     def outage(self) -> str | None:
         """Return one sentence on why nothing can be delivered at present, or None."""
 
+    def hold_back(self) -> None:
+        """Send nothing more of what is accepted, until `discard`; any thread may call it.
+
+        What is under way to the service can't be called back. The rest fails.
+        """
+
     def discard(self, *, in_order: bool) -> None:
         """Forget whatever is still in flight and begin anew: those messages will be read again.
 

@@ -29,6 +29,7 @@ from bwtui.sink.base import (
 from bwtui.sink.config import IN_ORDER, client_config, producer_config
 from bwtui.sink.delivery_reports import Callback, DeliveryReports
 from bwtui.sink.first_requests import FirstRequests, Refuse
+from bwtui.sink.outbox import Entry, Outbox
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
@@ -93,6 +94,7 @@ class KafkaSink:
         self._held: dict[str, FirstRequests] = {}
         #: Topics of which every partition has taken a message from this producer.
         self._open: set[str] = set()
+        self._outbox = Outbox(self._unanswered)
         self._producer = self._new_producer()
         self._produce: Callable[..., None] = self._producer.produce
         self._reports = DeliveryReports(self._failed)
@@ -106,6 +108,15 @@ class KafkaSink:
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
     ) -> None:
         """Accept ``messages``; see `Sink.send`."""
+        if self._in_order and not self._outbox.may_go(span, len(messages)):
+            span.pending += len(messages)
+            self._outbox.put(Entry(topic, messages, span, receipt))
+            return
+        self._hand_over(topic, messages, span, receipt)
+
+    def _hand_over(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None
+    ) -> None:
         if self._in_order and topic not in self._open:
             first = self._first.setdefault(topic, FirstRequests(self._partitions.get(topic, 1)))
             if first.is_open and not len(first):
@@ -173,11 +184,19 @@ class KafkaSink:
         self._pump()
 
     def _pump(self) -> None:
-        """Let go what need not wait any more behind the first message into a partition."""
+        """Let go what need not wait any more: for its turn, or behind the first message into a partition."""
+        if self._produce is _hold_back:
+            self._outbox.clear()
         for topic, first in list(self._held.items()):
             first.pump(partial(self._put, topic))
             if not len(first):
                 del self._held[topic]
+        for entry in self._outbox.take():
+            entry.span.pending -= len(entry.messages)
+            self._hand_over(*entry)
+
+    def _unanswered(self) -> int:
+        return len(self._producer) + sum(map(len, self._held.values()))
 
     def _put(self, topic: str, message: MessageTuple, callback: Callback, refuse: Refuse) -> bool:
         key, value, timestamp, headers = message
@@ -194,7 +213,7 @@ class KafkaSink:
         # The number of events counts errors too.
         if self._serve(self._producer.poll, timeout) and not self._heard_error:
             self._outage = None
-        if self._held:
+        if self._held or len(self._outbox):
             self._pump()
 
     def flush(self, timeout: float) -> bool:
@@ -235,12 +254,18 @@ class KafkaSink:
         # With nothing to deliver nothing would take the word back, so it counts only while something waits.
         return self._outage if len(self._producer) else None
 
+    def hold_back(self) -> None:
+        """See `Sink.hold_back`."""
+        self._produce = _hold_back
+        self._producer.purge(in_flight=False)
+
     def discard(self, *, in_order: bool) -> None:
         """See `Sink.discard`: a new producer also leaves behind whatever made the old one unusable."""
         self._in_order = in_order
         self._first.clear()
         self._held.clear()
         self._open.clear()
+        self._outbox = Outbox(self._unanswered)
         self._producer.purge()
         self.poll(0)
         self._producer = self._new_producer()
@@ -250,7 +275,7 @@ class KafkaSink:
 
     def queued(self) -> int:
         """See `Sink.queued`."""
-        return len(self._producer) + sum(map(len, self._held.values()))
+        return self._unanswered() + len(self._outbox)
 
     def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
         """See `Sink.ensure_topic`."""

@@ -35,6 +35,9 @@ class NoSink:
         """There is no service that could be away."""
         return None
 
+    def hold_back(self) -> None:
+        """Nothing is ever sent."""
+
     def discard(self, *, in_order: bool) -> None:
         """Nothing is in flight."""
 

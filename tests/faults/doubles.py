@@ -53,6 +53,10 @@ class MemorySink:
         """There is never one."""
         return None
 
+    def hold_back(self) -> None:
+        """Forget what waits; see `discard`."""
+        self._waiting.clear()
+
     def discard(self, *, in_order: bool) -> None:
         """Forget what waits; nobody counts it down any more."""
         self._waiting.clear()

@@ -107,22 +107,6 @@ def test_never_past_a_row_that_is_not_durable(steps: list[object]) -> None:
 
 
 @PATIENT
-@given(STEPS, STEPS)
-def test_what_another_session_has_under_way_confirms_nothing(
-    before: list[object], after: list[object]
-) -> None:
-    """The next session begins long before; what is under way counts as in flight, and as nothing else."""
-    feed = Feed(HoldResponse(), lsn=1_000_000)
-    play(feed, before, failures=True)
-    in_flight = feed.acks.bytes_in_flight
-    feed.acks.begin(10)
-    assert feed.acks.bytes_in_flight == in_flight
-    # Each step sees that nothing beyond what this session has read is confirmed.
-    again = Feed(feed.sink, feed.acks, lsn=20, count=1_000)
-    play(again, after, failures=True)
-
-
-@PATIENT
 @given(STEPS, st.randoms(use_true_random=False))
 def test_the_end_is_reached_when_all_is_durable(steps: list[object], chance: object) -> None:
     sink = HoldResponse()

@@ -1,0 +1,81 @@
+"""A relay that is suspended, as by a paused container, and wakes beside the one that has taken its place."""
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.relay.suspension import GAP_SECONDS
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.database import session
+from tests.faults.hanging import hanging
+from tests.faults.records import read_table
+from tests.faults.relays import Relay, execute
+from tests.waiting import eventually
+
+HOT = Table("public", "hot", ("id",))
+UPDATES = 2_000
+
+
+def updates(database: str, first: int, last: int) -> None:
+    """Update the one row, in a transaction for each."""
+    with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(
+            "do $$ begin for i in %s..%s loop update hot set n = i; commit; end loop; end $$", [first, last]
+        )
+
+
+def latest(services: Services, relay: Relay) -> list[int]:
+    """Return the row's values in the order of the topic."""
+    return [record.value["n"] for record in read_table(services, HOT, relay.name) if record.value]
+
+
+def test_what_waits_in_it_does_not_come_after_what_is_newer(
+    sandbox: Sandbox,
+    services: Services,
+    database: str,
+    new_relay: Callable[..., Relay],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    execute(database, "create table hot (id int primary key, n int)", "insert into hot values (1, 0)")
+    relay = new_relay()
+    relay.start()
+    relay.wait_streaming()
+    updates(database, 1, 10)
+    relay.wait_caught_up()
+    with hanging(sandbox):
+        updates(database, 11, UPDATES)
+        relay.wait("a queue", lambda status: status.stages["produce"].queue >= UPDATES - 10)
+        relay.signal(signal.SIGSTOP)
+        since = time.monotonic()
+    end_session(database, relay)
+    updates(database, UPDATES + 1, UPDATES + 50)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
+        other = Relay(services, database, tmp_path, relay.name + "_other")
+        other.name = relay.name
+        other.run()
+    before = latest(services, relay)
+    assert before[-1] == UPDATES + 50
+    eventually("the gap is long enough", lambda: time.monotonic() - since > GAP_SECONDS + 1)
+    relay.signal(signal.SIGCONT)
+    # It looks at the slot before it goes on, and finds that another has moved it.
+    code = relay.join()
+    after = latest(services, relay)
+    assert "was suspended" in relay.log()
+    assert (code, after[len(before) :]) == (5, [])
+
+
+def end_session(database: str, relay: Relay) -> None:
+    """End the relay's replication session on the server, as one does that is found dead."""
+    sql = "select pg_terminate_backend(active_pid) from pg_replication_slots where slot_name = %s"
+    with session(database) as opened:
+        opened.run(sql, relay.name)
+        opened.wait_released(relay.name)
