@@ -9,7 +9,9 @@ MASK = "***"
 
 _SECRET_KEYWORDS = r"(?:password|passwd|sslpassword|oauth_client_secret|scram_client_key|scram_server_key)"
 # Keyword form of libpq: password = 'quoted \' value' or password=plain\ value.
-_KEYWORD = re.compile(rf"(?i)\b({_SECRET_KEYWORDS}\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\&]|\\.)+)")
+_KEYWORD = re.compile(
+    rf"(?i)\b({_SECRET_KEYWORDS}\s*=\s*)('[^'\\]*+(?:\\.[^'\\]*+)*+'?|(?:[^\s\\&]++|\\.)++)"
+)
 # user:password@ inside a URI. The second form catches an unescaped / or ? inside the password; it spares a
 # port with another URI behind it, as in a list of registries. Of the scheme its last character will do: a
 # whole one would be looked for at every letter of a long word, to the word's end.

@@ -19,8 +19,10 @@ from bwtui.audit.decoding import RowSchema
 ESCAPED = "__escaped"
 #: The entry of ESCAPED that names the columns which were not sent.
 UNSENT = "unchanged TOAST"
-_ELEMENT = re.compile(r'"((?:[^"\\]|\\.)*)"|([^",{}]+)', re.DOTALL)
-_PAIR = re.compile(r'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)', re.DOTALL)
+# Possessive: re keeps state for each character that it may have to give back.
+_QUOTED = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'
+_ELEMENT = re.compile(rf'{_QUOTED}|([^",{{}}]+)', re.DOTALL)
+_PAIR = re.compile(f"{_QUOTED}=>(?:{_QUOTED}|NULL)", re.DOTALL)
 
 
 def differing(
@@ -136,8 +138,8 @@ _WRITTEN: tuple[tuple[type, Any], ...] = (
 
 
 def plain(text: str) -> str:
-    """Return a quoted text without its backslashes."""
-    return re.sub(r"\\(.)", r"\1", text, flags=re.DOTALL)
+    """Return a quoted text without its backslashes, which stand before quotes and backslashes only."""
+    return text.replace('\\"', '"').replace("\\\\", "\\")
 
 
 def elements(text: str) -> list[str | None] | None:

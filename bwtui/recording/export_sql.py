@@ -204,6 +204,10 @@ class SqlWriter:
         )
 
 
+#: How a byte stands in an escape string.
+_ESCAPED = [chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in range(256)]
+
+
 def literal(value: Field) -> str:
     """Return a value as SQL takes it, exactly; bytes that are not UTF-8 need a database that takes them."""
     if value is None:
@@ -212,11 +216,7 @@ def literal(value: Field) -> str:
     try:
         return quote_literal(value.decode()).lstrip()
     except UnicodeDecodeError:
-        return "E'" + "".join(_escaped(byte) for byte in value) + "'"
-
-
-def _escaped(byte: int) -> str:
-    return chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}"
+        return "E'" + "".join(map(_ESCAPED.__getitem__, value)) + "'"
 
 
 def comment(text: str) -> str:

@@ -14,7 +14,11 @@ TokenKind = Literal["word", "string", "operator", "end"]
 _WORD = re.compile(r"[^\s()=!<>~,'\"\0]+")
 _OPERATOR = re.compile(r"!=|<>|<=|>=|==|!~|[=<>~(),]")
 _SYNONYMS = {"<>": "!=", "==": "="}
-_STRING = {quote: re.compile(f"{quote}((?:[^{quote}]|{quote}{quote})*){quote}") for quote in "'\""}
+#: Possessive, so that re keeps no state for each character; it looks ahead, for a half of a pair ends the text.
+_STRING = {
+    quote: re.compile(f"{quote}([^{quote}]*+(?:(?={quote}{quote})..[^{quote}]*+)*+){quote}")
+    for quote in "'\""
+}
 _UNSEEN = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 

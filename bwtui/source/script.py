@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from bwtui.errors import RefusedError
 
+# A doubled quote ends one string and begins the next, which is the same to us. No expression gives characters
+# back, for re would keep state for each of them.
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*)
       | (?P<comment>/\*)
-      | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')
+      | (?P<escaped>[eE]'[^'\\]*+(?:(?=\\|'')..[^'\\]*+)*+')
       | (?P<unclosed>[eE]')
-      | (?P<string>'(?:[^']|'')*')
-      | (?P<quoted>"(?:[^"]|"")*")
+      | (?P<string>'[^']*')
+      | (?P<quoted>"[^"]*")
       | (?P<dollar>\$(?:[A-Za-z_\x80-\U0010ffff][\w\x80-\U0010ffff]*)?\$)
       | (?P<word>[A-Za-z_\x80-\U0010ffff][\w$\x80-\U0010ffff]*)
       | (?P<open>['"])

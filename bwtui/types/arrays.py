@@ -7,61 +7,81 @@ in PostgreSQL's documentation.
 """
 
 import re
+from collections.abc import Iterable, Iterator
 
 from bwtui.types.codec import Codec, Unholdable
+from bwtui.types.quoting import QUOTED, unescaped
 from bwtui.types.strings import check
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 
-_QUOTED = re.compile(rb"\\(.)", re.DOTALL)
 _EMPTY = b"\x00"
+#: So many bytes are taken apart at a time: in a list, an element of one byte takes fifty.
+_CHUNK = 4096
 
 
-def elements(text: bytes, token: re.Pattern[bytes], delimiter: bytes) -> list[bytes | None]:
-    """Return the elements of ``{…}``. Raises Unholdable for more dimensions or another lower bound."""
+def elements(text: bytes, token: re.Pattern[bytes], delimiter: bytes) -> Iterable[list[bytes | None]]:
+    """Return the elements of ``{…}``, some at a time. Raises Unholdable for other dimensions or bounds."""
     if text[:1] != b"{" or text[-1:] != b"}" or text[1:2] == b"{":
         raise Unholdable
     body = text[1:-1]
+    if b'"' in body:
+        return _with_quoted(body, token, delimiter)
     if not body:
-        return []
-    if b'"' not in body:
-        return [None if element == b"NULL" else element for element in body.split(delimiter)]
+        return ()
+    return (_plain(body, delimiter),) if len(body) < _CHUNK else _many_plain(body, delimiter)
+
+
+def _many_plain(body: bytes, delimiter: bytes) -> Iterator[list[bytes | None]]:
+    start = 0
+    while (end := body.find(delimiter, start + _CHUNK)) >= 0:
+        yield _plain(body[start:end], delimiter)
+        start = end + 1
+    yield _plain(body[start:], delimiter)
+
+
+def _plain(body: bytes, delimiter: bytes) -> list[bytes | None]:
+    return [None if element == b"NULL" else element for element in body.split(delimiter)]
+
+
+def _with_quoted(body: bytes, token: re.Pattern[bytes], delimiter: bytes) -> Iterator[list[bytes | None]]:
     found: list[bytes | None] = []
-    position = 0
+    start = position = 0
     while True:
         match = token.match(body, position)
         if match is None:
             raise Unholdable
         quoted, plain = match.groups()
         if quoted is not None:
-            found.append(_QUOTED.sub(rb"\1", quoted) if b"\\" in quoted else quoted)
+            found.append(unescaped(quoted))
         else:
             found.append(None if plain == b"NULL" else plain)
         position = match.end()
         if position == len(body):
-            return found
+            yield found
+            return
         if body[position : position + 1] != delimiter:
             raise Unholdable
         position += 1
+        if position - start > _CHUNK:
+            yield found
+            start, found = position, []
 
 
 def array_codec(element: Codec, delimiter: str = ",") -> Codec:
     """Return the codec of arrays of ``element``; ``delimiter`` is the element type's typdelim."""
     separator = delimiter.encode()
-    token = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^"{}\\%b]+)' % re.escape(separator), re.DOTALL)
+    token = re.compile(rb'%b|([^"{}\\%b]++)' % (QUOTED, re.escape(separator)))
     # An array of texts is looked at as a whole.
     encode_element = prefixed if element.inline and element.copies_text else element.encode
 
     def encode(text: bytes) -> bytes:
         if element.copies_text:
             check(text)
-        items = elements(text, token, separator)
-        if not items:
-            return _EMPTY
-        out = [long(len(items))]
-        for item in items:
-            out += (NULL,) if item is None else (VALUE, encode_element(item))
-        out.append(_EMPTY)
-        return b"".join(out)
+        count, parts = 0, []
+        for some in elements(text, token, separator):
+            count += len(some)
+            parts.append(b"".join([NULL if item is None else VALUE + encode_element(item) for item in some]))
+        return b"".join((long(count), *parts, _EMPTY)) if count else _EMPTY
 
     avro = {"type": "array", "items": ["null", element.avro]}
     return Codec(avro, f"{element.pg_type}[]", encode, escapes=True, as_text=element.as_text)

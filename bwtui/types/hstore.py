@@ -6,29 +6,33 @@ A type of that name that is another one takes the escape whenever its text does 
 import re
 
 from bwtui.types.codec import Codec, Unholdable
+from bwtui.types.quoting import QUOTED, unescaped
 from bwtui.types.strings import check
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 
-_PAIR = re.compile(rb'"((?:[^"\\]|\\.)*)"=>(?:"((?:[^"\\]|\\.)*)"|NULL)(?:, |\Z)', re.DOTALL)
-_QUOTED = re.compile(rb"\\(.)", re.DOTALL)
+_PAIR = re.compile(rb"%b=>(?:%b|NULL)(?:, |\Z)" % (QUOTED, QUOTED))
 _END = b"\x00"
 
 
 def encode_hstore(text: bytes) -> bytes:
     """Encode ``"a"=>"1", "b"=>NULL``."""
     check(text)
-    out = []
+    out = bytearray()
     position = count = 0
     while position < len(text):
         match = _PAIR.match(text, position)
         if match is None:
             raise Unholdable
         key, value = match.groups()
-        out.append(prefixed(_QUOTED.sub(rb"\1", key)))
-        out += (NULL,) if value is None else (VALUE, prefixed(_QUOTED.sub(rb"\1", value)))
+        out += prefixed(unescaped(key))
+        if value is None:
+            out += NULL
+        else:
+            out += VALUE
+            out += prefixed(unescaped(value))
         position = match.end()
         count += 1
-    return b"".join((long(count), *out, _END)) if count else _END
+    return b"".join((long(count), out, _END)) if count else _END
 
 
 HSTORE = Codec(

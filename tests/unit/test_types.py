@@ -1,6 +1,8 @@
 """Type families, where tests against a reader or a server don't reach."""
 
 import io
+import itertools
+import re
 from datetime import date, timedelta
 
 import fastavro
@@ -14,6 +16,7 @@ from bwtui.types.hstore import encode_hstore
 from bwtui.types.integers import INT4
 from bwtui.types.money import encode_money
 from bwtui.types.numeric import avro_decimal, declared, numeric_codec, to_bytes, unscaled
+from bwtui.types.quoting import QUOTED, unescaped
 from bwtui.types.registry import TypeInfo, codec_for
 from bwtui.types.strings import encode_char
 from bwtui.types.times import encode_time
@@ -137,13 +140,38 @@ def test_arrays_with_another_delimiter() -> None:
     assert codec_for(BOX_ARRAY, -1, {}).encode(b"{(1,1),(0,0);NULL}").startswith(long(2))
 
 
-@pytest.mark.parametrize("text", [b"{{1}}", b"[0:0]={1}", b"", b"{", b"1", b'{"1}', b'{"1"2}', b'{1,"2",}'])
+@pytest.mark.parametrize(
+    "text", [b"{{1}}", b"[0:0]={1}", b"", b"{", b"1", b'{"1}', b'{"1"2}', b'{1,"2",}', rb'{"\a"}']
+)
 def test_what_is_no_plain_list_takes_the_escape(text: bytes) -> None:
     with pytest.raises(Unholdable):
         array_codec(INT4).encode(text)
 
 
-@pytest.mark.parametrize("text", [b'"a"', b"a=>b", b'"a"=>"b"x', b"[1,2]"])
+@pytest.mark.parametrize("text", [b"7", b"NULL", b'"a \\\\ b"', b"12345"])
+def test_an_array_that_is_read_some_at_a_time_is_whole(text: bytes) -> None:
+    for count in (1, 585, 820, 821, 4096, 10_000):
+        for tail in (b"x", b'"y z"'):
+            data = codec_for(1009, -1, {}).encode(
+                b"{" + text + (b"," + text) * (count - 1) + b"," + tail + b"}"
+            )
+            found = fastavro.schemaless_reader(
+                io.BytesIO(data), {"type": "array", "items": ["null", "string"]}, None
+            )
+            value = None if text == b"NULL" else text.strip(b'"').replace(b"\\\\", b"\\").decode()
+            assert found == [value] * count + [tail.strip(b'"').decode()]
+
+
+def test_quoted_parts_are_those_of_array_out_and_hstore_out() -> None:
+    for number in range(7):
+        for characters in itertools.product(b'"\\ab', repeat=number):
+            text = bytes(characters)
+            quoted = text.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+            assert re.fullmatch(QUOTED, b'"%b"' % quoted, re.DOTALL)
+            assert unescaped(quoted) == text
+
+
+@pytest.mark.parametrize("text", [b'"a"', b"a=>b", b'"a"=>"b"x', b"[1,2]", rb'"a"=>"\b"'])
 def test_what_is_no_hstore_takes_the_escape(text: bytes) -> None:
     with pytest.raises(Unholdable):
         encode_hstore(text)
