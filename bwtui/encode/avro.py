@@ -17,7 +17,8 @@ from bwtui.encode.schema import FieldPlan, key_schema, needs_escape, record_name
 from bwtui.errors import RowError
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.types.codec import Unholdable
-from bwtui.types.registry import TypeInfo, codec_for, key_codec
+from bwtui.types.keys import key_codec
+from bwtui.types.registry import TypeInfo, codec_for
 from bwtui.types.strings import check, no_text
 from bwtui.types.varint import NULL, VALUE, long, prefixed
 

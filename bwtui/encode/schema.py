@@ -35,9 +35,8 @@ def record_namespace(namespace: str, table: str) -> str:
 
 
 def key_schema(namespace: str, plans: Sequence[FieldPlan]) -> str:
-    """Return the key's schema as JSON text."""
-    fields = [_field(plan) for plan in plans]
-    return _record("Key", namespace, fields, needs_escape(plans))
+    """Return the key's schema as JSON text. It never has the escape field: no codec of a key escapes."""
+    return _record("Key", namespace, [_field(plan) for plan in plans], escape=False)
 
 
 def value_schema(namespace: str, plans: Sequence[FieldPlan], *, escape: bool) -> str:
@@ -48,7 +47,7 @@ def value_schema(namespace: str, plans: Sequence[FieldPlan], *, escape: bool) ->
         if plan.name != plan.column:
             entry["pgName"] = plan.column
         fields.append(entry)
-    return _record("Value", namespace, fields, escape)
+    return _record("Value", namespace, fields, escape=escape)
 
 
 def needs_escape(plans: Sequence[FieldPlan]) -> bool:
@@ -63,7 +62,7 @@ def _field(plan: FieldPlan) -> dict[str, Any]:
     return {"name": plan.name, "type": ["null", plan.codec.avro], "default": None}
 
 
-def _record(name: str, namespace: str, fields: list[dict[str, Any]], escape: bool) -> str:
+def _record(name: str, namespace: str, fields: list[dict[str, Any]], *, escape: bool) -> str:
     if escape:
         texts = {"type": "map", "values": "string"}
         fields = [*fields, {"name": ESCAPED_FIELD, "type": ["null", texts], "default": None}]

@@ -14,7 +14,7 @@ TokenKind = Literal["word", "string", "operator", "end"]
 _WORD = re.compile(r"[^\s()=!<>~,'\"\0]+")
 _OPERATOR = re.compile(r"!=|<>|<=|>=|==|!~|[=<>~(),]")
 _SYNONYMS = {"<>": "!=", "==": "="}
-#: Possessive, so that re keeps no state for each character; it looks ahead, for a half of a pair ends the text.
+#: Possessive, so that re keeps no state for each character. It looks ahead: half of a pair ends the text.
 _STRING = {
     quote: re.compile(f"{quote}([^{quote}]*+(?:(?={quote}{quote})..[^{quote}]*+)*+){quote}")
     for quote in "'\""

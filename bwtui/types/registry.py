@@ -13,7 +13,7 @@ from bwtui.types.codec import Codec
 from bwtui.types.hstore import HSTORE
 from bwtui.types.money import MONEY
 from bwtui.types.numeric import numeric_codec
-from bwtui.types.strings import TEXT_TYPES, in_key, text_codec
+from bwtui.types.strings import TEXT_TYPES, text_codec
 from bwtui.types.times import TIME
 
 # A domain over a domain over … ends long before this; a catalog that was read badly might not.
@@ -124,19 +124,6 @@ def codec_for(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], any_bytes:
     ``any_bytes`` is for databases in SQL_ASCII, whose schemas expect texts that are no UTF-8.
     """
     return _find(oid, typmod, catalog, any_bytes, _MAX_DEPTH)
-
-
-def key_codec(codec: Codec) -> Codec:
-    """Return the codec of a column as part of the key: the widest of its family.
-
-    A key's bytes hold its schema's id. With one form for all integers, and text for every numeric, ALTER TYPE
-    within the family leaves the keys, and so the partitions, as they are.
-    """
-    if codec.avro == "int":
-        return integers.INT8
-    if isinstance(codec.avro, dict) and codec.avro.get("logicalType") == "decimal":
-        return text_codec("numeric")
-    return in_key(codec) if codec.copies_text and codec.inline else codec
 
 
 def _find(oid: int, typmod: int, catalog: Mapping[int, TypeInfo], any_bytes: bool, depth: int) -> Codec:

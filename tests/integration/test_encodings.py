@@ -150,8 +150,13 @@ def test_the_audit_of_texts_that_are_none(encoded: str, services: Services, tmp_
     with session(encoded) as source:
         source.run("create table t (k text primary key, v text, a text[], n int)")
         source.run("insert into t values (E'\\xe9', E'\\xff', array[E'a\\xff'], 1), ('b', 'c', '{d}', 2)")
+        # In a key this text is not the byte above, nor this the bytes of it.
+        source.run(r"insert into t values ('\xe9', 'd', '{e}', 4), ('\x5c786539', 'e', '{f}', 5)")
         source.run("create table plain (id int primary key); insert into plain values (1)")
+        source.run(
+            r"create table raw (k bytea primary key, d date); insert into raw values ('\xe9', 'infinity')"
+        )
         with relaying(attempts, encoded, source):
             source.run("update t set n = 3 where v = E'\\xff'")
             ended, report = verify(attempts, encoded)
-            assert (ended.code, report["verdict"], report["expected"]) == (0, "clean", 3), ended.stderr
+            assert (ended.code, report["verdict"], report["expected"]) == (0, "clean", 6), ended.stderr

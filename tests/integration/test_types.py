@@ -169,6 +169,11 @@ def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
         escapes = f'"{ESCAPED_FIELD}"' in encoder.value_schema
         documented_avro, documented_escape, json_form = documentation.pop(table.declaration)
         assert (documented_avro, documented_escape) == (described(avro), escapes), table.declaration
+        as_key = build_encoder(relation, ("v",), relation.name, catalog)
+        assert ESCAPED_FIELD not in str(as_key.key_schema), table.declaration
+        bound = as_key.bind(1, 2)
+        texts = {fields[1] for fields in rows[relation.name]}
+        assert len({bound.key([b"1", text]) for text in texts}) == len(texts), table.declaration
         as_json = JsonEncoder(relation, ("id",), catalog)
         assert encoder.text_columns == (("v",) if "cube" in table.declaration else ()), table.declaration
         if table.declaration not in (
