@@ -39,6 +39,16 @@ insert into arrays values ('{}', '{}'), ('{"",NULL,"NULL"}', '{1,2}'), ('{{a,b},
 create table moneys (m money primary key, d date, t timestamptz, n numeric);
 insert into moneys values (-12.34, '0044-03-15 BC', '294276-12-31 23:59:59.999999+00', 'NaN'),
        (1234.5, null, null, 1.50);
+create extension hstore;
+create table moments (d date, t timestamptz, c time, s timestamp, x xid8, h hstore, n int,
+                      primary key (d, t, c, s, x, h));
+insert into moments values ('2024-05-06', '2024-05-06 07:08:09.12+02', '07:08', '2024-05-06', '1', 'a=>1', 1),
+       ('infinity', '-infinity', '24:00', '0044-03-15 BC', '18446744073709551615', '"\\""=>null', 2),
+       ('10000-01-01', 'infinity', '00:00', 'infinity', '0', '', 3),
+       ('2024-05-07', 'now', '1:00', 'now', '2', '', 4);
+create extension citext;
+create table equal (n numeric, f float8, i interval, s citext, primary key (n, f, i, s));
+insert into equal values (1.0, 0, '1 day', 'a'), (2.0, 0, '2 days', 'b');
 create table parent (id int primary key, v text); create table child (extra int) inherits (parent);
 alter table child add primary key (id);
 insert into parent values (1, 'p'); insert into child values (2, 'c', 3);
@@ -59,6 +69,10 @@ update altered set new = 1 where id = 1;
 update parts set at = date '2021-02-03' where id = 1;
 update "odd ""names" set "a b" = 0, "c""d" = 1e-7 where "a b" = 3;
 delete from floats where f = 1;
+update moments set d = '-infinity', n = 5 where n = 2; update moments set n = 6 where n = 3;
+delete from moments where n = 1;
+update equal set n = 1.00, f = '-0', i = '24 hours', s = 'A' where n = 1;
+update equal set n = 2.00 where n = 2;
 """
 
 
@@ -69,7 +83,7 @@ def test_tables_of_every_shape(attempts: Attempts, source: Session, database: st
         ended, report = verify(attempts, database)
         found = [(one["table"], one["class"], one["fields"]) for one in report.get("findings", [])]
         assert (ended.code, found, ended.stderr) == (0, [], "")
-        assert len(report["tables"]) == 9
+        assert len(report["tables"]) == 11
         # Nothing is left of it, in the database or beside it, once the server sees that its sessions ended.
         left = "select count(*) from pg_replication_slots where temporary"
         eventually("no slot is left", lambda: source.value(left) == 0)

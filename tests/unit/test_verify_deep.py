@@ -51,6 +51,7 @@ MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 19, "scale": 2}
         ("double", "double precision", "0.1", 0.1, 0.10000000149011612),
         (MONEY, "money", "-$1,234.50", "-1234.50", "1234.50"),
         ({"type": "array", "items": ["null", "float"]}, "real[]", "{0.1,NULL}", [0.1, None], [0.1]),
+        ("string", "date", "infinity", "infinity", "-infinity"),
     ],
 )
 def test_a_key_says_what_postgresql_said(avro: Any, kind: str, text: str, value: Any, other: Any) -> None:
@@ -63,6 +64,15 @@ def test_a_key_says_what_postgresql_said(avro: Any, kind: str, text: str, value:
     row = encoded(made[1], VALUE, right)
     assert not is_wrong(encoded(made[0], KEY, right), row, said, said, schemas=schemas.items())
     assert is_wrong(encoded(made[0], KEY, wrong), row, said, said, schemas=schemas.items())
+
+
+def test_a_key_that_is_written_in_hexadecimal_says_its_text() -> None:
+    made = [schema(name, {"k": ("string", "text")}, types=name == "Value") for name in ("Key", "Value")]
+    schemas = {KEY: json.dumps(made[0]), VALUE: json.dumps(made[1])}
+    said, row = {"k": "\\xff"}, encoded(made[1], VALUE, {"k": "\\xff"})
+    for text, is_right in (("\\xff", True), ("\\x5c786666", True), ("\\x5c786667", False)):
+        key = encoded(made[0], KEY, {"k": text})
+        assert is_wrong(key, row, said, said, schemas=schemas.items()) is not is_right
 
 
 @pytest.mark.parametrize(
