@@ -65,7 +65,9 @@ class Stream:
 
 
 class Catalog:
-    """A session to PostgreSQL that knows the tables' columns and keys."""
+    """A session to PostgreSQL that knows the columns and keys of ``keys``, and of other tables nothing."""
+
+    description = ("anything",)
 
     def __init__(self) -> None:
         self.info = SimpleNamespace(parameter_status=lambda name: "UTF8")
@@ -79,6 +81,9 @@ class Catalog:
 
     def execute(self, sql: str, arguments: Any) -> None:
         assert "pg_attribute" in sql, sql
+        if arguments[0] not in self.keys:
+            self._found = []
+            return
         relation, key = self.keys[arguments[0]]
         self._found = [
             (c.name, c.type_oid, -1, False, False, c.name == key, False, c.name == key)

@@ -23,6 +23,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.source.stream import ReplicationStream
+from tests.scripted_relay import Catalog
 
 ITEMS, OTHERS = 16_384, 16_385
 _TEXT, _BIGINT = 25, 20
@@ -81,6 +82,7 @@ class FedStream:
     """A `bwtui.source.stream.ReplicationStream` that holds all its frames from the beginning."""
 
     warning = ""
+    patience = 0.0
 
     def __init__(self, frames: Iterable[bytes]) -> None:
         self._frames = iter(frames)
@@ -90,6 +92,10 @@ class FedStream:
         """Return the next frame."""
         found = next(self._frames, None)
         return memoryview(found) if found is not None else None
+
+    def read_ahead(self, frames: int, size: int) -> list[bytes]:
+        """Nothing: each route is built when its row comes."""
+        return []
 
     def wait(self, timeout: float) -> bool:
         """Nothing more arrives."""
@@ -112,9 +118,9 @@ class _Registry:
 
 
 class _Router(Router):
-    def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Answer no; all that is asked of these tables is whether their texts may be no UTF-8."""
-        return False
+    def look(self, question: Callable[[Any], Any]) -> Any:
+        """Answer for a catalog that knows nothing of these tables."""
+        return question(Catalog())
 
 
 class Fed:

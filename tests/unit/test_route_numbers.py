@@ -114,7 +114,7 @@ def test_a_segment_without_numbers_left_is_followed_by_another(
 def test_a_table_that_was_forgotten_is_described_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.rows._ROUTES_KEPT", 2)
+    monkeypatch.setattr("bwtui.relay.routes._ROUTES_KEPT", 2)
     relay = ScriptedRelay(tmp_path)
     first = table(7, "first", COLUMNS)
     insert(relay, first, "id", announced=True)

@@ -9,8 +9,8 @@ import pytest
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.parts import Redrive, StopRequested
+from bwtui.relay.routes import Routes
 from bwtui.relay.routing import Route
-from bwtui.relay.rows import Routes
 from bwtui.source.stream import PAYLOAD_OFFSET
 
 
@@ -48,11 +48,11 @@ class Built:
         self.together: list[list[str]] = []
         self.begun: list[str] = []
         self.raises: Exception | None = None
-        self.routes = Routes(self._build, self._begin, lambda: ahead)
+        self.routes = Routes(self._build, lambda route: False, self._begin, lambda: ahead)
 
     def take(self, frame: bytes) -> Relation:
         """Announce a relation, and return the one whose route its first row gets."""
-        self.routes.announce(relation(frame))
+        self.routes.announce(relation(frame), frame[PAYLOAD_OFFSET:])
         route = self.routes[relation(frame).oid]
         assert route is not None
         return route.relation

@@ -15,6 +15,7 @@ from bwtui.relay.routing import Router
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import TopicLimits, TopicsFound
 from tests.faults.doubles import MemorySink
+from tests.scripted_relay import Catalog
 
 _PATIENCE = 60.0
 
@@ -74,7 +75,7 @@ def router(sink: Any, registry: Any, report: Report, **given: Any) -> Iterator[R
         report,
         lambda seconds: None,
     )
-    made.look = lambda question: False  # type: ignore[method-assign]
+    made.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     yield made
     made.close()
 

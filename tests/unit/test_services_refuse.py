@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,11 +23,12 @@ from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routing import Route, Router
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, TopicLimits
+from bwtui.sink.base import DeliveryFailure, Message, TopicsFound
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
 from tests.faults.doubles import RefuseTogether, Reject
+from tests.scripted_relay import Catalog
 
 LETTERS = "letters"
 
@@ -93,11 +94,13 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
     """Its rows would all become dead letters."""
 
     class Forbidden(Reject):
-        def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
-            raise ServiceRefused(f"topic {topic}: not authorized", "grant the right")
+        def ensure_topics(self, wanted: Mapping[str, bool], call: Any) -> TopicsFound:
+            refused = "not authorized", "grant the right"
+            return {topic: ServiceRefused(*refused) for topic in wanted}
 
     settings = RelaySettings(on_error="log", output_format="json")
     router = Router(settings, Forbidden(bool), LocalRegistry(), Report(), lambda seconds: None)
+    router.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     with pytest.raises(ServiceRefused, match="not authorized"):
         router.route(Relation(1, "public", "items", "d", (Column("id", 20, -1, True),)))
 
