@@ -23,7 +23,7 @@ from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routing import Route, Router
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, TopicsFound
+from bwtui.sink.base import DeliveryFailure, Message, TopicLimits, TopicsFound
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
