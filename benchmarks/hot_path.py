@@ -18,7 +18,7 @@ from bwtui.relay.ack import Acknowledgements, Span
 from bwtui.relay.batch import Batch
 from bwtui.relay.parts import Parts
 from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.relay.rows import Rows
 from bwtui.relay.samples import Samples
 from bwtui.settings import RelaySettings

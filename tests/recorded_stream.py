@@ -11,7 +11,7 @@ from bwtui.recording.continuing import continue_in
 from bwtui.relay.ack import Receipt
 from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.relay.status import SchemaEntry, Status
 from bwtui.settings import RelaySettings
 from bwtui.source.stream import POSTGRES_EPOCH_US

@@ -7,7 +7,7 @@ from bwtui.relay.careful import Careful
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.sink.base import Message, Sink
 from bwtui.sink.dead_letter import DroppedRow
 

@@ -12,7 +12,7 @@ from bwtui.errors import RowError
 from bwtui.relay.ack import REFUSED, Receipt, Span
 from bwtui.relay.parts import Redrive
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow, Identity
 

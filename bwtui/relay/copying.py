@@ -24,7 +24,7 @@ from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.headers import SESSION, Headers, make_headers
 from bwtui.relay.leftovers import Leftovers
 from bwtui.relay.parts import Parts, StopRequested
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.sink.base import DeliveryFailure, Marks, Message
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.connection import Connection

@@ -18,7 +18,7 @@ from pathlib import Path
 from bwtui.relay.ack import Span
 from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.sink.base import Marks, Message, Sink
 
 _BATCH = 10_000

@@ -12,7 +12,7 @@ from bwtui.errors import BwtuiError, RowError, ServiceRefused
 from bwtui.lsn import format_lsn
 from bwtui.relay.ack import Span
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, Sink
 from bwtui.sink.dead_letter import DeadLetters, DroppedRow

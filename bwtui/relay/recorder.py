@@ -31,7 +31,7 @@ from bwtui.relay.ack import Receipt
 from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning, torn_end
 from bwtui.relay.references import References
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.relay.status import ErrorEntry, RecordingStatus, Status
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple

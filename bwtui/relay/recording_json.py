@@ -6,7 +6,7 @@ from typing import Any
 
 from bwtui.errors import RefusedError
 from bwtui.lsn import format_lsn
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.relay.status import Status
 
 _SECONDS = 1.0

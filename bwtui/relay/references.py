@@ -16,7 +16,7 @@ from bwtui.recording.journal import BlockOut
 from bwtui.recording.relation import pack_relation
 from bwtui.relay.recording_json import as_dict, route_json
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 
 #: A section names its route by a u16.
 ROUTES = 1 << 16

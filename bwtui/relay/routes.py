@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.source.stream import PAYLOAD_OFFSET, XLOG_DATA
 
 _oid = struct.Struct(">I").unpack_from

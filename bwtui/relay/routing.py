@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
@@ -19,14 +19,14 @@ from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused
-from bwtui.pgoutput.messages import Field, Relation
-from bwtui.pgoutput.tuples import splitter
+from bwtui.pgoutput.messages import Relation
 from bwtui.relay.blocking import BlockingCalls
 from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.route import Route
 from bwtui.relay.status import SchemaEntry
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import MessageTuple, Sink, TopicLimits
+from bwtui.sink.base import Sink, TopicLimits
 from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, load_types
 from bwtui.source.connection import Connection, holds_any_bytes
@@ -37,72 +37,6 @@ from bwtui.types.registry import TypeInfo, is_built_in
 _WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
 
 T = TypeVar("T")
-
-
-class Route:
-    """Where the rows of one table go, as long as its schema stays the same.
-
-    ``refusal`` is set when the table as a whole can't be relayed; every row of it then fails with it.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "both",
-        "both_filled",
-        "bytes",
-        "column_names",
-        "counters",
-        "in_part",
-        "key",
-        "key_columns",
-        "key_indexes",
-        "key_schema_id",
-        "max_message_bytes",
-        "messages",
-        "positions",
-        "refusal",
-        "relation",
-        "split",
-        "topic",
-        "value_schema_id",
-    )
-    key: Callable[[Sequence[Field]], bytes | None]
-    both: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
-    both_filled: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
-
-    def __init__(
-        self,
-        relation: Relation,
-        topic: str,
-        keys: tuple[str, ...],
-        counters: TableCounters,
-        bound: BoundEncoder | JsonEncoder | None,
-        limits: TopicLimits | None,
-        refusal: BwtuiError | None = None,
-    ) -> None:
-        self.relation = relation
-        self.topic = topic
-        self.key_columns = keys
-        self.counters = counters
-        self.key_schema_id = counters.key_schema_id
-        self.value_schema_id = counters.value_schema_id
-        self.refusal = refusal
-        #: Whether the table has columns that are not published.
-        self.in_part = False
-        self.max_message_bytes = limits.max_message_bytes if limits else 0
-        #: Messages of the batch that is being filled, and their bytes.
-        self.messages: list[MessageTuple] = []
-        self.bytes = 0
-        #: While recording, which of the batch's frames each message was made of.
-        self.positions: list[int] = []
-        #: Where the key's columns stand in a row.
-        self.key_indexes = [i for i, column in enumerate(relation.columns) if column.name in keys]
-        self.column_names = [column.name for column in relation.columns]
-        self.split = splitter(len(relation.columns))
-        if bound is not None:
-            self.key, self.both, self.both_filled = bound.key, bound.both, bound.both_filled
-        elif refusal is not None:
-            self.key = self.both = self.both_filled = _refusing(refusal)
 
 
 @dataclass(slots=True)
@@ -386,18 +320,6 @@ class Router:
         if not oids:
             return {}
         return self._catalog_memory.types(self.look(lambda connection: load_types(connection, oids)))
-
-
-def _refusing(refusal: BwtuiError) -> Callable[[Sequence[Field]], NoReturn]:
-    """Return what a route that is refused does with each row."""
-
-    def refuse(fields: Sequence[Field]) -> NoReturn:
-        # A new one each time: an error that is raised again keeps the frames, and so the row, of every time
-        # before.
-        raise RowError(refusal.message, refusal.hint) from refusal
-
-    refusal.with_traceback(None)
-    return refuse
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:

@@ -12,8 +12,8 @@ from bwtui.recording.batch import Without
 from bwtui.relay.batch import Batch
 from bwtui.relay.headers import make_headers
 from bwtui.relay.parts import Parts
+from bwtui.relay.route import Route
 from bwtui.relay.routes import Routes
-from bwtui.relay.routing import Route
 from bwtui.relay.toast import RowIsGone
 from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity

@@ -17,7 +17,7 @@ import psycopg2
 from bwtui.encode.avro import UnchangedToastError
 from bwtui.errors import ServiceRefused
 from bwtui.pgoutput.messages import UNCHANGED, Field
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection, query
 from bwtui.source.present_row import present_fields

@@ -4,7 +4,7 @@ import json
 
 from bwtui.lsn import format_lsn
 from bwtui.pgoutput.messages import Truncate
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.sink.base import Message
 
 

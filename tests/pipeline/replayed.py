@@ -20,7 +20,7 @@ from bwtui.pipeline.seal import seal
 from bwtui.recording.reader import open_recording
 from bwtui.recording.sealed import open_sealed
 from bwtui.recording.selection import Selection
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.relay.status import SchemaEntry
 from bwtui.sandbox.supervisor import Services
 from bwtui.settings import RelaySettings

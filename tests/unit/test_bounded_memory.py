@@ -18,7 +18,7 @@ from bwtui.relay.ack import Receipt, Span
 from bwtui.relay.batch import BATCH_BYTES
 from bwtui.relay.recorder import Recorder
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Route
+from bwtui.relay.route import Route
 from bwtui.relay.samples import Samples
 from bwtui.relay.status import SchemaEntry
 from bwtui.sink.delivery_reports import DeliveryReports

@@ -9,8 +9,8 @@ import pytest
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.parts import Redrive, StopRequested
+from bwtui.relay.route import Route
 from bwtui.relay.routes import Routes
-from bwtui.relay.routing import Route
 from bwtui.source.stream import PAYLOAD_OFFSET
 
 

@@ -20,7 +20,8 @@ from bwtui.relay.copying import Copying
 from bwtui.relay.parts import Parts
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.routing import Route, Router
+from bwtui.relay.route import Route
+from bwtui.relay.routing import Router
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, TopicLimits, TopicsFound
