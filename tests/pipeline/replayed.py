@@ -54,13 +54,13 @@ class FramedStream(Stream):
         is_known = relation in self._routes
         route = super()._route(relation)
         if not is_known:
-            del self.report.schemas[route.topic, route.value_schema_id or 0]
+            del self.report.schemas[f"{route.topic}-value", route.value_schema_id or 0]
             route.key_schema_id, route.value_schema_id = self.ids
             for part, number, text in zip(
                 ("key", "value"), self.ids, (KEY_SCHEMA, VALUE_SCHEMA), strict=True
             ):
                 entry = (f"{route.topic}-{part}", number, 1, relation.qualified_name, route.topic, part, text)
-                self.report.schemas[route.topic, number] = SchemaEntry(*entry, 0.0)
+                self.report.schemas[entry[0], number] = SchemaEntry(*entry, 0.0)
         return route
 
     def _add(self, route: Route, key: bytes | None, value: bytes | None) -> None:
