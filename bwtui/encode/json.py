@@ -2,9 +2,9 @@
 
 Exact where JSON is: numbers for integers and finite floats, true and false. Everything else is a string of
 PostgreSQL's text form: numeric, NaN and infinity, since a JSON reader would round or refuse them, and json
-and jsonb, whose numbers are numerics and whose null is not a NULL. Bytes that are no UTF-8 (a database in
-SQL_ASCII) stand as lone surrogates, ``\\udc80`` to ``\\udcff``. Object keys are the columns' own names. A
-placeholder for an unchanged TOAST value is the object ``{"unchanged TOAST": true}``.
+and jsonb, whose numbers are numerics and whose null is not a NULL. Bytes that are no text stand as
+lone surrogates, ``\\udc80`` to ``\\udcff``. Object keys are the columns' own names. A placeholder for an
+unchanged TOAST value is the object ``{"unchanged TOAST": true}``.
 """
 
 import json

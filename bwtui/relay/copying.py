@@ -47,6 +47,8 @@ class Copying:
         self._batch = Batch(parts.sink, self._acks, parts.report, parts.recorder)
         self._timestamp = int(time.time() * 1000)
         self._route: Route | None = None
+        #: The newest route into each topic.
+        self._routes: dict[str, Route] = {}
         self._ordinal = 0
         self._session_header: Headers = [(SESSION, parts.session)]
         self._failures: deque[DeliveryFailure] = deque()
@@ -65,7 +67,8 @@ class Copying:
         routes = self._prepare(tables)
         before = self._parts.memory.unfinished_marks()
         sessions = self._parts.memory.unfinished_sessions()
-        begun = self._mark([route for route in routes if route is not None], before)
+        self._routes = {route.topic: route for route in routes if route is not None}
+        begun = self._mark(list(self._routes.values()), before)
         for table, route in zip(tables, routes, strict=True):
             if route is not None:
                 self._copy(connection, table, route)
@@ -136,7 +139,7 @@ class Copying:
         parts = self._parts
         leftovers = Leftovers(parts.sink, parts.report, self.pulse, self._marks, parts.recorder)
         for topic in sorted(set(before) & set(begun)):
-            route = parts.router.known(topic)
+            route = self._routes[topic]
             if route.key_columns:
                 tombstone = Message(b"", None, self._timestamp, self._session_header)
                 if self._recorder is not None:
@@ -205,7 +208,7 @@ class Copying:
         wider = self._parts.router.route(route.relation, with_room=True)
         assert wider is not None
         if wider.refusal is None:
-            self._route = wider
+            self._route = self._routes[wider.topic] = wider
         return wider
 
     def _flush(self) -> None:
@@ -291,7 +294,7 @@ class Copying:
 
     def _drop(self, failure: DeliveryFailure) -> None:
         """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""
-        route = self._parts.router.known(failure.topic)
+        route = self._routes[failure.topic]
         message = failure.message
         assert message is not None
         encoded = [base64.b64encode(data or b"") for data in (message.key, message.value)]

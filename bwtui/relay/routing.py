@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
-from weakref import WeakValueDictionary
 
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
@@ -85,8 +84,6 @@ class Router:
         self._pulse = pulse
         self._filter = TableFilter(settings)
         self._topics: dict[str, str] = {}
-        #: The newest route into each topic, as long as its rows may come.
-        self._routes: WeakValueDictionary[str, Route] = WeakValueDictionary()
         #: Key columns and key schema of the newest route that each topic ever had.
         self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
         self._questions = Questions(settings.postgres)
@@ -276,7 +273,6 @@ class Router:
         if self._keyed.get(topic, keyed) != keyed:
             counters.note("the key changed: rows from before stand in the topic under their old keys")
         self._keyed[topic] = keyed
-        self._routes[topic] = route
         return route
 
     def _claim(self, topic: str, name: str) -> None:
@@ -289,10 +285,6 @@ class Router:
                 owners = [self._topics.get(member, name) for member in group]
                 raise topics_collide(owners, group)
         self._topics[topic] = name
-
-    def known(self, topic: str) -> Route:
-        """Return the newest route into ``topic``. Raises KeyError when nobody holds it any more."""
-        return self._routes[topic]
 
     def _keys(self, draft: _Draft) -> tuple[str, ...]:
         """Return the key's columns. Raises RefusedError for one that is not published whole."""

@@ -15,9 +15,14 @@ from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name
 
 # Publications of whole schemas exist from PostgreSQL 15 on.
 _OPEN_SQL = """
-select p.pubname from pg_catalog.pg_publication p
- where p.pubname = any(%s) and (p.pubupdate or p.pubdelete) and (p.puballtables{schemas}) order by 1
+select p.pubname, p.pubupdate or p.pubdelete from pg_catalog.pg_publication p
+ where p.pubname = any(%s) and (p.puballtables{schemas}) order by 1
 """
+_LISTED_SQL = """
+select count(*) from pg_catalog.pg_publication_rel r join pg_catalog.pg_publication p on p.oid = r.prpubid
+ where p.pubname = %s and r.prrelid = %s
+"""
+_EVERYTHING = "insert, update, delete, truncate"
 _NEW_ONE = "while the relay runs: {}; once it has caught up with that, start it again"
 _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
 
@@ -46,7 +51,8 @@ def shortfalls(connection: Connection, settings: RelaySettings) -> Iterator[Shor
     chosen = TableFilter(settings)
     tables = [table for table in list_tables(connection) if chosen(table.namespace, table.name)]
     published = {(one.namespace, one.name): one for one in publication.published_tables(connection, names)}
-    yield from _of_publications(connection, settings, names, tables)
+    opened = _open(connection, names)
+    yield from _of_publications(settings, names, tables, opened)
     apart = [table for table in tables if (table.namespace, table.name) not in published]
     yield from _left_out(connection, settings, names, apart)
     # Also where the relay leaves a table out: PostgreSQL knows of the publication alone.
@@ -54,19 +60,34 @@ def shortfalls(connection: Connection, settings: RelaySettings) -> Iterator[Shor
     for table in filter(lacks_identity, every):
         yield from _blocked(table, published.get((table.namespace, table.name)))
     own = {(one.namespace, one.name) for one in publication.published_tables(connection, names[:1])}
+    # Updates of what it has without a replica identity, now or later, must not be published.
+    is_mixed = names[0] in opened or any(
+        (table.namespace, table.name) in own for table in filter(lacks_identity, every)
+    )
     for table in every:
         entry = published.get((table.namespace, table.name))
-        if entry is not None and not lacks_identity(table) and chosen(table.namespace, table.name):
-            is_own = (table.namespace, table.name) in own
-            yield from _in_part(settings.publication_name, table, entry, is_own)
+        if entry is None or lacks_identity(table) or not chosen(table.namespace, table.name):
+            continue
+        if (table.namespace, table.name) not in own:
+            yield from _in_part(table, entry, _move(connection, settings.publication_name, table))
+        elif is_mixed:
+            yield from _in_part(table, entry, _list_instead(settings, names, tables))
+        else:
+            alter = f"ALTER PUBLICATION {quote_identifier(names[0])}"
+            yield from _in_part(table, entry, f"run: {alter} SET (publish = '{_EVERYTHING}')")
+
+
+def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
+    """Return which publications take in later tables, and if they publish updates or deletes."""
+    sql = _OPEN_SQL.format(schemas=_SCHEMAS if connection.server_version >= 150000 else "")
+    return dict(query(connection, sql, list(names)))
 
 
 def _of_publications(
-    connection: Connection, settings: RelaySettings, names: Sequence[str], tables: Sequence[TableInfo]
+    settings: RelaySettings, names: Sequence[str], tables: Sequence[TableInfo], opened: dict[str, bool]
 ) -> Iterator[Shortfall]:
     """Yield the publications that will block tables which are not there yet."""
-    sql = _OPEN_SQL.format(schemas=_SCHEMAS if connection.server_version >= 150000 else "")
-    for (name,) in query(connection, sql, list(names)):
+    for name in (name for name, publishes_updates in opened.items() if publishes_updates):
         yield Shortfall(
             f"publication {name}",
             None,
@@ -88,7 +109,10 @@ def _list_instead(settings: RelaySettings, names: Sequence[str], tables: Sequenc
         return f"first run, {_NEW_ONE.format(made)}; then 'bwtui doctor' says what to run next"
     made = "; ".join(publication.create_statements(names[0], tables)[: len(names)])
     dropped = ", ".join(map(quote_identifier, names))
-    return f"for a list of tables instead, run: BEGIN; DROP PUBLICATION {dropped}; {made}; COMMIT"
+    return (
+        f"for a list of tables instead, run: BEGIN; DROP PUBLICATION {dropped}; {made}; COMMIT, "
+        "with the row filters and options that it had"
+    )
 
 
 def _left_out(
@@ -154,22 +178,25 @@ def _blocked(table: TableInfo, entry: PublishedTable | None) -> Iterator[Shortfa
     )
 
 
-def _in_part(name: str, table: TableInfo, entry: PublishedTable, is_own: bool) -> Iterator[Shortfall]:
+def _move(connection: Connection, name: str, table: TableInfo) -> str:
+    """Return what moves a table out of the companion of publication ``name``, into that."""
+    companion, to = publication.unkeyed_name(name), table_clause(table)
+    add = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {to}"
+    if not query(connection, _LISTED_SQL, companion, table.oid)[0][0]:
+        return f"run: {add}"
+    return f"run: BEGIN; ALTER PUBLICATION {quote_identifier(companion)} DROP TABLE {to}; {add}; COMMIT"
+
+
+def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Shortfall]:
     """Yield a table of whose operations some are not published, so that its topic has rows that are gone."""
     operations = (("inserts", entry.inserts), ("updates", entry.updates), ("deletes", entry.deletes))
     missing = [word for word, yes in operations if not yes]
     if not missing:
         return
-    alter, to = f"ALTER PUBLICATION {quote_identifier(name)}", table_clause(table)
-    companion = quote_identifier(publication.unkeyed_name(name))
-    if is_own:
-        run = f"{alter} SET (publish = 'insert, update, delete, truncate')"
-    else:
-        run = f"BEGIN; ALTER PUBLICATION {companion} DROP TABLE {to}; {alter} ADD TABLE {to}; COMMIT"
     yield Shortfall(
         f"table {table.qualified_name}",
         table.qualified_name,
         f"has a replica identity, but its {' and '.join(missing)} are not published: "
         "its topic does not follow it",
-        f"run: {run}; what was not published is not sent any more, but with a new slot's snapshot",
+        f"{hint}; what was not published is not sent any more, but with a new slot's snapshot",
     )

@@ -183,6 +183,22 @@ def test_a_publication_of_inserts_alone_is_told_of(database: str, source: Sessio
     assert not told(database, "p")
 
 
+@pytest.mark.parametrize("target", ["for table t, bare", "for all tables"])
+def test_what_is_advised_for_a_publication_of_inserts_blocks_no_table(
+    database: str, source: Session, target: str
+) -> None:
+    """To publish updates too would make PostgreSQL refuse them, of each table in it without a key."""
+    source.run("create table t (id int primary key); create table bare (i int); insert into bare values (1)")
+    source.run(f"create publication p {target} with (publish = 'insert, truncate')")
+    for _ in range(3):
+        for hint in [
+            hint for says, hint in told(database, "p").items() if says.startswith("table public.t ")
+        ]:
+            source.run(statement(hint))
+        source.run("update bare set i = i + 1")
+    assert not told(database, "p")
+
+
 @pytest.mark.parametrize("allow_unkeyed", [True, False])
 def test_what_an_unkeyed_table_needs_that_came_later(
     database: str, source: Session, allow_unkeyed: bool
