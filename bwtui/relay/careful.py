@@ -96,6 +96,8 @@ class Careful:
     def _begin(self, *, in_order: bool) -> None:
         """See to a producer that goes in order, or not; nothing is under way. A new one costs round trips."""
         if self._in_order != in_order:
+            # After a suspension nothing of this may be sent: the new producer would not hold it back.
+            self._pulse()
             self._sink.discard(in_order=in_order)
             self._in_order = in_order
 

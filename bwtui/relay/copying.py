@@ -179,16 +179,11 @@ class Copying:
         try:
             # A table without columns has empty lines, which would be read as one empty column.
             fields = list(unescape_copy_line(line)) if route.column_names else []
-            try:
-                key, value = route.both(fields)
-            except NoRoomError:
-                route = self._wider(route)
-                key, value = route.both(fields)
-            batch.add(route, key, value, self._timestamp, self._headers())
+            batch.add(route, *route.both(fields), self._timestamp, self._headers())
+        except NoRoomError:
+            self._add_wider(route, fields)
         except RowError as error:
-            self._parts.policy.refuse(route, self._dropped(route, fields), error, batch.span)
-            if self._recorder is not None:
-                self._recorder.without(route, Without.DROPPED)
+            self._refuse(route, fields, error)
         if self._recorder is not None:
             self._recorder.frames.append(line)
             batch.held += len(line)
@@ -199,6 +194,19 @@ class Copying:
             samples.take("snapshot", route.relation, route.topic, route.key_columns, None, fields, commit)
         if batch.is_full():
             self._flush()
+
+    def _add_wider(self, route: Route, fields: list[Field] | None) -> None:
+        # Not while the row is tried: what another row is refused for comes up while a service is waited for.
+        wider = self._wider(route)
+        try:
+            self._batch.add(wider, *wider.both(fields or ()), self._timestamp, self._headers())
+        except RowError as error:
+            self._refuse(wider, fields, error)
+
+    def _refuse(self, route: Route, fields: list[Field] | None, error: RowError) -> None:
+        self._parts.policy.refuse(route, self._dropped(route, fields), error, self._batch.span)
+        if self._recorder is not None:
+            self._recorder.without(route, Without.DROPPED)
 
     def _wider(self, route: Route) -> Route:
         """Return the table's route under a schema with room for bytes that are no text, from now on."""

@@ -81,6 +81,9 @@ class Following:
                     parts.recorder.begin_pass("stream", confirmed)
                 streaming = Streaming(parts, stream, acks, target)
                 streaming.careful_until = careful_until
+                # Another server may answer: what is asked beside the stream is asked there.
+                parts.router.begin_session()
+                parts.toast.begin_session()
                 self._enter(streaming)
                 self._report.detail = ""
                 streaming.run()
@@ -108,7 +111,7 @@ class Following:
 
         All is asked in the stream's own session, since another server may answer the next one.
         """
-        calls, name = self._parts.router.calls, self._settings.slot
+        calls = self._parts.router.calls
         answer = calls.make(partial(self._ask, publications))
         try:
             # Somebody may have moved the slot while the connection was gone.
@@ -117,11 +120,19 @@ class Following:
             check_readable(answer.slot, answer.connection.server_version)
             self._meet(answer.server, answer.slot)
             self._published.take(publications, answer.published)
-            stream = calls.make(lambda: ReplicationStream(answer.connection, name, publications))
         except BaseException:
             answer.connection.finish()
             raise
+        stream = calls.make(partial(self._start, answer.connection, publications))
         return stream, answer.slot.confirmed_lsn
+
+    def _start(self, connection: pq.abc.PGconn, publications: tuple[str, ...]) -> ReplicationStream:
+        """Start streaming; the thread that does it also closes the session where it fails."""
+        try:
+            return ReplicationStream(connection, self._settings.slot, publications)
+        except BaseException:
+            connection.finish()
+            raise
 
     def _ask(self, publications: tuple[str, ...]) -> _Answer:
         """Ask, in a new session and a helper thread, what decides whether to go on; nothing is changed."""

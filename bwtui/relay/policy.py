@@ -71,7 +71,9 @@ class RowPolicy:
         topic = self._settings.dead_letter_topic
         if topic:
             value = json.dumps(letter).encode()
-            span.size += len(value)
+            if not span.sealed:
+                # Of a sealed one the size was taken note of.
+                span.size += len(value)
             self._sink.send(topic, [Message(row.table.encode(), value, int(time.time() * 1000))], span)
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:

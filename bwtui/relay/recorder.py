@@ -103,7 +103,10 @@ class Recorder:
         number = int(self._pass["pass"]) + 1
         if kind == "snapshot":
             self._began_anew = True
-        elif number == self._before.pass_number + 1:
+        else:
+            # What comes again may be another server's, and is durable when it is recorded again.
+            self._journal.go_back(start_lsn)
+        if kind == "stream" and number == self._before.pass_number + 1:
             self._note_gap(start_lsn)
         begun = {
             "pass": number,
@@ -179,6 +182,9 @@ class Recorder:
             self._forget_batch()
             return []
         self._make_room(len(routes) + len(self._without))
+        # A change that ended the relay in the middle has no frame.
+        self._without = [one for one in self._without if one[0] < len(frames)]
+        self._filled = [one for one in self._filled if one.frame < len(frames)]
         for _, _, route in self._without:
             # It says what the key's columns are.
             self._references.number(route)

@@ -120,11 +120,17 @@ class Router:
         draft = _Draft(route.relation, route.counters, with_room=False)
         try:
             keys = self._keys(draft)
-        except RefusedError:
+        except ServiceRefused:
+            raise
+        except (RefusedError, RowError):
             # Building the route anew tells why.
             return False
         route.in_part = draft.in_part
         return keys == route.key_columns
+
+    def begin_session(self) -> None:
+        """Ask in new sessions from now on."""
+        self._questions.renew()
 
     def close(self) -> None:
         """Let go of helper threads and sessions; those that are in use end by themselves."""

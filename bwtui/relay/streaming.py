@@ -196,12 +196,7 @@ class Streaming:
 
     def _settle(self, *, idle: bool) -> None:
         """Take what was delivered, and tell the server when it is time."""
-        if (suspension := self._parts.suspension) is not None and (seconds := suspension.take()):
-            # What was read before is not sent any more: another relay may have sent newer rows.
-            raise ConnectionFailed(
-                f"the relay was suspended for {seconds:.0f} s, and reads again from where the slot stands",
-                "if another relay has the slot by now, stop one of the two",
-            )
+        self._check_awake()
         # In careful mode all but dead letters is settled by now, and those are with their batch.
         if self._batch.careful is None:
             failures = self._parts.policy.undelivered(self._parts.sink.take_failures())
@@ -223,6 +218,14 @@ class Streaming:
             self._confirm(now)
         self._tell_when_due()
 
+    def _check_awake(self) -> None:
+        """Raise ConnectionFailed after a suspension: another relay may have sent newer rows meanwhile."""
+        if (suspension := self._parts.suspension) is not None and (seconds := suspension.take()):
+            raise ConnectionFailed(
+                f"the relay was suspended for {seconds:.0f} s, and reads again from where the slot stands",
+                "if another relay has the slot by now, stop one of the two",
+            )
+
     def _tell_when_due(self) -> None:
         """Give the server a sign of life; called wherever the stream itself is not read for a while."""
         now = time.monotonic()
@@ -243,6 +246,7 @@ class Streaming:
 
     def _while_settling(self) -> None:
         """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
+        self._check_awake()
         if self._parts.stop_requested():
             raise StopRequested
         self._tell_when_due()

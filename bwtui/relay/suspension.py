@@ -51,8 +51,9 @@ class Suspension:
         before, self._last = self._last, self._clocks()
         gap = max(now - then for then, now in zip(before, self._last, strict=True))
         if gap >= GAP_SECONDS:
-            self._on_gap()
+            # First, for who sees the messages fail looks for the reason.
             self._seconds = gap
+            self._on_gap()
             _log.warning("the relay was suspended for %.0f s", gap)
 
     def _watch(self) -> None:

@@ -56,6 +56,10 @@ class ToastFill:
         self._pulse = pulse
         self._visible_xid = 0
 
+    def begin_session(self) -> None:
+        """Forget which transaction is visible: a number says nothing of another server's."""
+        self._visible_xid = 0
+
     def fill(
         self, route: Route, new: Sequence[Field], old: Sequence[Field] | None, *, full: bool, xid: int
     ) -> list[Field]:

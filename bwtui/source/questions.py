@@ -48,6 +48,10 @@ class Questions:
     def close(self) -> None:
         """Close the sessions, those in use as soon as their questions end."""
         self._is_closed = True
+        self.renew()
+
+    def renew(self) -> None:
+        """Close the sessions that no question uses: the next question opens one."""
         while self._idle:
             self._idle.pop().close()
 

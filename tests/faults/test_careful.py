@@ -2,14 +2,15 @@
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from bwtui.encode.names import UNCHANGED_KEY
-from bwtui.errors import RowError
+from bwtui.errors import ConnectionFailed, RowError
 from bwtui.sink.base import Message
 from bwtui.sink.dead_letter import DeadLetters
-from tests.faults.doubles import EndAtRefusal
+from tests.faults.doubles import EndAtRefusal, MemorySink
 from tests.faults.fed_stream import ITEMS, OTHERS, Fed, insert, transaction, truncate, update
 
 Row = tuple[int, str | None]
@@ -188,3 +189,48 @@ def test_a_refused_row_costs_few_producers(tmp_path: Path) -> None:
     assert letters(fed.letters) == [("insert", 100, 701, "bad")]
     assert sink.discarded < 12
     assert found(sink)[-1] == (999, "999")
+
+
+class Wakes(MemorySink):
+    """What is under way fails once, when the process wakes from a suspension of a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept = 0.0
+        self._has_slept = False
+
+    def poll(self, timeout: float) -> None:
+        """Wake, or let everything that waits arrive."""
+        if self._waiting and not self._has_slept:
+            self._has_slept, self.slept = True, 60.0
+            while self._waiting:
+                self._fail(self._waiting.popleft(), "held back", is_outage=True)
+        super().poll(timeout)
+
+    def take(self) -> float:
+        """Return how long it slept, once."""
+        slept, self.slept = self.slept, 0.0
+        return slept
+
+
+def test_nothing_is_sent_after_a_suspension(tmp_path: Path) -> None:
+    """Another relay may have sent newer rows meanwhile, and only the slot's owner knows."""
+    sink = Wakes()
+    fed = Fed(sink, tmp_path, [transaction(100, insert(1, "old"), insert(2, "old"))])
+    fed._parts.suspension = cast(Any, sink)
+    with pytest.raises(ConnectionFailed, match="suspended for 60 s"):
+        fed.run(careful_until=200)
+    assert not sink.delivered
+
+
+def test_what_letters_took_is_not_counted_down_twice(tmp_path: Path) -> None:
+    """The bytes in flight bound the memory: below zero they would bound nothing."""
+    fed = Fed(
+        EndAtRefusal(is_bad),
+        tmp_path,
+        [transaction(100, insert(1, "bad " + "x" * 10_000))],
+        dead_letter_topic="l",
+    )
+    fed.run()
+    assert fed._streaming is not None
+    assert fed._streaming._acks.bytes_in_flight == 0
