@@ -218,7 +218,7 @@ class SchemaRegistry:
         if error.error_code == 42205:
             hint = "set the mode of the registry, and of the subject, to READWRITE"
             return ConnectionFailed(f"{place} takes no schemas at present: {reason[:200]}", hint)
-        hint = "check the path in -r or BWTUI_SCHEMA_REGISTRY, and the proxy in front of the registry, if any"
+        hint = "check the path in -r/--schema-registry, and the proxy in front of the registry, if any"
         return ConnectionFailed(f"{place} does not answer as a registry: {reason[:200]}", hint)
 
 
