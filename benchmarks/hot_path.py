@@ -14,7 +14,7 @@ from typing import Any
 from bwtui.encode.avro import build_encoder
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import splitter
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.ack import Acknowledgements, Receipt, Span
 from bwtui.relay.batch import Batch
 from bwtui.relay.parts import Parts
 from bwtui.relay.report import Report, TableCounters
@@ -38,7 +38,9 @@ COLUMNS = (
 class NoSink:
     """Takes every message, and lets it be durable at once."""
 
-    def send(self, topic: str, messages: Sequence[MessageTuple], span: Span) -> None:
+    def send(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+    ) -> None:
         """Accept, and forget."""
 
 

@@ -232,6 +232,7 @@ def test_a_topic_that_is_not_there(attempts: Attempts, source: Session, database
     """A table in another schema has another topic, which comes with its next row."""
     source.run("create table t (id int primary key); insert into t values (1)")
     source.run("create table u (id int primary key); insert into u values (1), (2)")
+    source.publish_all(attempts.name)
     with relaying(attempts, database, source):
         source.run(
             "create schema other; alter table u set schema other; create table later (id int primary key)"
