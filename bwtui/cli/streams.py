@@ -112,7 +112,11 @@ def write_at_once(text: str) -> None:
     """
     sys.stdout.flush()
     raw = _raw_stdout()
-    assert raw is not None, "only after prepare()"
+    if raw is None:
+        # Not the process's own stdout: the command is called from within a program.
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
     rest = memoryview(text.encode())
     while rest:
         written = raw.write(rest)

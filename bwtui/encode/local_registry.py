@@ -26,3 +26,6 @@ class LocalRegistry:
         while not number or self._digests.setdefault(number, digest) != digest:
             number = (number + 1) & _LARGEST_ID
         return RegisteredSchema(subject, number, None, schema)
+
+    def close(self) -> None:
+        """Nothing is open."""

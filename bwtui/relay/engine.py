@@ -72,6 +72,7 @@ class Engine:
             self._sink = KafkaSink(settings)
             self._registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
         self._recorder: Recorder | None = None
+        self._router: Router | None = None
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
@@ -165,6 +166,9 @@ class Engine:
         finally:
             self._lag.stop()
             self._sink.close()
+            if self._router is not None:
+                self._router.close()
+            self._registry.close()
             self._close_recording(ended)
         self._report.state = "stopped"
         self._report.detail = ""
@@ -252,7 +256,7 @@ class Engine:
         folder = state_folder(settings.relay_name)
         policy = RowPolicy(settings, report, DeadLetters(folder), sink)
         seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
-        router = Router(settings, sink, self._registry, report, self._pulse, seen)
+        router = self._router = Router(settings, sink, self._registry, report, self._pulse, seen)
         identity = (findings.system_identifier, findings.database, settings.slot)
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if findings.slot is None:
