@@ -98,7 +98,12 @@ class Attempts:
         with contextlib.chdir(self._folder), warnings.catch_warnings():
             # The end of a command's own process closes what is still open.
             warnings.simplefilter("ignore", ResourceWarning)
-            ran = CliRunner().invoke(cli, args, prog_name="bwtui", env={**without, **self._given})
+            umask = os.umask(0o077)
+            try:
+                ran = CliRunner().invoke(cli, args, prog_name="bwtui", env={**without, **self._given})
+            finally:
+                # A relay has one of its own, and this process goes on.
+                os.umask(umask)
             gc.collect()
         return Ended(ran.exit_code, ran.stdout, ran.stderr, time.monotonic() - start)
 

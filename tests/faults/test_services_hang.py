@@ -63,6 +63,8 @@ def test_a_service_hangs_while_a_route_is_built(
 ) -> None:
     create_tables(database, 1)
     relay = new_relay("-d", with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s"))
+    with session(database) as source:
+        source.publish_all(relay.name)
     relay.start()
     relay.wait_streaming()
     with session(database) as source:

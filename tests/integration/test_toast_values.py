@@ -276,7 +276,7 @@ def test_a_policy_that_hides_rows_hides_no_change(attempts: Attempts, source: Se
         source.run("alter table doc enable row level security")
         source.run(f"alter role {role} nobypassrls")
         source.run("update doc set n = 1")
-        error, hint = attempts.fail(as_role(database, role), 2, server=database)
+        error, hint = attempts.fail(as_role(database, role), 4, server=database)
         assert "row-level security" in error
         assert "BYPASSRLS" in hint
         source.run(f"alter role {role} bypassrls")
