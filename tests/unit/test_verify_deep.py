@@ -66,11 +66,12 @@ def test_a_key_says_what_postgresql_said(avro: Any, kind: str, text: str, value:
     assert is_wrong(encoded(made[0], KEY, wrong), row, said, said, schemas=schemas.items())
 
 
-def test_a_key_that_is_written_in_hexadecimal_says_its_text() -> None:
+def test_a_key_marks_bytes_that_are_no_text() -> None:
+    """A recording has the same text for the bytes and for their digits; a key marks the former."""
     made = [schema(name, {"k": ("string", "text")}, types=name == "Value") for name in ("Key", "Value")]
     schemas = {KEY: json.dumps(made[0]), VALUE: json.dumps(made[1])}
     said, row = {"k": "\\xff"}, encoded(made[1], VALUE, {"k": "\\xff"})
-    for text, is_right in (("\\xff", True), ("\\x5c786666", True), ("\\x5c786667", False)):
+    for text, is_right in (("\\xff", True), ("\\xff\0", True), ("\\xfe\0", False)):
         key = encoded(made[0], KEY, {"k": text})
         assert is_wrong(key, row, said, said, schemas=schemas.items()) is not is_right
 
