@@ -123,8 +123,8 @@ def judge(folder: Path, name: str, good: Any, what: str) -> str:
 def test_the_command_lists_every_place_and_ends_with_6(sound: Path, tmp_path: Path) -> None:
     folder = tmp_path / "recording"
     shutil.copytree(sound, folder)
-    paths = sorted(folder.glob("*.bwj"))
-    for path, at in ((paths[0], 3_000), (paths[0], 9_000), (paths[3], 5_000)):
+    paths = [path for path in sorted(folder.glob("*.bwj")) if path.stat().st_size > 10_000]
+    for path, at in ((paths[0], 3_000), (paths[0], 9_000), (paths[2], 5_000)):
         data = bytearray(path.read_bytes())
         data[at] ^= 1
         path.write_bytes(data)
@@ -132,7 +132,7 @@ def test_the_command_lists_every_place_and_ends_with_6(sound: Path, tmp_path: Pa
         CliRunner().invoke(check_command, [str(folder), "--json"], catch_exceptions=False, **CONTEXT)
     assert raised.value.exit_code == 6
     found = check(folder)
-    assert [one.place.segment for one in found.damages] == [paths[0].name, paths[0].name, paths[3].name]
+    assert [one.place.segment for one in found.damages] == [paths[0].name, paths[0].name, paths[2].name]
     for one, at in zip(found.damages, (3_000, 9_000, 5_000), strict=True):
         assert at - 4_000 < one.place.offset <= at
 
