@@ -8,6 +8,7 @@ import pytest
 from bwtui.demo.shop import Table
 from bwtui.relay.status import Status
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
+from tests.database import session
 from tests.faults.records import OUTSIDE, assert_equal, assert_keys_in_order, read_table, repeated
 from tests.faults.relays import Relay, execute
 from tests.faults.writer import TABLES, Writer, create_tables
@@ -39,6 +40,8 @@ def relays(database: str, new_relay: NewRelay) -> list[Relay]:
     create_tables(database, ROWS)
     made = [new_relay("-e", "exit"), new_relay("-e", "log")]
     for relay in made:
+        with session(database) as source:
+            source.publish_all(relay.name)
         relay.start()
     for relay in made:
         relay.wait_streaming()
