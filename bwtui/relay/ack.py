@@ -33,12 +33,6 @@ class Receipt:
         self.partitions = [UNKNOWN] * count
         self.offsets = [-1] * count
 
-    def refuse_rest(self) -> None:
-        """Note that what was not delivered was refused, and dropped by the policy."""
-        for index, partition in enumerate(self.partitions):
-            if partition == UNKNOWN:
-                self.partitions[index] = REFUSED
-
 
 class Ledger(Protocol):
     """A recording, as far as acknowledging goes."""

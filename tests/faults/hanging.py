@@ -1,19 +1,19 @@
-"""A Kafka that hangs: its process is suspended, and its connections stay open."""
+"""A service that hangs: its process is suspended, and its connections stay open."""
 
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bwtui.sandbox.supervisor import Sandbox
+from bwtui.sandbox.supervisor import Sandbox, ServiceName
 
 
 @contextmanager
-def hanging(sandbox: Sandbox) -> Iterator[None]:
-    """Let Kafka hang during the block."""
+def hanging(sandbox: Sandbox, service: ServiceName = "kafka") -> Iterator[None]:
+    """Let a service hang during the block."""
     status = sandbox.status()
     assert status is not None
-    pid = status.services["kafka"].pid
+    pid = status.services[service].pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:

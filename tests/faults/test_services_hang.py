@@ -1,11 +1,10 @@
 """Services that hang: PostgreSQL hears from the relay all the same, and a stop is obeyed."""
 
-import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +18,7 @@ from bwtui.sink.base import TopicsFound
 from bwtui.source.connection import connect
 from bwtui.source.snapshot import copy_out
 from tests.database import Session, session, with_options
+from tests.faults.hanging import hanging
 from tests.faults.records import read_table
 from tests.faults.relays import Relay, execute
 from tests.faults.writer import ACCOUNTS, create_tables
@@ -34,20 +34,6 @@ TABLES, REGISTRY_SECONDS = 40, 1.0
 LATE = Table("public", "late", ("id",))
 
 NewRelay = Callable[..., Relay]
-
-
-@contextmanager
-def hanging(sandbox: Sandbox, service: ServiceName) -> Iterator[None]:
-    """Let a service hang during the block."""
-    status = sandbox.status()
-    assert status is not None
-    pid = status.services[service].pid
-    assert pid is not None
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
 
 
 def is_heard(source: Session, slot: str, since: object, seconds: float) -> bool:
