@@ -1,0 +1,139 @@
+"""What has to hold between one session to PostgreSQL and the next, which another server may answer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bwtui.errors import ConnectionFailed, ServiceRefused
+from bwtui.pgoutput.messages import UNCHANGED
+from bwtui.recording.batch import Without
+from bwtui.recording.check import check
+from bwtui.relay import following, toast
+from bwtui.relay.following import Following
+from bwtui.relay.parts import StopRequested
+from bwtui.relay.toast import ToastFill
+from bwtui.settings import RelaySettings
+from tests.recorded_stream import Stream
+from tests.recorded_stream import table as recorded_table
+from tests.scripted_relay import ScriptedRelay, table
+from tests.waiting import eventually
+
+
+class Session:
+    """A connection that counts how often it was finished."""
+
+    def __init__(self) -> None:
+        self.finished = 0
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def follower(relay: ScriptedRelay) -> Following:
+    return Following(relay.settings, relay.report, relay.parts, lambda session, slot: None)
+
+
+def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*given: object) -> None:
+        raise ConnectionFailed("the stream ended")
+
+    monkeypatch.setattr(following, "ReplicationStream", refuses)
+    session = Session()
+    with pytest.raises(ConnectionFailed, match="the stream ended"):
+        follower(ScriptedRelay(tmp_path))._start(session, ())  # type: ignore[arg-type]
+    assert session.finished == 1
+
+
+def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = Session()
+    answers = [following._Answer(session, None, SimpleNamespace(confirmed_lsn=0), {})]  # type: ignore[arg-type]
+
+    class Calls:
+        def make(self, call: Callable[[], Any]) -> Any:
+            if not answers:
+                # START_REPLICATION is still under way in its thread.
+                raise StopRequested
+            return answers.pop()
+
+    relay = ScriptedRelay(tmp_path)
+    relay.router.calls = Calls()  # type: ignore[assignment]
+    one = follower(relay)
+    monkeypatch.setattr(following, "check_readable", lambda *given: None)
+    monkeypatch.setattr(relay.parts.memory, "check", lambda slot: None)
+    monkeypatch.setattr(Following, "_meet", lambda *given: None)
+    monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
+    session.server_version = 180000  # type: ignore[attr-defined]
+    with pytest.raises(StopRequested):
+        one._open_stream(("p",))
+    assert session.finished == 0
+
+
+def test_a_session_that_begins_earlier_takes_nothing_after_it_for_durable(tmp_path: Path) -> None:
+    relay = ScriptedRelay(tmp_path)
+    assert relay.recorder is not None
+    recorder = relay.recorder
+
+    def is_durable() -> bool:
+        recorder.reach(5_000)
+        return recorder.durable_lsn == 5_000
+
+    eventually("the journal is synced", is_durable)
+    recorder.begin_pass("stream", 3_000)
+    assert recorder.durable_lsn == 3_000
+    relay.close()
+
+
+def test_what_was_noted_of_a_change_that_ended_the_relay_is_left_out(tmp_path: Path) -> None:
+    stream = Stream(tmp_path)
+    relation = recorded_table(7, "t")
+    stream.begin_pass()
+    stream.change("insert", relation, 1, b"x")
+    # The second change's frame is never added: a stop, or an error, came while its row was read.
+    stream.recorder.filled([b"2", UNCHANGED], [b"2", b"body"])
+    stream.recorder.without(stream._route(relation), Without.DROPPED)
+    stream.stop()
+    checked = check(tmp_path)
+    assert (checked.verdict, checked.changes) == ("clean", 1)
+
+
+def test_a_right_that_is_missing_is_no_reason_to_build_a_route_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relay = ScriptedRelay(tmp_path, record=False)
+    relation = table(7, "t", ["id"])
+    relay.begin()
+    relay.announce(relation)
+    relay.insert(relation, [b"1"])
+    relay.play()
+    assert relay._streaming is not None
+    route = relay._streaming._rows.routes[7]
+    assert route is not None
+
+    def refuses(draft: object) -> tuple[str, ...]:
+        raise ServiceRefused("no right to read the catalog")
+
+    monkeypatch.setattr(relay.router, "_keys", refuses)
+    with pytest.raises(ServiceRefused):
+        relay.router.still_holds(route)
+
+
+def test_a_new_session_asks_again_whether_a_transaction_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def answer(session: object, sql: str, xid: str) -> list[tuple[bool]]:
+        asked.append(xid)
+        return [(False,)]
+
+    monkeypatch.setattr(toast, "query", answer)
+    fill = ToastFill(RelaySettings(), lambda question: question(None), lambda seconds: None)  # type: ignore[arg-type]
+    fill._wait_until_visible(7)
+    fill._wait_until_visible(7)
+    assert asked == ["7"]
+    fill.begin_session()
+    fill._wait_until_visible(7)
+    assert asked == ["7", "7"]
