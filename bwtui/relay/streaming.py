@@ -28,6 +28,8 @@ _STOP_WAITING_SECONDS = 2.0
 #: As much is read ahead to build the routes of new tables together.
 _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
 _STOP_OUTAGE_SECONDS = 2.0
+#: A turn reads at most so many frames: those of rows that are left out never fill a batch.
+_FRAMES_A_TURN = range(20_000)
 
 
 class Handlers(dict[int, Callable[[bytes], bool | None]]):
@@ -161,11 +163,11 @@ class Streaming:
         return had_data
 
     def _read(self) -> bool:
-        """Handle frames until the batch is full or nothing more has arrived; False when there was none."""
+        """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
         stream, batch, handlers = self._stream, self._batch, self._handlers
         record = self._recorder.frames.append if self._recorder is not None else None
         had_data = False
-        while True:
+        for _ in _FRAMES_A_TURN:
             frame = stream.read()
             if frame is None:
                 if not stream.wait(0):
@@ -190,6 +192,7 @@ class Streaming:
                     return True
             else:
                 self._on_keepalive(data)
+        return True
 
     def _read_ahead(self) -> Sequence[bytes]:
         return self._stream.read_ahead(_AHEAD_FRAMES, _AHEAD_BYTES)

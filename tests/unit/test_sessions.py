@@ -137,3 +137,24 @@ def test_a_new_session_asks_again_whether_a_transaction_is_visible(monkeypatch: 
     fill.begin_session()
     fill._wait_until_visible(7)
     assert asked == ["7", "7"]
+
+
+@pytest.mark.parametrize("what", ["rows that are left out", "transactions without rows"])
+def test_nothing_that_comes_for_ever_keeps_a_turn_from_its_end(tmp_path: Path, what: str) -> None:
+    # Between two turns the server is told, deliveries are taken, and a stop is seen.
+    relay = ScriptedRelay(tmp_path, record=False, exclude_tables=("t",))
+    relation = table(7, "t", ["id"])
+    relay.begin()
+    relay.announce(relation)
+    for number in range(50_000):
+        if what == "rows that are left out":
+            relay.insert(relation, [b"%d" % number])
+        else:
+            relay.commit()
+            relay.begin()
+    relay.connect()
+    assert relay._streaming is not None
+    relay._streaming._step()
+    assert relay.frames
+    relay.play()
+    assert relay.parts.report.messages == 0
