@@ -19,6 +19,7 @@ from bwtui.source.snapshot import (
     SnapshotTable,
     TablesChanged,
     check_unchanged,
+    known_tables,
     load_tables,
     lock_tables,
     open_snapshot,
@@ -126,6 +127,7 @@ class Beginning:
         tables = chosen_tables(importer, self._settings, published)
         lock_tables(importer, tables)
         oids = {table.oid for table in (*before, *tables)}
+        oids.update(known_tables(importer, present, published))
         check_unchanged(importer, present, publications, sorted(oids))
         return load_tables(importer, tables, published)
 

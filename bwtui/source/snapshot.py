@@ -94,6 +94,25 @@ select c.oid, n.nspname, c.relname, c.relpersistence::text, c.relispartition,
 """
 
 
+_BY_NAME_SQL = """
+select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  join unnest(%s::text[], %s::text[]) as published (nspname, relname) using (nspname, relname)
+"""
+
+
+def known_tables(
+    snapshot: Connection, present: Connection, published: Sequence[PublishedTable]
+) -> list[int]:
+    """Return the oids of those of ``published`` that were there at the export, in whatever form.
+
+    A table that was unlogged then is in no list of what can be copied, and its rows from before SET LOGGED
+    are in no stream. One that was made since is all in the stream. Raises psycopg2.Error.
+    """
+    names = [table.namespace for table in published], [table.name for table in published]
+    oids = [row[0] for row in query(present, _BY_NAME_SQL, *names)]
+    return [row[0] for row in query(snapshot, "select oid from pg_catalog.pg_class where oid = any(%s)", oids)]
+
+
 def check_unchanged(
     snapshot: Connection, present: Connection, publications: Sequence[str], oids: Sequence[int]
 ) -> None:

@@ -358,6 +358,11 @@ def after_export(monkeypatch: pytest.MonkeyPatch, source: Session) -> Callable[[
             {"t": {1}, "u": {1, 2}, "root": {11}},
         ),
         ("all tables", "insert into u values (2, 'n'); alter table u set unlogged", {"t": {1}}),
+        (
+            "all tables",
+            "insert into quick values (2, 'n'); alter table quick set logged",
+            {"t": {1}, "u": {1}, "quick": {1, 2}},
+        ),
         ("all tables", "insert into u values (2, 'n'); drop table u", {"t": {1}}),
         (
             "all tables",
@@ -395,10 +400,11 @@ def test_a_change_after_the_export_makes_another(
     """pg_publication_tables has the latest catalog, and the stream goes on from the exported one."""
     source.run("create table t (id int primary key, note text); create schema s")
     source.run("create table u (id int primary key, note text)")
+    source.run("create unlogged table quick (id int primary key, note text)")
     source.run("create table root (id int primary key, note text) partition by range (id)")
     source.run("create table leaf partition of root for values from (10) to (20)")
     source.run(
-        "insert into t values (1, 'n'); insert into u values (1, 'n'); insert into root values (11, 'n')"
+        "insert into quick values (1, 'n'); insert into t values (1, 'n'); insert into u values (1, 'n'); insert into root values (11, 'n')"
     )
     source.run(f"create publication p for {publication_of} with (publish_via_partition_root = true)")
     after_export(change)
@@ -416,7 +422,7 @@ def test_a_change_after_the_export_makes_another(
             for row in latest(decoded_avro(services, f"{attempts.name}.{name}")).values()
             if "n" in row.values()
         }
-        for name in ("t", "u", "root", "leaf")
+        for name in ("t", "u", "quick", "root", "leaf")
         if f"public.{name}" in found
     }
     expected = {name: ids for name, ids in expected.items() if ids}
