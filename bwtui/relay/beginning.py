@@ -1,19 +1,21 @@
 """How a relay begins: publication, snapshot and slot, made so that a failure at any moment leaves no slot."""
 
 import logging
+import time
 from collections.abc import Callable
+from functools import partial
 
 import psycopg2
 
-from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.relay.copying import Copying, stoppable
 from bwtui.relay.parts import Parts
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
-from bwtui.source.connection import Connection, connect, connect_raw
-from bwtui.source.preflight import Findings, chosen_tables
+from bwtui.source.connection import Connection, connect, connect_raw, execute
+from bwtui.source.preflight import RELEASE_PAUSE_SECONDS, RELEASE_SECONDS, Findings, chosen_tables
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
     SnapshotTable,
@@ -51,6 +53,7 @@ class Beginning:
 
         Whatever it raises, no permanent slot is left.
         """
+        self._reserve(connection)
         made: tuple[str, ...] = ()
         publications = findings.publications
         if not publications:
@@ -67,6 +70,25 @@ class Beginning:
             self._drop_quietly(made)
             raise
         return publications
+
+    def _reserve(self, connection: Connection) -> None:
+        """See that no other relay makes this slot, until ``connection`` is closed. Raises RefusedError."""
+        name = self._settings.slot
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while (process := slot.reserve(connection, name)) is not None:
+            self._report.detail = f"waiting for another relay that makes slot {name}"
+            if time.monotonic() > deadline:
+                raise RefusedError(
+                    f"another relay makes slot {name}, in the server's process {process}",
+                    f"wait for it, or stop it; one that hangs is ended by: "
+                    f"SELECT pg_terminate_backend({process})",
+                )
+            self._parts.router.calls.make(partial(time.sleep, RELEASE_PAUSE_SECONDS))
+        if slot.slot_state(connection, name) is not None:
+            raise RefusedError(
+                f"another relay has made slot {name} by now",
+                "start again to go on from there, once the other relay is stopped",
+            )
 
     def _skip(self, connection: Connection) -> None:
         memory = self._parts.memory
@@ -142,7 +164,7 @@ class Beginning:
         importer: Connection,
         tables: list[SnapshotTable],
     ) -> None:
-        copying = Copying(self._parts, temporary.consistent_point)
+        copying = Copying(self._parts, temporary.consistent_point, partial(self._ask, connection))
         self._on_phase(copying, temporary.name)
         copying.run(importer, tables)
         # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
@@ -151,6 +173,18 @@ class Beginning:
         lsn = temporary.consistent_point
         self._parts.memory.remember(lsn, sent_lsn=lsn)
         self._report.confirmed_lsn = temporary.consistent_point
+
+    def _ask(self, connection: Connection) -> None:
+        """Ask whether the slot is still ours to make: its session ends with the reservation."""
+        try:
+            with stoppable(connection, self._parts.stop_requested):
+                execute(connection, "select")
+        except psycopg2.Error as error:
+            reason = " ".join(str(error).split())
+            raise ConnectionFailed(
+                f"the snapshot was cut off: its session ended, and another relay may have begun: {reason}",
+                "nothing is left behind; stop the other relay, if there is one, and start again",
+            ) from error
 
     def _drop_quietly(self, publications: tuple[str, ...]) -> None:
         try:

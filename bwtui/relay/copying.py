@@ -33,14 +33,20 @@ from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 _OUTAGE_PAUSE_SECONDS = 1.0
 #: How often a COPY that brings no row is looked after.
 _LOOK_SECONDS = 0.2
+_ASK_SECONDS = 1.0
 
 
 class Copying:
     """Sends the rows of a snapshot, and returns when every one of them is durable."""
 
-    def __init__(self, parts: Parts, consistent_point: int) -> None:
-        """``consistent_point`` is the LSN that the snapshot shows."""
+    def __init__(self, parts: Parts, consistent_point: int, ask: Callable[[], None]) -> None:
+        """``consistent_point`` is the LSN that the snapshot shows.
+
+        ``ask`` is called every second, and raises ConnectionFailed once another relay may take a snapshot.
+        """
         self._parts = parts
+        self._ask = ask
+        self._ask_at = 0.0
         self._lsn = consistent_point
         self._recorder = parts.recorder
         self._acks = Acknowledgements(0, parts.recorder)
@@ -102,6 +108,9 @@ class Copying:
         report.durable = report.messages - report.in_flight
         if parts.stop_requested():
             raise StopRequested
+        if (now := time.monotonic()) >= self._ask_at:
+            self._ask_at = now + _ASK_SECONDS
+            self._ask()
 
     def abandon(self) -> None:
         """Tell the recording what is known of messages that are not done; sessions belong to the engine."""

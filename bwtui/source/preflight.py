@@ -19,8 +19,8 @@ from bwtui.source.slot import PLUGIN, SlotState, check_readable, slot_state
 
 MINIMUM_VERSION = 140_000
 #: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
-_RELEASE_SECONDS = 10.0
-_RELEASE_PAUSE_SECONDS = 0.1
+RELEASE_SECONDS = 10.0
+RELEASE_PAUSE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
 
 def wait_for_release(look: Callable[[], SlotState | None]) -> SlotState | None:
     """Look at the slot until no session holds it. Raises RefusedError when one goes on to."""
-    deadline = time.monotonic() + _RELEASE_SECONDS
+    deadline = time.monotonic() + RELEASE_SECONDS
     while True:
         slot = look()
         if slot is None or not slot.active:
@@ -90,7 +90,7 @@ def wait_for_release(look: Callable[[], SlotState | None]) -> SlotState | None:
                 f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
                 "stop the other consumer, or name another slot with -s/--slot",
             )
-        time.sleep(_RELEASE_PAUSE_SECONDS)
+        time.sleep(RELEASE_PAUSE_SECONDS)
 
 
 def _identity(connection: Connection) -> tuple[str, str, str]:

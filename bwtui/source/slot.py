@@ -136,6 +136,29 @@ def check_readable(slot: SlotState, server_version: int) -> None:
         )
 
 
+# One key of 64 bits, which pg_locks shows in two halves.
+_RESERVE_SQL = "select pg_catalog.pg_try_advisory_lock(pg_catalog.hashtextextended(%s, 0))"
+_RESERVED_BY_SQL = """
+select pid from pg_catalog.pg_locks, pg_catalog.hashtextextended(%s, 0) as name (key)
+ where locktype = 'advisory' and granted and objsubid = 1
+   and database = (select oid from pg_catalog.pg_database where datname = pg_catalog.current_database())
+   and (classid::bigint << 32 | objid::bigint) = key
+"""
+
+
+def reserve(connection: Connection, name: str) -> int | None:
+    """Let the session of ``connection`` alone make slot ``name``; else return the process that may.
+
+    By an advisory lock, which ends with the session: that of a relay that is suspended keeps others from
+    taking a snapshot whose rows would stand before its own. 0 is a process that is gone by now.
+    """
+    words = f"bwtui makes slot {name}"
+    if query(connection, _RESERVE_SQL, words)[0][0]:
+        return None
+    rows = query(connection, _RESERVED_BY_SQL, words)
+    return int(rows[0][0]) if rows else 0
+
+
 def create_temporary(connection: pq.abc.PGconn) -> TemporarySlot:
     """Create a temporary slot on a raw replication session, and export its snapshot. Raises RefusedError."""
     name = f"bwtui_tmp_{os.getpid()}_{secrets.token_hex(4)}"

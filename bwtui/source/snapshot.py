@@ -100,9 +100,7 @@ select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid 
 """
 
 
-def known_tables(
-    snapshot: Connection, present: Connection, published: Sequence[PublishedTable]
-) -> list[int]:
+def known_tables(snapshot: Connection, present: Connection, published: Sequence[PublishedTable]) -> list[int]:
     """Return the oids of those of ``published`` that were there at the export, in whatever form.
 
     A table that was unlogged then is in no list of what can be copied, and its rows from before SET LOGGED
@@ -110,7 +108,9 @@ def known_tables(
     """
     names = [table.namespace for table in published], [table.name for table in published]
     oids = [row[0] for row in query(present, _BY_NAME_SQL, *names)]
-    return [row[0] for row in query(snapshot, "select oid from pg_catalog.pg_class where oid = any(%s)", oids)]
+    return [
+        row[0] for row in query(snapshot, "select oid from pg_catalog.pg_class where oid = any(%s)", oids)
+    ]
 
 
 def check_unchanged(

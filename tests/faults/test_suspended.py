@@ -12,10 +12,12 @@ import pytest
 from bwtui.demo.shop import Table
 from bwtui.relay.suspension import GAP_SECONDS
 from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.source.connection import connect
+from bwtui.source.slot import reserve
 from tests.database import session
 from tests.faults.hanging import hanging
 from tests.faults.records import read_table
-from tests.faults.relays import Relay, execute
+from tests.faults.relays import Relay, execute, wait_for
 from tests.waiting import eventually
 
 HOT = Table("public", "hot", ("id",))
@@ -71,6 +73,50 @@ def test_what_waits_in_it_does_not_come_after_what_is_newer(
     after = latest(services, relay)
     assert "was suspended" in relay.log()
     assert (code, after[len(before) :]) == (5, [])
+
+
+def test_two_relays_that_begin_take_one_snapshot(
+    services: Services,
+    database: str,
+    new_relay: Callable[..., Relay],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What one that is suspended in its snapshot has queued would come after the other's newer rows."""
+    execute(database, "create table hot (id int primary key, n int)", "insert into hot values (1, 0)")
+    relay = new_relay()
+    with session(database) as opened:
+        # A slot is made once every transaction that is open has ended.
+        opened.run("begin; insert into hot values (2, 0)")
+        relay.start()
+        relay.wait("its snapshot", lambda status: status.state == "snapshot")
+        wait_for("its lock", lambda: process_that_makes(database, relay))
+        relay.signal(signal.SIGSTOP)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
+            other = Relay(services, database, tmp_path, relay.name + "_other")
+            other.name = relay.name
+            other.start("--until-caught-up")
+            assert other.wait_ended() == 2
+        process = process_that_makes(database, relay)
+        assert (
+            f"another relay makes slot {relay.name}, in the server's process {process}" in other.last_words()
+        )
+        assert f"SELECT pg_terminate_backend({process})" in other.last_words()
+        execute(database, f"select pg_terminate_backend({process})")
+        opened.run("rollback")
+    relay.signal(signal.SIGCONT)
+    assert relay.join() == 4
+    assert "the snapshot was cut off" in relay.last_words()
+    assert relay.slot_lsn() is None
+    relay.run()
+    assert latest(services, relay) == [0]
+
+
+def process_that_makes(database: str, relay: Relay) -> int | None:
+    """Return the server's process of the relay that makes the slot."""
+    with closing(connect(database)) as connection:
+        return reserve(connection, relay.name)
 
 
 def end_session(database: str, relay: Relay) -> None:

@@ -403,8 +403,9 @@ def test_a_change_after_the_export_makes_another(
     source.run("create unlogged table quick (id int primary key, note text)")
     source.run("create table root (id int primary key, note text) partition by range (id)")
     source.run("create table leaf partition of root for values from (10) to (20)")
+    source.run("insert into quick values (1, 'n')")
     source.run(
-        "insert into quick values (1, 'n'); insert into t values (1, 'n'); insert into u values (1, 'n'); insert into root values (11, 'n')"
+        "insert into t values (1, 'n'); insert into u values (1, 'n'); insert into root values (11, 'n')"
     )
     source.run(f"create publication p for {publication_of} with (publish_via_partition_root = true)")
     after_export(change)

@@ -143,7 +143,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
     parts = SimpleNamespace(
         sink=sink, policy=policy, report=report, stop_requested=lambda: False, session=b"", recorder=None
     )
-    return Copying(cast(Parts, parts), 0)
+    return Copying(cast(Parts, parts), 0, lambda: None)
 
 
 def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path: Path) -> None:
