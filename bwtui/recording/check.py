@@ -12,8 +12,15 @@ from pathlib import Path
 from bwtui.errors import StateFailed
 from bwtui.recording.check_sealed import SealedCheck
 from bwtui.recording.check_segment import Chain, SegmentCheck
-from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written, segments
-from bwtui.recording.format import DamagedAt, Place
+from bwtui.recording.folder import (
+    SegmentPath,
+    existing_segments,
+    is_being_written,
+    lacks_what_follows,
+    segments,
+)
+from bwtui.recording.format import SUFFIX, DamagedAt, Place
+from bwtui.recording.recover import MISSING_BEHIND
 from bwtui.recording.view import OnProgress
 
 _ATTEMPTS = 3
@@ -75,6 +82,8 @@ def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
             done += sizes[at]
     found.recording = chain.recording
     sealed.check_segments(chain.recording, known)
+    if paths and not written and lacks_what_follows(paths[-1], chain.ended):
+        _tell_of_missing_end(paths[-1], sizes[-1], found, sealed)
     sealed.check_files(told)
     found.sealed_files = sealed.files
     found.damages += sealed.damages
@@ -91,6 +100,13 @@ def _check_order(path: SegmentPath, expected: int, found: Checked, *, is_last: b
         found.damages.append(DamagedAt(place, "there is another segment of this number", ""))
     if not path.is_finished and not is_last:
         found.damages.append(DamagedAt(place, "it was never finished, and others follow it", ""))
+
+
+def _tell_of_missing_end(last: SegmentPath, size: int, found: Checked, sealed: SealedCheck) -> None:
+    """Note that what followed ``last`` is gone, unless the manifest knows what that was."""
+    name = last.path.name
+    if not any(one.place.segment.endswith(SUFFIX) and one.place.segment > name for one in sealed.damages):
+        found.damages.append(DamagedAt(Place(name, size), MISSING_BEHIND, ""))
 
 
 def _open(path: SegmentPath) -> SegmentCheck:

@@ -24,7 +24,7 @@ from bwtui.recording.format import (
     segment_name,
 )
 from bwtui.recording.segment import Totals
-from bwtui.recording.walk import Step, Walk, is_synced_behind
+from bwtui.recording.walk import Step, Walk, durable_damage
 
 _CHUNK = 1 << 20
 
@@ -42,6 +42,8 @@ class Chain:
     open: dict[int, list[int]] = field(default_factory=dict)
     #: Whether all batches of this pass were read, so that a delivery of another one is wrong.
     is_certain: bool = True
+    #: How the last segment ended, if its foot says so.
+    ended: str = ""
 
     def skip(self) -> None:
         """Note that a segment is missing: what the next one says of it can't be judged."""
@@ -112,10 +114,13 @@ class SegmentCheck:
                 self._take(self._walk.take(block), chain)
                 following: int | None = block.end
             except DamagedAt as damage:
-                if not self.is_finished and not is_synced_behind(self.file, damage, self._walk.number):
-                    self.torn = damage
-                    return offset
-                following = self._pass_over(damage, block, chain)
+                durable = None
+                if not self.is_finished:
+                    durable = durable_damage(self.file, damage, self._walk.number)
+                    if durable is None:
+                        self.torn = damage
+                        return offset
+                following = self._pass_over(durable or damage, block, chain)
             if following is None:
                 return limit
             offset = following
@@ -253,6 +258,7 @@ class SegmentCheck:
     def _follow(self, chain: Chain, foot: dict[str, Any] | None) -> None:
         """Note what the next segment must begin with."""
         chain.number = self.number
+        chain.ended = str(foot.get("ended")) if foot else ""
         if foot is None:
             chain.skip()
             return

@@ -11,7 +11,7 @@ from bwtui.errors import DamagedRecording, RefusedError, StateFailed
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
 from bwtui.recording.format import SegmentFile
 from bwtui.recording.known import Known
-from bwtui.recording.recover import Recovered, foot_of, recover_locked
+from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
 from bwtui.relay.status import RecordingStatus
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
         return Continuation(folder, lock, secrets.token_hex(16), recovered=recovered)
     last = found[-1]
     foot, head = foot_of(last), head_of(last.path)
+    check_end(last, foot)
     _compare(folder, head["source"], source)
     return Continuation(
         folder,

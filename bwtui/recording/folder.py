@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bwtui.errors import RefusedError, StateFailed, UsageError
-from bwtui.recording.format import PARTIAL_SUFFIX, SUFFIX, partial_name
+from bwtui.recording.format import PARTIAL_SUFFIX, SUFFIX, next_name, partial_name
 
 _FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
 _PARTIAL = re.compile(rf"(\d{{8}}){re.escape(PARTIAL_SUFFIX)}")
@@ -156,3 +156,16 @@ def sync_folder(folder: Path) -> None:
 def partial_path(folder: Path, number: int) -> Path:
     """Return where segment ``number`` is written."""
     return folder / partial_name(number)
+
+
+def next_path(folder: Path, number: int) -> Path:
+    """Return where segment ``number`` is announced before the one before it is finished."""
+    return folder / next_name(number)
+
+
+def lacks_what_follows(last: SegmentPath, ended: str) -> bool:
+    """Whether segments behind ``last``, which ended like that, are gone.
+
+    The next segment is announced before one is finished that goes over into it.
+    """
+    return ended == "rotated" and not next_path(last.path.parent, last.number + 1).exists()

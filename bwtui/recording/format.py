@@ -15,6 +15,7 @@ where they begin.
 """
 
 import mmap
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,8 @@ from bwtui.errors import DamagedRecording
 VERSION = 1
 SUFFIX = ".bwj"
 PARTIAL_SUFFIX = ".partial"
+#: An empty file that says that the segment of its number is about to be begun.
+NEXT_SUFFIX = ".next"
 
 _HEADER = struct.Struct("<IIB3xIqQQI")
 _COVERED = struct.Struct("<IB3xIqQQI")
@@ -36,9 +39,11 @@ TRAILER_SIZE = _TRAILER.size
 _MAGIC = b"bwtuiEND"
 #: No block is larger: a length beyond it is a damaged one, and not worth the memory to try.
 MAX_PAYLOAD = (1 << 32) - 1
-#: Where the zeros and the number stand in a header, and how many damaged blocks in a row are passed over.
-_BEFORE_NUMBER = 9
-_RESUME_BLOCKS = 64
+#: What a header looks like from its kind on: the kind, the zeros, and a number that a segment may have.
+_LIKE_HEADER = re.compile(rb"[\x01-\x0e]\0\0\0..[\0-\x0f]\0", re.DOTALL)
+_BEFORE_KIND = 8
+#: The payload of a REACHED block.
+_SYNCED = struct.Struct("<Q")
 
 
 class Kind(IntEnum):
@@ -70,7 +75,8 @@ class Kind(IntEnum):
     FOOT = 12
     #: JSON: an error, a notice, or a row that was dropped, as the relay showed it.
     ERROR = 13
-    #: No payload: everything before is durable at the sink, and may be confirmed up to ``last_lsn``.
+    #: Everything before is durable at the sink, and may be confirmed up to ``last_lsn``. It says how many
+    #: bytes of its file were on the disk when it was written; an older recording's says nothing.
     REACHED = 14
 
 
@@ -211,28 +217,29 @@ class SegmentFile:
         return self._file.read(block.end - block.offset)
 
     def resume(self, offset: int, number: int) -> int | None:
-        """Return where the next whole block begins behind damage at ``offset``, where block ``number`` was.
+        """Return where the next whole header stands behind damage at ``offset``, where block ``number`` was.
 
-        It is found by what its header must hold, and known by the header's checksum.
+        It is found by what a header must hold, and known by its checksum, however far away it is.
         """
         if offset >= self.size:
             return None
         with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            for following in range(number + 1, number + 1 + _RESUME_BLOCKS):
-                wanted = b"\0\0\0" + struct.pack("<I", following)
-                at = view.find(wanted, offset + _BEFORE_NUMBER)
-                while at >= 0:
-                    if self._is_header(view[at - _BEFORE_NUMBER : at - _BEFORE_NUMBER + HEADER_SIZE]):
-                        return int(at - _BEFORE_NUMBER)
-                    at = view.find(wanted, at + 1)
+            found = _LIKE_HEADER.search(view, offset + _BEFORE_KIND)
+            while found is not None:
+                begins = found.start() - _BEFORE_KIND
+                if self._is_header(view[begins : begins + HEADER_SIZE], number, self.size - begins):
+                    return begins
+                found = _LIKE_HEADER.search(view, found.start() + 1)
         return None
 
     @staticmethod
-    def _is_header(raw: bytes) -> bool:
+    def _is_header(raw: bytes, before: int, room: int) -> bool:
         if len(raw) < HEADER_SIZE:
             return False
-        length, crc, *rest = _HEADER.unpack(raw)
-        return zlib.crc32(_COVERED.pack(length, *rest)) == crc and rest[0] in _KINDS
+        length, crc, kind, number, *rest = _HEADER.unpack(raw)
+        if number <= before or HEADER_SIZE + length > room:
+            return False
+        return zlib.crc32(_COVERED.pack(length, kind, number, *rest)) == int(crc)
 
     @property
     def has_trailer(self) -> bool:
@@ -253,6 +260,23 @@ class SegmentFile:
         if magic != _MAGIC or zero or zlib.crc32(raw[:-4]) != crc:
             raise damaged(place, "the segment's end is missing or does not match its checksum")
         return int(offset)
+
+
+def pack_synced(size: int) -> bytes:
+    """Return the payload of a REACHED block: ``size`` bytes of the file were on the disk before it."""
+    return _SYNCED.pack(size)
+
+
+def synced_before(block: Block) -> int | None:
+    """Return what `pack_synced` packed; None in a recording that does not say. Raises ValueError."""
+    if not block.payload:
+        return None
+    if len(block.payload) != _SYNCED.size:
+        raise ValueError("it is no size")
+    size: int = _SYNCED.unpack(block.payload)[0]
+    if size > block.offset:
+        raise ValueError("it is more than stood before it")
+    return size
 
 
 def pack_trailer(index_offset: int) -> bytes:
@@ -281,3 +305,8 @@ def segment_name(number: int, first_lsn: int, last_lsn: int) -> str:
 def partial_name(number: int) -> str:
     """Return the file name of a segment that is being written."""
     return f"{number:08d}{PARTIAL_SUFFIX}"
+
+
+def next_name(number: int) -> str:
+    """Return the file name that announces segment ``number``."""
+    return f"{number:08d}{NEXT_SUFFIX}"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import StateFailed
-from bwtui.recording.format import Kind
+from bwtui.recording.format import Kind, pack_synced
 from bwtui.recording.segment import SegmentWriter
 
 #: A segment is finished when it has this many bytes, or is this old in seconds.
@@ -82,6 +82,8 @@ class Journal:
         self._finished_bytes = 0
         self._told: deque[BlockOut] = deque()
         self._asked_lsn = 0
+        #: Bytes of the segment: that are to be on the disk, that are, and that it says are.
+        self._asked_size = self._synced_size = self._named_size = 0
         self._synced_at = 0.0
         #: Whether whoever writes waits for what is written to be durable.
         self.is_waited_for = False
@@ -132,6 +134,19 @@ class Journal:
         """Append the blocks that other threads have left."""
         while self._told:
             self.write(self._told.popleft())
+        self._name_synced()
+
+    def _name_synced(self) -> None:
+        """Say in the file itself what is on the disk: damage there is never taken for a torn end."""
+        if self._synced.is_set() and self._synced_size > self._named_size:
+            self._write_reached(self.durable_lsn)
+
+    def _write_reached(self, lsn: int) -> bool:
+        synced = self._synced_size
+        written = self.write(BlockOut(Kind.REACHED, [pack_synced(synced)], (lsn, lsn)))
+        if written:
+            self._named_size = synced
+        return written
 
     def reach(self, lsn: int) -> None:
         """Ask for everything written so far to become durable, and `durable_lsn` then to be ``lsn``.
@@ -148,10 +163,11 @@ class Journal:
                 gone = "its file" if self._folder.is_dir() else "the folder"
                 self.failure = OSError(errno.ENOENT, f"{gone} is gone")
                 return
-            if not self.write(BlockOut(Kind.REACHED, [], (lsn, lsn))):
+            if not self._write_reached(lsn):
                 # A later run could not know that the LSN was reached.
                 return
             self._asked_lsn = lsn
+            self._asked_size = self._segment.size
             self._synced.clear()
             self._wanted.release()
 
@@ -176,13 +192,26 @@ class Journal:
         """Finish the segment with ``foot``, and begin the next."""
         self._begun = time.monotonic()
         self._synced.wait()
+        self._name_synced()
         if self.failure is not None:
             return
         try:
+            # Announced first: where a segment goes over into another, that one is there or is gone.
+            following = SegmentWriter(self._folder, self._segment.number + 1, ahead=True)
+        except OSError as error:
+            self._is_whole = self._fail(error)
+            return
+        try:
             _, previous = self._segment.finish(foot)
-            self._finished_bytes += self._segment.size
-            self.segments += 1
-            self._segment = SegmentWriter(self._folder, self._segment.number + 1)
+        except OSError as error:
+            following.discard()
+            self._fail(error)
+            return
+        self._finished_bytes += self._segment.size
+        self.segments += 1
+        self._segment = following
+        try:
+            following.take_place()
             self._begin_segment(opening, previous)
         except OSError as error:
             self._fail(error)
@@ -238,6 +267,7 @@ class Journal:
             self._segment.totals.count(table, counter, number)
 
     def _begin_segment(self, opening: Opening, previous: str) -> None:
+        self._asked_size = self._synced_size = self._named_size = 0
         head = json.dumps({**opening.head, "previous": previous}).encode()
         self._append(BlockOut(Kind.HEAD, [head]))
         for block in opening.blocks:
@@ -260,10 +290,10 @@ class Journal:
             self._wanted.acquire()
             if self._ended:
                 return
-            lsn = self._asked_lsn
+            lsn, size = self._asked_lsn, self._asked_size
             try:
                 self._segment.sync()
-                self.durable_lsn = lsn
+                self.durable_lsn, self._synced_size = lsn, size
                 self._segment.hash_written()
             except OSError as error:
                 # What a failed fsync has dropped can't be written again, so the file ends here.

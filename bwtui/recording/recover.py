@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import DamagedRecording, StateFailed
-from bwtui.recording.folder import FolderLock, SegmentPath, existing_segments
+from bwtui.recording.folder import FolderLock, SegmentPath, existing_segments, lacks_what_follows
 from bwtui.recording.format import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.segment import SegmentWriter
-from bwtui.recording.walk import Walk, is_synced_behind
+from bwtui.recording.walk import Walk, durable_damage
 from bwtui.recording.whole import WholeTransactions
 
 _NOT_TORN = "nothing was torn"
@@ -103,7 +103,7 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
             cut = source.size - writer.size
         if not walk.known.head:
             # Not even its first block is whole: there is nothing of it to keep.
-            writer.discard()
+            writer.discard() if before is None else writer.put_back()
             return Recovered(name, "", 0, 0, 0, 0, 0, cut, reason)
         _check_follows(segment, before, walk.known.head)
         kept = writer.size
@@ -126,9 +126,12 @@ def _adopt(
         try:
             block = next(blocks, None)
         except DamagedAt as torn:
-            if not force and is_synced_behind(source, torn, walk.number):
-                raise damaged(torn.place, f"{torn.reason}, and it was on the disk once", _HINT) from torn
-            return torn.reason
+            durable = durable_damage(source, torn, walk.number)
+            if durable is None:
+                return torn.reason
+            if not force:
+                raise durable from torn
+            return durable.reason
         if block is None or block.kind in ENDING:
             # An index that is not followed by a name is made again.
             return _NOT_TORN
@@ -151,7 +154,15 @@ def _foot(walk: Walk) -> dict[str, Any]:
     }
 
 
-_HINT = "restore the file from a copy, or cut off all that follows with 'bwtui recording recover --force'"
+def check_end(last: SegmentPath, foot: dict[str, Any]) -> None:
+    """Raise DamagedRecording when segments are gone behind ``last``, a finished one."""
+    if lacks_what_follows(last, str(foot.get("ended"))):
+        name = last.path.name
+        hint = "restore what is missing from a copy, or record into another folder"
+        raise damaged(Place(name, last.path.stat().st_size), MISSING_BEHIND, hint)
+
+
+MISSING_BEHIND = "the segment that followed it is missing"
 
 
 def foot_of(segment: SegmentPath) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.recording.folder import partial_path, sync_folder
+from bwtui.recording.folder import next_path, partial_path, sync_folder
 from bwtui.recording.format import (
     MAX_PAYLOAD,
     IndexEntry,
@@ -67,17 +67,35 @@ class Totals:
 class SegmentWriter:
     """One segment that is being written. Every method raises OSError."""
 
-    def __init__(self, folder: Path, number: int) -> None:
-        """Make the segment's file, which must not exist."""
-        path = partial_path(folder, number)
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    path: Path
+
+    def __init__(self, folder: Path, number: int, *, ahead: bool = False) -> None:
+        """Make the segment's file, which must not exist. ``ahead``: only announce it, until `take_place`."""
+        path = next_path(folder, number) if ahead else partial_path(folder, number)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if ahead else os.O_EXCL)
         self._begin(path, number, os.open(path, flags, 0o600))
         try:
             # What is synced into a file whose name is not on the disk is lost with it.
             sync_folder(folder)
+            if not ahead:
+                next_path(folder, number).unlink(missing_ok=True)
         except OSError:
             self.discard()
             raise
+
+    def take_place(self) -> None:
+        """Give a segment that was announced the name of one that is being written."""
+        final = partial_path(self.folder, self.number)
+        self.path.rename(final)
+        self.path = final
+        sync_folder(self.folder)
+
+    def put_back(self) -> None:
+        """Take everything away but that the segment was to be begun."""
+        os.ftruncate(self._fd, 0)
+        self.abandon()
+        self.path.rename(next_path(self.folder, self.number))
+        sync_folder(self.folder)
 
     def _begin(self, path: Path, number: int, fd: int) -> None:
         self.folder = path.parent

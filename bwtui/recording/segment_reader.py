@@ -26,7 +26,7 @@ from bwtui.recording.format import (
 from bwtui.recording.known import Known
 from bwtui.recording.segment import Totals
 from bwtui.recording.walk import BATCHES as BATCHES
-from bwtui.recording.walk import DESCRIBING, Walk, is_synced_behind
+from bwtui.recording.walk import DESCRIBING, Walk, durable_damage
 
 
 class SegmentReader:
@@ -95,8 +95,9 @@ class SegmentReader:
                 for count in step.counts:
                     totals.count(*count)
         except DamagedAt as damage:
-            if is_synced_behind(self.file, damage, walk.number):
-                raise
+            durable = durable_damage(self.file, damage, walk.number)
+            if durable is not None:
+                raise durable from damage
             self.torn = damage.message
         self.index = entries
         self._transactions = b"".join(transactions)

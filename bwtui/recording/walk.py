@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.batch import Batch
-from bwtui.recording.format import ENDING, Block, DamagedAt, IndexEntry, Kind, Place, SegmentFile, damaged
+from bwtui.recording.format import (
+    ENDING,
+    Block,
+    DamagedAt,
+    IndexEntry,
+    Kind,
+    Place,
+    SegmentFile,
+    damaged,
+    synced_before,
+)
 from bwtui.recording.known import Known, read_batch, summarize
 from bwtui.recording.parsing import Counts
 
@@ -47,6 +57,8 @@ class Walk:
             raise damaged(place, f"block {self.number} should stand here")
         self.number += 1
         entry = IndexEntry(block.offset, block.kind, 0, 0, block.received, block.first_lsn, block.last_lsn)
+        if block.kind == Kind.REACHED:
+            _check_synced(block, place)
         if block.kind not in BATCHES:
             self.known.take(block, self._segment)
             if block.kind == Kind.HEAD:
@@ -64,23 +76,59 @@ class Walk:
         return Step(block, summary.entry, batch, summary.transactions, summary.counts)
 
 
-def is_synced_behind(file: SegmentFile, damage: DamagedAt, number: int) -> bool:
-    """Whether what lies at ``damage``, where block ``number`` should stand, was on the disk for sure once.
+def _check_synced(block: Block, place: Place) -> None:
+    try:
+        synced_before(block)
+    except ValueError as error:
+        raise damaged(place, "a REACHED block says nothing sensible") from error
 
-    A REACHED block stands before a sync, and the next one, like the segment's ending, is not written before
-    that has returned. So where both stand behind the damage, no crash has torn it.
+
+def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> DamagedAt | None:
+    """Return ``damage``, where block ``number`` should stand, with its range if it was on the disk once.
+
+    None where a crash may have torn it: nothing that follows says that it was synced. All of the file that
+    follows is looked through, however large the hole is.
     """
-    reached = False
-    offset: int | None = damage.place.offset
+    begins, whole, reached = damage.place.offset, None, 0
+    offset: int | None = begins
     while offset is not None and (offset := file.resume(offset, number)) is not None:
+        whole = offset if whole is None else whole
         try:
             for block in file.blocks(offset):
-                if reached and (block.kind == Kind.REACHED or block.kind in ENDING):
-                    return True
+                until, reached = _synced_by(block, reached)
+                if until > begins:
+                    return _with_range(damage, whole)
                 number, offset = block.number + 1, block.end
-                reached = reached or block.kind == Kind.REACHED
         except DamagedAt as more:
             offset = more.place.offset + 1
             continue
-        return False
-    return False
+        return None
+    return None
+
+
+def _synced_by(block: Block, reached: int) -> tuple[int, int]:
+    """Return how much was synced before ``block``, and where the last REACHED that does not say so ends.
+
+    Such a one, of an older relay, stands before a sync, and the next one, like the segment's ending, was not
+    written before that had returned.
+    """
+    if block.kind in ENDING:
+        return reached, reached
+    if block.kind != Kind.REACHED:
+        return 0, reached
+    try:
+        synced = synced_before(block)
+    except ValueError:
+        return 0, reached
+    return (reached, block.end) if synced is None else (synced, 0)
+
+
+def _with_range(damage: DamagedAt, whole: int) -> DamagedAt:
+    begins = damage.place.offset
+    reason = f"{damage.reason}, and it was on the disk once (bytes {begins:,} to {whole - 1:,})"
+    return damaged(damage.place, reason, _DURABLE_HINT)
+
+
+_DURABLE_HINT = (
+    "restore the file from a copy, or cut off all that follows with 'bwtui recording recover --force'"
+)

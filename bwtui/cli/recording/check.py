@@ -43,7 +43,7 @@ def check(recording: Path, as_json: bool) -> None:
     else:
         for line in _lines(found):
             click.echo(line)
-    error = _error(recording, found)
+    error = error_of(recording, found)
     if error is not None:
         raise error
 
@@ -81,8 +81,13 @@ def _unfinished(found: "Checked") -> dict[str, Any] | None:
     }
 
 
+def damage_lines(found: "Checked") -> list[str]:
+    """Return a line for each damaged place."""
+    return [f"{damage.place}: {damage.reason}" for damage in found.damages]
+
+
 def _lines(found: "Checked") -> list[str]:
-    lines = [f"{damage.place}: {damage.reason}" for damage in found.damages]
+    lines = damage_lines(found)
     if found.unfinished:
         where = f"torn at byte {found.torn.place.offset}" if found.torn else "whole as far as it goes"
         lines.append(f"{found.unfinished}: not finished, {where}")
@@ -100,7 +105,8 @@ def _lines(found: "Checked") -> list[str]:
     return lines
 
 
-def _error(folder: Path, found: "Checked") -> DamagedRecording | None:
+def error_of(folder: Path, found: "Checked") -> DamagedRecording | None:
+    """Return the error that says what is wrong with a recording, or None."""
     if found.damages:
         number = len(found.damages)
         places = "one place" if number == 1 else f"{number:,} places"

@@ -21,6 +21,7 @@ A relay that goes on with a recording does the same by itself. Only what a crash
 torn is cut off: it was never on the disk for sure, so it was never confirmed either,
 and comes again. Damage in what was on the disk is left alone (exit code 6), and a
 finished segment is never touched; --force cuts off an unfinished one there.
+Then all of the recording is checked, as 'bwtui recording check' does.
 """
 
 
@@ -30,8 +31,10 @@ finished segment is never touched; --force cuts off an unfinished one there.
 @click.option("--json", "as_json", is_flag=True, help="A list of what became of each unfinished segment.")
 def recover(recording: Path, force: bool, as_json: bool) -> None:
     """Cut off the torn end of RECORDING, and finish its last segment."""
+    from bwtui.cli.recording.check import damage_lines, error_of
+    from bwtui.cli.recording.progress import bar
+    from bwtui.recording.check import check
     from bwtui.recording.folder import segments
-    from bwtui.recording.reader import open_recording
     from bwtui.recording.recover import recover as finish
 
     found = finish(recording, force=force)
@@ -42,9 +45,17 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
             click.echo(_line(one))
         if not found:
             click.echo("nothing to do: every segment is finished")
-    if segments(recording):
-        # What is wrong with the others is told, and left as it is.
-        open_recording(recording).close()
+    if not segments(recording):
+        return
+    # What is wrong with the others is told, and left as it is.
+    with bar("checking") as told:
+        checked = check(recording, told)
+    if not as_json:
+        for line in damage_lines(checked):
+            click.echo(line)
+    error = error_of(recording, checked)
+    if error is not None:
+        raise error
 
 
 def _line(one: "Recovered") -> str:

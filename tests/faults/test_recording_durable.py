@@ -1,0 +1,243 @@
+"""What was on the disk once is never taken for a torn end, and never cut unasked, however much is damaged.
+
+A kill is a copy of the folder as it stands at that moment.
+"""
+
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bwtui.cli.main import CONTEXT
+from bwtui.cli.recording.recover import recover as recover_command
+from bwtui.errors import DamagedRecording
+from bwtui.recording import journal as journal_module
+from bwtui.recording.check import check
+from bwtui.recording.continuing import continue_in
+from bwtui.recording.format import Kind, SegmentFile
+from bwtui.recording.reader import open_recording
+from bwtui.recording.recover import recover
+from bwtui.recording.segment import SegmentWriter
+from tests.recorded_stream import SOURCE, Stream, table
+from tests.waiting import eventually
+
+ACCOUNTS = table(1, "accounts")
+Damage = Callable[[bytearray], None]
+
+
+def write(stream: Stream, count: int) -> None:
+    """Record so many transactions, each a batch of its own."""
+    for key in range(count):
+        stream.change("insert", ACCOUNTS, key, b"body" * 20)
+        stream.commit()
+        stream.flush()
+        stream.deliver()
+
+
+def make_durable(stream: Stream) -> None:
+    """Do what the relay does before it confirms, and go on until the recording says so."""
+    recorder = stream.recorder
+    recorder._journal.is_waited_for = True
+    wanted = stream.lsn
+    eventually("the disk", lambda: recorder.reach(wanted) or recorder.durable_lsn >= wanted)
+    recorder._journal._synced.wait()
+    stream.settle()
+
+
+def recorded(folder: Path, durable: int, behind: int) -> Path:
+    """A recording whose relay was killed ``behind`` transactions after it had confirmed ``durable``."""
+    stream = Stream(folder / "live")
+    stream.begin_pass()
+    write(stream, durable)
+    make_durable(stream)
+    write(stream, behind)
+    shutil.copytree(stream.folder, folder / "left")
+    stream.recorder.close()
+    return folder / "left"
+
+
+def partial(folder: Path) -> Path:
+    (path,) = folder.glob("*.partial")
+    return path
+
+
+def damage(path: Path, begins: float, ends: float, byte: int = 0) -> None:
+    """Overwrite a part of a file, given as shares of it."""
+    data = bytearray(path.read_bytes())
+    first, last = int(len(data) * begins), int(len(data) * ends)
+    data[first:last] = bytes([byte]) * (last - first)
+    path.write_bytes(data)
+
+
+def assert_refused(folder: Path) -> str:
+    """See that all who come across it refuse, and that nothing is touched; return what is said."""
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(DamagedRecording) as raised:
+        recover(folder)
+    with pytest.raises(DamagedRecording):
+        continue_in(folder, dict(SOURCE))
+    with pytest.raises(DamagedRecording):
+        open_recording(folder)
+    assert check(folder).verdict == "damaged"
+    now = {path.name: path.read_bytes() for path in folder.iterdir() if path.name in before}
+    assert now == before
+    assert raised.value.exit_code == 6
+    return raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends"),
+    [(0.4, 0.4001), (0.1, 0.3), (0.1, 0.8), (0.3, 0.9), (0.0, 0.7), (0.0, 0.0002)],
+    ids=["a bit", "a hole", "most of it", "much of it", "the beginning", "the head"],
+)
+@pytest.mark.parametrize("byte", [0, 255])
+def test_a_hole_is_refused_however_large_it_is(tmp_path: Path, begins: float, ends: float, byte: int) -> None:
+    folder = recorded(tmp_path, 300, 0)
+    damage(partial(folder), begins, ends, byte)
+    if begins == 0:
+        # Nobody knows whose it is; but that something was on the disk is known.
+        with pytest.raises(DamagedRecording, match="on the disk once"):
+            recover(folder)
+        return
+    message = assert_refused(folder)
+    assert "it was on the disk once (bytes " in message
+    at = int(message.rpartition("(bytes ")[2].partition(" to ")[0].replace(",", ""))
+    assert at <= int(partial(folder).stat().st_size * begins)
+
+
+def test_the_last_block_that_was_synced_is_no_torn_end(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, 3, 0)
+    path = partial(folder)
+    with path.open("rb") as file:
+        blocks = list(SegmentFile(file, path.name).blocks())
+    last = [block for block in blocks if block.kind == Kind.DELIVERY][-1]
+    data = bytearray(path.read_bytes())
+    data[last.end - 1] ^= 1
+    path.write_bytes(data)
+    assert_refused(folder)
+
+
+def test_what_no_sync_covered_is_a_torn_end(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, 20, 20)
+    damage(partial(folder), 0.75, 0.8)
+    assert check(folder).verdict == "unfinished"
+    (one,) = recover(folder)
+    assert one.cut
+    with closing(open_recording(folder)) as recording:
+        assert 20 <= recording.length < 40
+    assert check(folder).verdict == "clean"
+
+
+def test_who_asks_for_it_gets_what_stands_before_the_hole(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, 100, 0)
+    damage(partial(folder), 0.5, 0.9)
+    ran = CliRunner().invoke(recover_command, [str(folder), "--force"], **CONTEXT)
+    assert ran.exit_code == 0
+    assert "on the disk once (bytes " in ran.output
+    assert check(folder).verdict == "clean"
+    continue_in(folder, dict(SOURCE)).release()
+
+
+def test_a_recording_of_an_older_relay_is_judged_by_its_reached_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal_module, "pack_synced", lambda size: b"")
+    monkeypatch.setattr(journal_module.Journal, "_name_synced", lambda self: None)
+    stream = Stream(tmp_path / "live")
+    stream.begin_pass()
+    for _ in range(3):
+        write(stream, 50)
+        make_durable(stream)
+    shutil.copytree(stream.folder, tmp_path / "left")
+    stream.recorder.close()
+    path = partial(tmp_path / "left")
+    whole = path.read_bytes()
+    damage(path, 0.1, 0.6)
+    assert_refused(tmp_path / "left")
+    path.write_bytes(whole)
+    damage(path, 0.9, 0.95)
+    assert check(tmp_path / "left").verdict == "unfinished"
+
+
+def segmented(folder: Path) -> Path:
+    """A recording of several segments that a crash has left."""
+    stream = Stream(folder / "live", {"segment_bytes": 4_000})
+    stream.begin_pass()
+    for _ in range(6):
+        write(stream, 10)
+        stream.settle()
+    shutil.copytree(stream.folder, folder / "left")
+    stream.recorder.close()
+    return folder / "left"
+
+
+@pytest.mark.parametrize("gone", [1, 2, 3])
+def test_newest_segments_that_are_gone_are_missed(tmp_path: Path, gone: int) -> None:
+    folder = segmented(tmp_path)
+    paths = sorted(path for path in folder.iterdir() if path.name[0] == "0")
+    assert len(paths) > 4
+    for path in paths[len(paths) - gone :]:
+        path.unlink()
+    found = check(folder)
+    assert found.verdict == "damaged"
+    assert [str(one.place.segment) for one in found.damages] == [paths[-gone - 1].name]
+    assert found.damages[0].reason == "the segment that followed it is missing"
+    with pytest.raises(DamagedRecording, match="the segment that followed it is missing"):
+        continue_in(folder, dict(SOURCE))
+    ran = CliRunner().invoke(recover_command, [str(folder)], **CONTEXT)
+    assert isinstance(ran.exception, DamagedRecording)
+
+
+def test_a_kill_between_two_segments_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every step of going over into the next segment, the folder is one that a relay goes on with."""
+    stream = Stream(tmp_path / "live", {"segment_bytes": 4_000})
+    stream.begin_pass()
+    write(stream, 10)
+    left: list[Path] = []
+
+    def killed() -> None:
+        left.append(Path(shutil.copytree(stream.folder, tmp_path / str(len(left)))))
+
+    for name in ("finish", "take_place", "append"):
+        real = getattr(SegmentWriter, name)
+
+        def step(self: SegmentWriter, *args: object, real: Callable[..., object] = real) -> object:
+            killed()
+            done = real(self, *args)
+            killed()
+            return done
+
+        monkeypatch.setattr(SegmentWriter, name, step)
+    stream.settle()
+    monkeypatch.undo()
+    stream.recorder.close()
+    assert len(left) >= 6
+    for folder in left:
+        assert check(folder).verdict in ("clean", "unfinished"), folder
+        if folder.name[0] in "0246":
+            recover(folder)
+            assert check(folder).verdict == "clean"
+        for _ in range(2):
+            continue_in(folder, dict(SOURCE)).release()
+        again = Stream(folder)
+        again.begin_pass()
+        write(again, 1)
+        again.stop()
+        assert check(folder).verdict == "clean"
+        assert not list(folder.glob("*.next"))
+
+
+def test_recover_finds_whatever_the_check_finds(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.begin_pass()
+    write(stream, 20)
+    stream.stop()
+    (path,) = stream.folder.glob("*.bwj")
+    damage(path, 0.5, 0.5005, 255)
+    ran = CliRunner().invoke(recover_command, [str(stream.folder)], **CONTEXT)
+    assert isinstance(ran.exception, DamagedRecording)
+    assert ran.exception.exit_code == 6
+    assert f"{path.name} at byte " in ran.output
