@@ -8,6 +8,7 @@ from typing import Any
 from bwtui.audit.classes import CLASSES, UNDECIDED, WRONG
 from bwtui.audit.report import Report
 from bwtui.audit.terminal import SIDES, headline, line
+from bwtui.shown import shown
 
 _COLORS = {"clean": "#1a7f37", "anomalies": "#cf222e", "indeterminate": "#9a6700"}
 _YEAR_2000 = 946_684_800
@@ -55,7 +56,7 @@ def _charts(report: Report) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return html.escape(str(value), quote=True)
+    return html.escape(shown(str(value)), quote=True)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -1,12 +1,18 @@
 """The report for a terminal."""
 
-from rich.console import Console
+from typing import TYPE_CHECKING
+
 from rich.table import Table
 from rich.text import Text
 
 from bwtui.audit.classes import UNDECIDED, WRONG, Question
 from bwtui.audit.report import Finding, Report
+from bwtui.console import terminal
 from bwtui.lsn import format_lsn
+from bwtui.shown import shown
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _STYLES = {"clean": "bold green", "anomalies": "bold red", "indeterminate": "bold yellow"}
 #: What is counted on both sides, and what is said where nothing is wrong.
@@ -24,9 +30,9 @@ CLEAN: dict[Question, str] = {
 _SHOWN = 5
 
 
-def show(report: Report, console: Console | None = None) -> None:
+def show(report: Report, console: "Console | None" = None) -> None:
     """Print the report."""
-    console = console or Console()
+    console = console or terminal()
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
     console.print(_balance(report))
     for name in (*WRONG, UNDECIDED):
@@ -41,7 +47,7 @@ def show(report: Report, console: Console | None = None) -> None:
     if report.details.get("masked") and any(one.key or one.fields for one in report.findings):
         console.print(Text("note: keys and values are masked; --show-values shows them", style="dim"))
     for note in report.notes:
-        console.print(Text(f"note: {note}", style="dim"), soft_wrap=True)
+        console.print(Text(shown(f"note: {note}"), style="dim"), soft_wrap=True)
 
 
 def headline(report: Report) -> str:
@@ -60,7 +66,7 @@ def headline(report: Report) -> str:
 
 
 def line(finding: Finding) -> str:
-    """Return one finding in one line."""
+    """Return one finding in one line, with nothing in it that isn't printable."""
     parts = []
     if finding.topic is not None:
         known = finding.partition is not None and finding.offset is not None
@@ -77,7 +83,7 @@ def line(finding: Finding) -> str:
         parts.append(finding.note)
     if finding.hop:
         parts.append(f"hop: {finding.hop}")
-    return " · ".join(parts)
+    return shown(" · ".join(parts))
 
 
 def _field(one: dict[str, object]) -> str:

@@ -3,6 +3,8 @@
 import click
 from click.shell_completion import get_completion_class
 
+from bwtui.console import exact
+
 _EPILOG = """\b
 Examples:
   source <(bwtui completion bash)                                       this bash
@@ -21,4 +23,4 @@ def completion(shell: str) -> None:
     assert kind is not None
     completer = kind(cli, {}, "bwtui", "_BWTUI_COMPLETE")
     # Not source(), which looks for a bash on this machine: the script may be meant for another one.
-    click.echo(completer.source_template % completer.source_vars())
+    exact(completer.source_template % completer.source_vars())

@@ -1,6 +1,5 @@
 """``bwtui config``: where every setting comes from, and whether the files are right."""
 
-import json
 import os
 import stat
 from pathlib import Path
@@ -11,6 +10,7 @@ import click
 from bwtui import config as layers
 from bwtui.cli import relay_options
 from bwtui.cli.table import columns
+from bwtui.console import say, say_json
 from bwtui.masking import is_secret, mask_connection, mask_property
 from bwtui.options import OPTIONS, Value
 
@@ -40,13 +40,12 @@ def show(profile: str | None, as_json: bool) -> None:
     merged = layers.load(profile=profile)
     shown = _shown(merged)
     if as_json:
-        click.echo(json.dumps(shown, indent=2))
+        say_json(shown, indent=2)
         return
     rows = [(name, _text(entry["value"]), entry["origin"]) for name, entry in shown.items()]
-    click.echo(columns(("SETTING", "VALUE", "ORIGIN"), rows))
-    click.echo()
+    say(*columns(("SETTING", "VALUE", "ORIGIN"), rows), "")
     for path in reversed(layers.file_paths()):
-        click.echo(f"{'read' if path in merged.files else 'not there'}: {path}")
+        say(f"{'read' if path in merged.files else 'not there'}: {path}")
 
 
 def _shown(merged: layers.Config) -> dict[str, dict[str, Any]]:
@@ -87,8 +86,8 @@ def validate(files: tuple[Path, ...]) -> None:
         checked = layers.read_file(path)
         _check_properties(checked)
         for doubt in _doubts(checked):
-            click.echo(f"bwtui: warning: {doubt}", err=True)
-        click.echo(f"{path}: fine")
+            say(f"bwtui: warning: {doubt}", err=True)
+        say(f"{path}: fine")
     if not files:
         _validate_environment()
 
@@ -131,5 +130,5 @@ def _validate_environment() -> None:
     layers.load()
     for name, close in layers.unknown_variables(os.environ).items():
         meant = f"; did you mean {close}?" if close else ""
-        click.echo(f"bwtui: warning: nothing reads the variable {name}{meant}", err=True)
-    click.echo("environment: fine")
+        say(f"bwtui: warning: nothing reads the variable {name}{meant}", err=True)
+    say("environment: fine")

@@ -1,6 +1,5 @@
 """``bwtui connect``: starts a relay, in this process (--headless) or in one of its own."""
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli import relay_options
+from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 from bwtui.settings import RelaySettings
@@ -41,7 +41,7 @@ def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: boo
         return
     from bwtui.cli.config_help import config_help
 
-    click.echo(config_help())
+    say(*config_help().split("\n"))
     ctx.exit()
 
 
@@ -117,18 +117,18 @@ def run_headless(settings: RelaySettings, as_json: bool) -> None:
 def _run_detached(settings: RelaySettings, as_json: bool) -> None:
     engine, status = _start(settings)
     if not as_json:
-        click.echo(engine.name)
+        say(engine.name)
     elif status is not None:
-        click.echo(json.dumps(status.to_json()))
+        say_json(status.to_json())
     else:
-        click.echo(json.dumps({"name": engine.name, "state": "starting", "pid": engine.process.pid}))
+        say_json({"name": engine.name, "state": "starting", "pid": engine.process.pid})
 
 
 def _run_with_screens(settings: RelaySettings) -> None:
-    click.echo(f"bwtui: starting relay {settings.relay_name}…", err=True)
+    say(f"bwtui: starting relay {settings.relay_name}…", err=True)
     engine, _ = _start(settings)
     if engine.process.poll() is not None:
-        click.echo(f"bwtui: relay {engine.name} has done its work and ended", err=True)
+        say(f"bwtui: relay {engine.name} has done its work and ended", err=True)
         return
     show(engine.name, owned=True)
 

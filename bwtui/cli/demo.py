@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.console import say, say_json, terminal
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def demo(
             result = _play(options, show, progress)
         except Indeterminate as undecided:
             if as_json:
-                click.echo(json.dumps({"verdict": "indeterminate", "sentence": undecided.message}))
+                say_json({"verdict": "indeterminate", "sentence": undecided.message})
             raise
     return report(*result, as_json=as_json)
 
@@ -218,18 +218,14 @@ def report(
     comparison: "Comparison", details: dict[str, Any], audited: "Audited | None" = None, *, as_json: bool
 ) -> int:
     """Print the verdict on stdout, and return the exit code that goes with it."""
-    from rich.console import Console
-
     audited = audited or Audited()
     if as_json:
-        click.echo(json.dumps({**comparison.to_json(), **details, **audited.to_json()}))
+        say_json({**comparison.to_json(), **details, **audited.to_json()})
     else:
         # Wide enough for the table where nobody says how wide it is.
         width = None if sys.stdout.isatty() else _WIDTH
-        console = Console(highlight=False, soft_wrap=True, width=width)
+        console = terminal(soft_wrap=True, width=width)
         console.print(comparison.grid())
-        console.print(comparison.sentence)
-        for line in audited.lines():
-            console.print(line, markup=False)
+        say(comparison.sentence, *audited.lines())
     error = audited.error() or comparison.error()
     return error.exit_code if error else 0

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from bwtui.cli.connect import relay_settings
 from bwtui.cli.relay_options import relay_options
+from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.settings import RelaySettings
@@ -64,30 +64,30 @@ def doctor(as_json: bool, **given: Any) -> None:
     for result in _results(settings):
         results.append(result)
         if not as_json:
-            click.echo(_line(result))
+            say(*_lines(result))
     considered = _advice(settings) if results[0].error is None else []
     if not as_json:
         for found in considered:
-            click.echo(f"  !   {found.name}: {found.message}\n        {found.hint}")
+            say(f"  !   {found.name}: {found.message}", f"        {found.hint}")
     failed = [result.error for result in results if result.error]
     if as_json:
         checks = [result.to_json() for result in results]
         warnings = [dataclasses.asdict(found) for found in considered]
-        click.echo(json.dumps({"ok": not failed, "checks": checks, "warnings": warnings}))
+        say_json({"ok": not failed, "checks": checks, "warnings": warnings})
     if failed:
         told = f"{len(failed)} of {len(results)} preconditions do not hold"
         raise error_with_code(failed[0].exit_code, told, None)
     if not as_json:
-        click.echo("all preconditions hold; start with 'bwtui connect'")
+        say("all preconditions hold; start with 'bwtui connect'")
 
 
-def _line(result: Result) -> str:
+def _lines(result: Result) -> list[str]:
     if result.skipped:
-        return f"  -   {result.name}: {result.found}"
+        return [f"  -   {result.name}: {result.found}"]
     if result.error is None:
-        return f"  ok  {result.name}: {result.found}"
-    hint = f"\n        {result.error.hint}" if result.error.hint else ""
-    return f"FAIL  {result.name}: {result.error.message}{hint}"
+        return [f"  ok  {result.name}: {result.found}"]
+    hint = [f"        {result.error.hint}"] if result.error.hint else []
+    return [f"FAIL  {result.name}: {result.error.message}", *hint]
 
 
 def _results(settings: RelaySettings) -> Iterable[Result]:

@@ -14,6 +14,7 @@ import click
 from bwtui import __version__
 from bwtui.cli import streams
 from bwtui.cli.lazy import LazyGroup, Table
+from bwtui.console import say
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, Interrupted, UsageError
 from bwtui.masking import mask_connection
@@ -91,7 +92,7 @@ def guarded(command: Callable[[], Any]) -> int:
         return tell(Interrupted("interrupted"))
     except click.exceptions.NoArgsIsHelpError as error:
         # Not an error to be told in one line: whoever names no command wants to see which there are.
-        click.echo(error.format_message(), err=True)
+        say(*error.format_message().split("\n"), err=True)
         return error.exit_code
     except click.ClickException as error:
         return tell(_from_click(error))
@@ -107,9 +108,9 @@ def guarded(command: Callable[[], Any]) -> int:
 def tell(error: BwtuiError) -> int:
     """Write the error's line, and its hint if there is one, to stderr; return its exit code."""
     with contextlib.suppress(OSError):
-        click.echo(f"bwtui: error: {_line(error.message)}", err=True)
+        say(f"bwtui: error: {_line(error.message)}", err=True)
         if error.hint:
-            click.echo(f"hint: {_line(error.hint)}", err=True)
+            say(f"hint: {_line(error.hint)}", err=True)
     return error.exit_code
 
 

@@ -1,10 +1,11 @@
 """Progress as JSON lines on stderr, for a program that runs a command."""
 
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
+
+from bwtui.console import say_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -26,7 +27,7 @@ class JsonLines:
 
     def _tell(self, line: dict[str, Any]) -> None:
         # One write a line: several threads tell.
-        click.echo(json.dumps(line), err=True)
+        say_json(line, err=True)
 
 
 def progress_json_option(command: Command) -> Command:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from bwtui.console import say
 from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.options import check_name, nearest
 
@@ -61,7 +62,7 @@ def all_running() -> "tuple[list[Status], list[str]]":
     if errors and not running:
         raise errors[0]
     for error in errors:
-        click.echo(f"bwtui: {error.message}; {error.hint}", err=True)
+        say(f"bwtui: {error.message}; {error.hint}", err=True)
     if not running:
         raise ConnectionFailed("no relay is running", "start one with 'bwtui connect'")
     return running, silent

@@ -1,6 +1,5 @@
 """``bwtui replay``: the messages of a recording are written into topics again."""
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -11,6 +10,7 @@ import click
 
 from bwtui.cli.progress import progress_json_option
 from bwtui.cli.recording.selection import selection_options
+from bwtui.console import say, say_json
 from bwtui.errors import UsageError
 
 if TYPE_CHECKING:
@@ -121,7 +121,10 @@ def replay(
         outcome = Replay(job, screen).run(
             lambda: spark_session(spark_master, "bwtui replay", config=WRITE_ONCE)
         )
-    click.echo(json.dumps(to_json(outcome)) if as_json else told(outcome))
+    if as_json:
+        say_json(to_json(outcome))
+    else:
+        say(*told(outcome))
 
 
 def target(settings: "RelaySettings") -> "Target":

@@ -4,11 +4,10 @@ import contextlib
 import sys
 from typing import Any
 
-import click
-
 from bwtui.audit.mending import NONE_AGAIN, foreseen, mending
 from bwtui.cli.table import columns, size
 from bwtui.cli.verify_view import Bar, View
+from bwtui.console import agreed, say
 from bwtui.errors import RefusedError
 from bwtui.pipeline.replay import Outcome, Plan, Watch
 
@@ -58,8 +57,8 @@ class Screen(Watch):
         if not _somebody_is_there():
             raise _unasked(text)
         with self._view.out_of_the_way() if isinstance(self._view, Bar) else contextlib.nullcontext():
-            click.echo(f"{text}.", err=True)
-            if not click.confirm("Write it?", default=False, err=True):
+            say(f"{text}.", err=True)
+            if not agreed("Write it?"):
                 raise RefusedError("nothing was written")
 
 
@@ -127,13 +126,13 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def told(outcome: Outcome) -> str:
+def told(outcome: Outcome) -> list[str]:
     """Return the result for a reader."""
     plan = outcome.plan
     lines = _plan(plan) if outcome.state == "planned" else [_done(outcome)]
     if plan.missing is not None:
         lines += _missing(plan.missing)
-    return "\n".join([*lines, *(f"note: {note}" for note in plan.notes)])
+    return [*lines, *(f"note: {note}" for note in plan.notes)]
 
 
 def _done(outcome: Outcome) -> str:
@@ -170,13 +169,13 @@ def _plan(plan: Plan) -> list[str]:
         for topic in plan.topics
     ]
     head = ("TOPIC", "MESSAGES", "BYTES", "PARTITIONS", "HOLDS ALREADY")
-    lines += ["", columns(head, rows, right=frozenset({1, 2, 4}))]
+    lines += ["", *columns(head, rows, right=frozenset({1, 2, 4}))]
     mapped = [
         (use.subject, str(use.recorded_id), "would be registered" if use.id is None else str(use.id))
         for use in plan.schemas.uses
     ]
     if mapped:
-        lines += ["", columns(("SUBJECT", "RECORDED ID", "ID"), mapped)]
+        lines += ["", *columns(("SUBJECT", "RECORDED ID", "ID"), mapped)]
     return lines
 
 

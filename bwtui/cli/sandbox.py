@@ -1,12 +1,12 @@
 """`bwtui sandbox`: PostgreSQL, Kafka and a schema registry on this machine, with nothing to install."""
 
 import contextlib
-import json
 import shlex
 from typing import Any
 
 import click
 
+from bwtui.console import exact, say, say_json, terminal
 from bwtui.errors import ConnectionFailed
 from bwtui.sandbox.lockfile import MAJORS
 from bwtui.sandbox.progress import Plain, Terminal, for_stderr
@@ -56,7 +56,7 @@ def env() -> None:
     """Print the settings for a shell: eval "$(bwtui sandbox env)"."""
     services = Sandbox().services()
     for name, value in _variables(services).items():
-        click.echo(f"export {name}={shlex.quote(value)}")
+        exact(f"export {name}={shlex.quote(value)}")
 
 
 @sandbox.command()
@@ -83,7 +83,7 @@ def _running(box: Sandbox) -> SandboxStatus:
 
 def _show(status: SandboxStatus, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(_as_json(status)))
+        say_json(_as_json(status))
     else:
         _print_table(status)
 
@@ -99,7 +99,6 @@ def _as_json(status: SandboxStatus) -> dict[str, Any]:
 
 
 def _print_table(status: SandboxStatus) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     addresses = {
@@ -111,9 +110,8 @@ def _print_table(status: SandboxStatus) -> None:
     for name, service in status.services.items():
         state = f"{service.state} ({service.reason})" if service.reason else str(service.state)
         table.add_row(service.title, state, addresses[name], str(service.pid or "–"))
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(table)
-    console.print('\nFor a shell, with the password: eval "$(bwtui sandbox env)"')
+    terminal(soft_wrap=True).print(table)
+    say("", 'For a shell, with the password: eval "$(bwtui sandbox env)"')
 
 
 def _without_password(dsn: str) -> str:

@@ -1,12 +1,12 @@
 """``bwtui schema``: what the schema registry would say of the tables."""
 
-import json
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from bwtui.cli.relay_options import relay_options
 from bwtui.cli.table import columns
+from bwtui.console import say, say_json
 from bwtui.errors import DifferencesFound, UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def check(ddl: TextIO | None, as_json: bool, **given: Any) -> None:
     found = check_schemas(settings, registry, script)
     bad = [table for table in found if not table.ok]
     if as_json:
-        click.echo(json.dumps({"ok": not bad, "tables": {table.table: table.to_json() for table in found}}))
+        say_json({"ok": not bad, "tables": {table.table: table.to_json() for table in found}})
     else:
         _show(found)
     if bad:
@@ -77,6 +77,4 @@ def _show(tables: "list[TableCheck]") -> None:
         if table.refusal is not None:
             rows.append((table.table, "-", "-", "refused"))
             notes.append(f"{table.table}: {table.refusal.message}")
-    click.echo(columns(("TABLE", "SUBJECT", "RULE", "RESULT"), rows))
-    for note in notes:
-        click.echo(f"  {note}")
+    say(*columns(("TABLE", "SUBJECT", "RULE", "RESULT"), rows), *(f"  {note}" for note in notes))

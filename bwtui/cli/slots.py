@@ -1,6 +1,5 @@
 """``bwtui slots``: lists replication slots, and drops one."""
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +7,7 @@ import click
 
 from bwtui.cli import relay_options
 from bwtui.cli.table import columns, size
+from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
 from bwtui.options import check_slot, nearest
 
@@ -59,10 +59,10 @@ def list_slots(as_json: bool, **given: Any) -> None:
     with _connect(given) as connection:
         found = _read(connection)
     if as_json:
-        click.echo(json.dumps(found))
+        say_json(found)
         return
     head = ("SLOT", "PLUGIN", "DATABASE", "ACTIVE", "WAL STATUS", "KEEPS", "SAFE", "CONFIRMED")
-    click.echo(columns(head, [_row(slot) for slot in found], right=frozenset({5, 6})))
+    say(*columns(head, [_row(slot) for slot in found], right=frozenset({5, 6})))
 
 
 def _row(slot: dict[str, Any]) -> tuple[str, ...]:
@@ -106,11 +106,11 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     for memory in memories.values():
         memory.forget()
     if as_json:
-        click.echo(json.dumps({"dropped": slot, "forgotten_by": list(memories)}))
+        say_json({"dropped": slot, "forgotten_by": list(memories)})
         return
-    click.echo(f"slot {name} is dropped" if slot else f"slot {name} was gone already")
+    say(f"slot {name} is dropped" if slot else f"slot {name} was gone already")
     for relay in memories:
-        click.echo(f"relay {relay} has forgotten it, and begins with a new snapshot")
+        say(f"relay {relay} has forgotten it, and begins with a new snapshot")
 
 
 def _memories(connection: "Connection", slot: str) -> "dict[str, SlotMemory]":
@@ -143,11 +143,11 @@ def _ask(name: str, slot: dict[str, Any] | None) -> None:
     if not _has_terminal():
         raise UsageError("there is no terminal to ask for the slot's name", "add --yes to drop it unasked")
     if slot is None:
-        click.echo(f"Slot {name} is gone. Its relay will forget it and take a new snapshot.", err=True)
+        say(f"Slot {name} is gone. Its relay will forget it and take a new snapshot.", err=True)
     else:
         kept = size(slot["retained_wal_bytes"])
-        click.echo(f"Slot {name} keeps {kept} of WAL. What it has not confirmed is lost with it.", err=True)
-    typed = click.prompt("Type the slot's name to go on", err=True)
+        say(f"Slot {name} keeps {kept} of WAL. What it has not confirmed is lost with it.", err=True)
+    typed = ask("Type the slot's name to go on")
     if typed.strip() != name:
         raise RefusedError("that is not the slot's name, nothing was dropped")
 

@@ -1,12 +1,12 @@
 """``bwtui status``: what one relay, or all of them, are doing."""
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
 from bwtui.cli.relay_name import all_running, name_argument, status_of
 from bwtui.cli.table import columns, size
+from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ def status(name: str | None, as_json: bool) -> None:
         found = [_named(name, as_json)]
     if as_json:
         for one in found:
-            click.echo(json.dumps(one.to_json()))
+            say_json(one.to_json())
     elif len(found) == 1:
-        click.echo(_in_full(found[0]))
+        say(*_in_full(found[0]))
     else:
-        click.echo(_as_table(found))
+        say(*_as_table(found))
     if silent:
         # What is shown is not all that runs, and a script must not take it for that.
         raise click.exceptions.Exit(ConnectionFailed.exit_code)
@@ -54,11 +54,11 @@ def _named(name: str, as_json: bool) -> "Status":
     except ConnectionFailed:
         ended = outcome.read(name)
         if as_json and ended is not None and ended.status is not None:
-            click.echo(json.dumps(ended.status.to_json()))
+            say_json(ended.status.to_json())
         raise
 
 
-def _as_table(found: "list[Status]") -> str:
+def _as_table(found: "list[Status]") -> list[str]:
     from bwtui.lsn import format_lsn
 
     head = ("NAME", "STATE", "SLOT", "CONFIRMED", "LAG", "SECONDS", "TABLES", "ERRORS", "PID")
@@ -79,7 +79,7 @@ def _as_table(found: "list[Status]") -> str:
     return columns(head, rows, right=frozenset({4, 5, 6, 7, 8}))
 
 
-def _in_full(s: "Status") -> str:
+def _in_full(s: "Status") -> list[str]:
     from bwtui.lsn import format_lsn
 
     detail = f" ({s.detail})" if s.detail else ""
@@ -94,11 +94,11 @@ def _in_full(s: "Status") -> str:
     ]
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
-        lines += ["", _tables(s)]
+        lines += ["", *_tables(s)]
     if s.errors:
         lines += ["", "last errors:"]
         lines += [f"  {e.kind} {e.table or ''}: {e.message}" for e in s.errors[-5:]]
-    return "\n".join(lines)
+    return lines
 
 
 def _safety(s: "Status") -> str:
@@ -107,7 +107,7 @@ def _safety(s: "Status") -> str:
     return f"{s.wal_status}, {size(s.safe_wal_bytes)} until the slot is in danger"
 
 
-def _tables(s: "Status") -> str:
+def _tables(s: "Status") -> list[str]:
     head = (
         "TABLE",
         "TOPIC",

@@ -3,6 +3,7 @@
 import click
 
 from bwtui.cli.relay_name import name_argument, only_relay, status_of
+from bwtui.console import say
 from bwtui.errors import BwtuiError
 
 _EPILOG = """\b
@@ -40,4 +41,4 @@ def stop(name: str | None, timeout: float) -> None:
             f"it may wait for Kafka or PostgreSQL; 'kill -9 {status.pid}' ends it, and what was not "
             "confirmed comes again",
         )
-    click.echo(f"relay {name} has stopped")
+    say(f"relay {name} has stopped")

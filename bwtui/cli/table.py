@@ -2,12 +2,16 @@
 
 from collections.abc import Sequence
 
+from bwtui.shown import shown
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> str:
-    """Return rows under a head, in columns as wide as their widest cell."""
-    table = [list(head), *(list(row) for row in rows)]
+def columns(
+    head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()
+) -> list[str]:
+    """Return rows under a head as lines, in columns as wide as their widest cell."""
+    table = [[shown(cell) for cell in row] for row in (head, *rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(head))]
     lines = []
     for row in table:
@@ -15,7 +19,7 @@ def columns(head: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset
             c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    return lines
 
 
 def size(count: int | None) -> str:

@@ -4,15 +4,14 @@ A line is told when something begins, none for each row. All lines stand in the 
 goes on when nobody reads any of it (ADR 44).
 """
 
-import json
 import logging
 
-import click
-
 from bwtui.cli import streams
+from bwtui.console import say
 from bwtui.masking import mask_connection
 from bwtui.relay.process import Listener
 from bwtui.relay.status import ErrorEntry, Status
+from bwtui.shown import json_text
 
 #: The error that ends the relay is the command's own.
 _OWN_LINES = frozenset({"fatal"})
@@ -83,7 +82,7 @@ class Statuses:
         # The line before may have been cut short.
         begin = "\n" if self.failure is not None else ""
         try:
-            streams.write_at_once(begin + json.dumps(status.to_json()) + "\n")
+            streams.write_at_once(begin + json_text(status.to_json()) + "\n")
             self.failure = None
         except streams.OutputFailed as failure:
             self.failure = failure
@@ -110,4 +109,4 @@ def status_listener(statuses: Statuses) -> Listener:
 def _say(status: Status, text: str) -> None:
     line = mask_connection(" ".join(text.split()))
     _log.info("%s: %s", status.name, line)
-    click.echo(f"bwtui: {status.name}: {line}", err=True)
+    say(f"bwtui: {status.name}: {line}", err=True)

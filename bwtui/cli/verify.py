@@ -1,7 +1,6 @@
 """``bwtui verify``: does Kafka hold what a recording says was sent, or a table, or another recording?"""
 
 import contextlib
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +20,7 @@ from bwtui.cli.verify_ahead import (
 )
 from bwtui.cli.verify_relay import running_settings, without_variables
 from bwtui.cli.verify_view import Bar, View, view_of
+from bwtui.console import say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
     # What was found cost much to find: it is told, whatever becomes of the page.
     failed = None if html is None else _write(report, html)
     if as_json:
-        click.echo(json.dumps(report.to_json(), default=str))
+        say_json(report.to_json(), default=str)
     else:
         from bwtui.audit.terminal import show
 

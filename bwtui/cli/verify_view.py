@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, Protocol, Self, TextIO
 
-import click
-
 from bwtui.cli.progress import JsonLines
+from bwtui.console import say, terminal
 
 
 class View(Protocol):
@@ -37,7 +36,7 @@ class Lines:
 
     def phase(self, name: str) -> None:
         """Show the phase."""
-        click.echo(f"bwtui: {name}", err=True)
+        say(f"bwtui: {name}", err=True)
 
     def count(self, done: int, total: int) -> None:
         """Show nothing: the next phase comes soon enough."""
@@ -47,17 +46,16 @@ class Bar:
     """A bar with rows, their rate and the time left; where nothing is counted, the phase and a spinner."""
 
     def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.fields[counted]}"),
+            TextColumn("{task.fields[counted]}", markup=False),
             TimeElapsedColumn(),
         )
-        self._progress = Progress(*columns, console=Console(file=stream), transient=True)
+        self._progress = Progress(*columns, console=terminal(file=stream), transient=True)
         self._task: Any = self._progress.add_task("starting", total=None, counted="")
         self._since = time.monotonic()
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rich.table import Table as Grid
+from rich.text import Text
 
 from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
+from bwtui.shown import shown
 
 Outcome = Literal["equal", "different", "indeterminate"]
 
@@ -108,20 +110,20 @@ class Comparison:
         return grid
 
 
-def _cells(table: TableVerdict) -> list[str]:
+def _cells(table: TableVerdict) -> list[str | Text]:
     numbers = [table.rows, table.keys, table.messages, table.missing, table.extra, table.different]
     cells = ["-" if number is None else f"{number:,}" for number in numbers]
-    return [table.table, *cells, _remark(table)]
+    return [shown(table.table), *cells, _remark(table)]
 
 
-def _remark(table: TableVerdict) -> str:
+def _remark(table: TableVerdict) -> Text:
     """Say what the numbers in the row do not."""
     remarks = [f"{count:,} {name}" for name, count in _extras(table).items() if count]
     if table.columns:
         remarks.append("in " + ", ".join(sorted(table.columns)))
     colour = "green" if table.equal else "red"
     word = "equal" if table.equal else "NOT equal"
-    return f"[{colour}]{word}[/]" + (f" ({'; '.join(remarks)})" if remarks else "")
+    return Text.assemble((word, colour), shown(f" ({'; '.join(remarks)})") if remarks else "")
 
 
 def _extras(table: TableVerdict) -> dict[str, int]:

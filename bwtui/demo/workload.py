@@ -20,6 +20,7 @@ from typing import Any
 import psycopg2
 from psycopg2.extensions import connection as Connection
 
+from bwtui.console import say, say_json
 from bwtui.demo import shop
 from bwtui.demo.rows import RowMaker
 from bwtui.demo.transactions import Memory, Rows, Session, choose
@@ -176,7 +177,7 @@ def main() -> int:
         # When the demo was killed, its PostgreSQL goes too, and its end of the pipe has gone already.
         demo.finish()
         with contextlib.suppress(BrokenPipeError):
-            print(f"bwtui: error: the workload stopped: {_reason(error)}", file=sys.stderr, flush=True)
+            say(f"bwtui: error: the workload stopped: {_reason(error)}", err=True)
         return 4
     demo.finish()
     return 0
@@ -208,7 +209,7 @@ class _DemoWatch(threading.Thread):
 
 
 def _say(counts: Counts, done: bool) -> None:
-    print(json.dumps({"done": done, **counts.to_json()}), flush=True)
+    say_json({"done": done, **counts.to_json()})
 
 
 def _reason(error: Exception) -> str:

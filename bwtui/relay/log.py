@@ -14,10 +14,11 @@ import os
 import stat
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from bwtui.masking import mask_connection
 from bwtui.relay.control import state_folder
+from bwtui.shown import shown, shown_lines
 
 _KEEP_AT_START = 1024 * 1024
 _LIMIT = 8 * 1024 * 1024
@@ -28,10 +29,14 @@ _log = logging.getLogger("bwtui.relay.log")
 
 
 class _Masking(logging.Formatter):
-    """Takes passwords out of every line, whoever wrote it."""
+    """Takes passwords out of every line, whoever wrote it, and shows what isn't printable."""
 
-    def format(self, record: logging.LogRecord) -> str:
-        return mask_connection(super().format(record))
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        # Passwords first: an escape before one could make a longer word of its name.
+        return shown(mask_connection(super().formatMessage(record)))
+
+    def formatException(self, ei: Any) -> str:
+        return shown_lines(mask_connection(super().formatException(ei)))
 
 
 def log_to_stderr() -> None:

@@ -5,8 +5,11 @@ import time
 from types import TracebackType
 from typing import Protocol, Self, TextIO
 
-import rich.console
 import rich.progress
+import rich.text
+
+from bwtui.console import say, terminal
+from bwtui.shown import shown
 
 #: Seconds between two plain lines about the same download.
 PLAIN_INTERVAL = 5.0
@@ -41,7 +44,7 @@ class Plain:
 
     def note(self, text: str) -> None:
         """Write the step on a line."""
-        print(f"bwtui: {text}", file=self._stream, flush=True)
+        say(f"bwtui: {text}", file=self._stream)
 
     def fetched(self, done: int, total: int) -> None:
         """Write the megabytes that are here, at most once every PLAIN_INTERVAL seconds, and at the end."""
@@ -55,11 +58,11 @@ class Terminal:
     """Shows a progress bar under the lines; to be used as a context manager."""
 
     def __init__(self) -> None:
-        self._console = rich.console.Console(stderr=True)
+        self._console = terminal(err=True)
         self._bar = rich.progress.Progress(
             # Ivy asks for every file first, and only then fetches one; without it all seems to hang.
             rich.progress.SpinnerColumn(),
-            rich.progress.TextColumn("{task.description}"),
+            rich.progress.TextColumn("{task.description}", markup=False),
             rich.progress.BarColumn(),
             rich.progress.DownloadColumn(),
             rich.progress.TransferSpeedColumn(),
@@ -71,7 +74,7 @@ class Terminal:
 
     def note(self, text: str) -> None:
         """Write the step on a line above the bar."""
-        self._bar.console.print(f"[dim]•[/dim] {text}", highlight=False)
+        self._bar.console.print(rich.text.Text.assemble(("• ", "dim"), shown(text)))
 
     def fetched(self, done: int, total: int) -> None:
         """Move the bar; it goes away when the download is complete."""

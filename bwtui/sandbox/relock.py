@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+from bwtui.console import say
 from bwtui.sandbox import artifacts, ivy
 from bwtui.sandbox.lockfile import LOCK_NAME, Artifact
 
@@ -60,7 +60,7 @@ def main() -> None:
             for group in sorted(out.iterdir())
         }
     Path(__file__).with_name(LOCK_NAME).write_text(json.dumps(lock, indent=1) + "\n")
-    print(f"locked {sum(map(len, lock.values()))} files in {len(lock)} groups", file=sys.stderr)
+    say(f"locked {sum(map(len, lock.values()))} files in {len(lock)} groups", err=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The application: samples the relay, feeds the screens, and says how it ended."""
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -11,6 +10,7 @@ from textual.command import Provider
 from textual.screen import Screen
 from textual.worker import Worker
 
+from bwtui.console import say
 from bwtui.errors import BwtuiError
 from bwtui.relay.control import ControlClient
 from bwtui.tui.audit.desk import Desk, RelayDesk
@@ -226,6 +226,6 @@ def run_source(source: DataSource, session: Session, desk: RelayDesk | None = No
     if ending == "detach":
         name = source.name
         ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
-        print(f"bwtui: relay {name} runs on: {ways}", file=sys.stderr)
+        say(f"bwtui: relay {name} runs on: {ways}", err=True)
         return 0
     return status.exit_code or 0 if status is not None else 0

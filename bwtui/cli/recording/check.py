@@ -1,12 +1,12 @@
 """``bwtui recording check``: whether every byte of a recording is what was written."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bwtui.cli.table import plural
+from bwtui.console import say, say_json
 from bwtui.errors import DamagedRecording
 
 if TYPE_CHECKING:
@@ -39,10 +39,9 @@ def check(recording: Path, as_json: bool) -> None:
     with bar("checking") as told:
         found = check_all(recording, told)
     if as_json:
-        click.echo(json.dumps(to_json(found)))
+        say_json(to_json(found))
     else:
-        for line in _lines(found):
-            click.echo(line)
+        say(*_lines(found))
     error = error_of(recording, found)
     if error is not None:
         raise error

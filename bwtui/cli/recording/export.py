@@ -9,7 +9,9 @@ import click
 
 from bwtui.cli import streams
 from bwtui.cli.recording.selection import selection_options
+from bwtui.console import for_terminal, say
 from bwtui.errors import UsageError
+from bwtui.shown import shown_json, shown_lines
 
 if TYPE_CHECKING:
     from bwtui.recording.export import Format
@@ -96,10 +98,11 @@ def run_export(
     path = None if output in (None, "-") else target_path(str(output), view.name, form)
     on_terminal = path is None and sys.stdout.isatty()
     with streams.producing(), opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as told:
-        writer = make_writer(form, view, file, chosen, create=create, lacks=lacks)
+        out = for_terminal(file, shown_json if form == "jsonl" else shown_lines)
+        writer = make_writer(form, view, out, chosen, create=create, lacks=lacks)
         count = write(view, chosen, writer, told)
     for note in [*lacks.notes, *writer.notes, *([] if count else [nothing(view, chosen, given)])]:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}", err=True)
     return count
 
 

@@ -1,6 +1,5 @@
 """``bwtui recording info``: what a recording holds."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bwtui.cli.table import columns, plural, size
+from bwtui.console import say, say_json
 from bwtui.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -30,19 +30,18 @@ def info(recording: Path, as_json: bool) -> None:
 
     found = look(recording)
     if as_json:
-        click.echo(json.dumps(found.to_json()))
+        say_json(found.to_json())
         return
     for name, text in _facts(found):
-        click.echo(f"{name:13} {text}")
-    click.echo()
-    click.echo(_tables(found))
+        say(f"{name:13} {text}")
+    say("", *_tables(found))
     for title, lines in (
         ("PASSES", [_pass(one) for one in found.passes]),
         ("GAPS", [_gap(one) for one in found.gaps]),
         ("ERRORS AND NOTICES", [_told(one) for one in found.told]),
     ):
         if lines:
-            click.echo("\n" + "\n".join([title, *lines]))
+            say("", title, *lines)
 
 
 def _facts(found: "Info") -> list[tuple[str, str]]:
@@ -84,7 +83,7 @@ def _told(one: "Told") -> str:
     return f"{one.count:>4}  {_time(one.last_time)}  {one.kind:9}  {where}{one.message}{hint}"
 
 
-def _tables(found: "Info") -> str:
+def _tables(found: "Info") -> list[str]:
     head = ("TABLE", "TOPIC", *(name.replace("_", " ").upper() for name in _COUNTERS), "BYTES")
     rows = [
         (name, table.topic, *(f"{getattr(table, one):,}" for one in _COUNTERS), size(table.bytes))

@@ -4,6 +4,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
+from bwtui.console import terminal
 from bwtui.recording.view import OnProgress
 
 
@@ -13,10 +14,9 @@ def bar(what: str, *, quiet: bool = False) -> Iterator[OnProgress | None]:
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with Progress(console=terminal(err=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
 
         def told(done: int, total: int) -> None:

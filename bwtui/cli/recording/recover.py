@@ -1,11 +1,11 @@
 """``bwtui recording recover``: finishes what a crash has left unfinished."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.console import say, say_json
 from bwtui.lsn import format_lsn
 
 if TYPE_CHECKING:
@@ -39,20 +39,19 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
 
     found = finish(recording, force=force)
     if as_json:
-        click.echo(json.dumps([_to_json(one) for one in found]))
+        say_json([_to_json(one) for one in found])
     else:
         for one in found:
-            click.echo(_line(one))
+            say(_line(one))
         if not found:
-            click.echo("nothing to do: every segment is finished")
+            say("nothing to do: every segment is finished")
     if not segments(recording):
         return
     # What is wrong with the others is told, and left as it is.
     with bar("checking") as told:
         checked = check(recording, told)
     if not as_json:
-        for line in damage_lines(checked):
-            click.echo(line)
+        say(*damage_lines(checked))
     error = error_of(recording, checked)
     if error is not None:
         raise error

@@ -1,13 +1,14 @@
 """``bwtui recording seal``: makes Parquet of a recording, for Spark, DuckDB and the audit."""
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from bwtui.console import say, say_json, terminal
 
 if TYPE_CHECKING:
     from bwtui.pipeline.seal import OnProgress, Outcome
@@ -44,7 +45,10 @@ def seal(recording: Path, spark_master: str, as_json: bool) -> None:
 
     with _bar() as told:
         outcome = run(recording, open_session, told)
-    click.echo(json.dumps(to_json(outcome)) if as_json else line(outcome))
+    if as_json:
+        say_json(to_json(outcome))
+    else:
+        say(line(outcome))
 
 
 def line(outcome: "Outcome") -> str:
@@ -85,17 +89,16 @@ def _bar() -> Iterator["OnProgress | None"]:
     if not sys.stderr.isatty():
         yield None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
-        TextColumn("sealing"),
+        TextColumn("sealing", markup=False),
         BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} changes"),
-        TextColumn("{task.fields[rate]}"),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} changes", markup=False),
+        TextColumn("{task.fields[rate]}", markup=False),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=terminal(err=True), transient=True) as progress:
         task = progress.add_task("sealing", total=0, rate="")
 
         def told(done: int, total: int) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from bwtui.console import say
 from bwtui.errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,5 +82,5 @@ def parse_where(text: str, end: int | None) -> "Query":
         return parse(text, end)
     except QueryError as error:
         for line in error.rendered.split("\n"):
-            click.echo(f"  {line}", err=True)
+            say(f"  {line}", err=True)
         raise

@@ -1,0 +1,83 @@
+"""The one way to stdout and stderr: whatever is written passes `shown`, and nothing in it is markup.
+
+Only two things reach stdout past it, since a program reads them: what `exact` writes, and the bytes of an
+export. On a terminal these are shown like all else.
+"""
+
+import functools
+import io
+import sys
+from collections.abc import Callable, Iterable
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+
+import click
+
+from bwtui.shown import json_text, shown, shown_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+
+def say(*lines: str, err: bool = False, file: IO[str] | None = None) -> None:
+    """Write lines; a line break within one of them is shown, so that no value makes a line of its own."""
+    click.echo("\n".join(map(shown, lines)), err=err, file=file)
+
+
+def say_json(value: Any, *, err: bool = False, **more: Any) -> None:
+    """Write a value as JSON in printable ASCII."""
+    click.echo(json_text(value, **more), err=err)
+
+
+def ask(question: str) -> str:
+    """Ask on stderr, and return what is typed."""
+    return str(click.prompt(shown(question), err=True))
+
+
+def agreed(question: str) -> bool:
+    """Ask on stderr whether to go on; no is what Enter means."""
+    return click.confirm(shown(question), default=False, err=True)
+
+
+def exact(text: str) -> None:
+    """Write a text that a shell or a program reads, byte by byte; to a terminal, only what it may have."""
+    # click would take colours out of what goes to no terminal.
+    click.echo(shown_lines(text) if sys.stdout.isatty() else text, color=True)
+
+
+def for_terminal(file: BinaryIO, show: Callable[[str], str] = shown_lines) -> BinaryIO:
+    """Return ``file``, or if it is a terminal, what writes there only what a terminal may have."""
+    return cast("BinaryIO", _ShownBytes(file, show)) if file.isatty() else file
+
+
+class _ShownBytes(io.BufferedIOBase):
+    """Takes whole texts in UTF-8."""
+
+    def __init__(self, file: BinaryIO, show: Callable[[str], str]) -> None:
+        self._file = file
+        self._show = show
+
+    def write(self, data: Any, /) -> int:
+        self._file.write(self._show(bytes(data).decode("utf-8", "backslashreplace")).encode())
+        return len(data)
+
+
+def terminal(*, err: bool = False, **options: Any) -> "Console":
+    """Return a console for rich's tables and bars, for which no text is markup or emoji code."""
+    return _console_class()(stderr=err, markup=False, emoji=False, highlight=False, **options)
+
+
+@functools.cache
+def _console_class() -> "type[Console]":
+    from rich.console import Console
+
+    class Shown(Console):
+        """Shows each piece of text; rich itself lets through all but five control characters."""
+
+        def render(
+            self, renderable: "RenderableType", options: "ConsoleOptions | None" = None
+        ) -> "Iterable[Segment]":
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=shown_lines(segment.text))
+
+    return Shown
