@@ -17,6 +17,7 @@ from typing import Any
 import platformdirs
 
 from bwtui.errors import UsageError
+from bwtui.file_errors import file_failed
 from bwtui.options import (
     BY_NAME,
     OPTIONS,
@@ -28,6 +29,7 @@ from bwtui.options import (
     parse,
     parse_pair,
     parse_switch,
+    said,
 )
 from bwtui.settings import RelaySettings
 
@@ -125,6 +127,9 @@ def of_command_line(given: Mapping[str, Any]) -> Config:
     return _merge([_defaults(), _command_line(given)], None, ())
 
 
+_TOML = "mend it at that place: texts stand in quotes, keys before an equals sign, tables in [brackets]"
+
+
 def file_paths() -> tuple[Path, ...]:
     """Return where bwtui.toml is looked for, lowest precedence first; the files need not exist."""
     return Path(platformdirs.user_config_dir("bwtui")) / FILE_NAME, Path(FILE_NAME)
@@ -136,12 +141,15 @@ def read_file(path: Path) -> ConfigFile:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         reason = error if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
-        raise UsageError(f"{path} is not valid TOML: {reason}") from error
+        raise UsageError(f"{path} is not valid TOML: {reason}", _TOML) from error
     except OSError as error:
-        raise UsageError(f"can't read {path}: {error.strerror}") from error
+        raise file_failed(f"can't read {path}", error, UsageError) from error
     profiles = data.pop(_PROFILE_KEY, {})
     if not _is_table_of_tables(profiles):
-        raise UsageError(f"{path}: 'profile' holds something else than [profile.NAME] tables")
+        raise UsageError(
+            f"{path}: 'profile' holds something else than [profile.NAME] tables",
+            "write [profile.NAME] above the keys of each profile",
+        )
     origin = f"./{path}" if not path.is_absolute() else str(path)
     return ConfigFile(
         path,
@@ -189,11 +197,12 @@ def _file_layer(path: Path, origin: str, data: dict[str, Any]) -> Layer:
             known = [o.name for o in OPTIONS if o.kind != "pairs"] + [*PAIR_OPTIONS, _PROFILE_KEY]
             raise UsageError(f"{path}: unknown key {raw!r}", _suggestion(key, known))
         if key in layer.values:
-            raise UsageError(f"{path}: {key!r} is set twice, with '-' and with '_'")
+            raise UsageError(f"{path}: {key!r} is set twice, with '-' and with '_'", "keep one of the two")
         try:
             layer.values[key] = _file_value(option, value)
         except ValueError as error:
-            raise UsageError(f"{path}: {raw}: {error}") from error
+            problem, advice = said(error)
+            raise UsageError(f"{path}: {raw}: {problem}", advice) from error
     return layer
 
 
@@ -201,28 +210,29 @@ def _file_value(option: Option, value: Any) -> Value:
     if option.kind == "list":
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ValueError("expected a list of strings")
+            raise ValueError("expected a list of strings (such as ['public.orders', 'audit.*'])")
         for item in items:
             parse(option, item)
         return tuple(items)
     if option.kind == "switch":
         if not isinstance(value, bool):
-            raise ValueError("expected true or false")
+            raise ValueError("expected true or false (without quotes)")
         return value
     if option.kind == "number" and isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise ValueError("expected a string")
+        raise ValueError("expected a string (put it in quotes)")
     return parse(option, value)
 
 
 def _file_pairs(path: Path, table: str, value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise UsageError(f"{path}: {table!r} is not a table; write [{table}]")
+        raise UsageError(f"{path}: {table!r} is not a table", f"write [{table}] above its keys")
     try:
         return dict(_flatten(value, ""))
     except ValueError as error:
-        raise UsageError(f"{path}: [{table}]: {error}") from error
+        problem, advice = said(error)
+        raise UsageError(f"{path}: [{table}]: {problem}", advice) from error
 
 
 def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
@@ -237,10 +247,7 @@ def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             check_property(name)
             yield name, str(value)
         else:
-            raise ValueError(f"{name}: expected a string, a number, or true or false")
-
-
-_HELP = "'bwtui connect --help' says what each setting takes"
+            raise ValueError(f"{name}: expected a string, a number, or true or false (one value a property)")
 
 
 def _environment(environ: Mapping[str, str]) -> Layer:
@@ -252,7 +259,8 @@ def _environment(environ: Mapping[str, str]) -> Layer:
         try:
             _set_text(layer, option, text.splitlines() if option.kind in ("list", "pairs") else text)
         except ValueError as error:
-            raise UsageError(f"{option.variable}: {error}", _HELP) from error
+            problem, advice = said(error)
+            raise UsageError(f"{option.variable}: {problem}", advice) from error
     return layer
 
 
@@ -268,7 +276,8 @@ def _command_line(given: Mapping[str, Any]) -> Layer:
         try:
             _set_text(layer, option, value)
         except ValueError as error:
-            raise UsageError(f"--{name}: {error}", _HELP) from error
+            problem, advice = said(error)
+            raise UsageError(f"--{name}: {problem}", advice) from error
     return layer
 
 

@@ -7,12 +7,19 @@ import traceback
 from pathlib import Path
 
 from bwtui.errors import BwtuiError
+from bwtui.file_errors import unexplained
 
 _PACKAGE = Path(__file__).parent
 
 
 def crash(error: BaseException) -> BwtuiError:
-    """Return an error that names the kind and the place of an unexpected exception, and no more."""
+    """Return what to tell of an exception that nobody explained.
+
+    That is the system's word on a file of the user's, or else the exception's kind and place, and no more.
+    """
+    told = unexplained(error)
+    if told is not None:
+        return told
     return BwtuiError(
         f"unexpected {type(error).__name__} at {_place(error)}",
         "this is a bug in bwtui; please report it with these two lines",

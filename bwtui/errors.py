@@ -17,7 +17,8 @@
     └── Interrupted           130  Ctrl-C
 
 The message is one plain sentence without a full stop; the hint is a sentence for the operator that says
-what to do. Neither ever holds a row value or a password.
+what to do in that case, and every error has one: a type checker finds the one that has none. Neither ever
+holds a row value or a password.
 """
 
 
@@ -26,7 +27,7 @@ class BwtuiError(Exception):
 
     exit_code = 2
 
-    def __init__(self, message: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
@@ -85,6 +86,9 @@ class DamagedRecording(BwtuiError):
 
 
 class Interrupted(BwtuiError):
-    """The user interrupted the command."""
+    """The user interrupted the command: what he has ended himself needs no hint, unless something goes on."""
 
     exit_code = 130
+
+    def __init__(self, message: str = "interrupted", hint: str = "") -> None:
+        super().__init__(message, hint)

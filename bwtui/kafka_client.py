@@ -74,12 +74,14 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
     if code in NOT_LET_IN:
         return not_let_in(f"topic {topic}" if topic else f"Kafka at {broker}", error)
     if code == KafkaError._UNKNOWN_PARTITION and topic:
-        return RefusedError(f"topic {topic} lacks a partition that it should have")
+        hint = "the topic was made again with fewer: name the cluster that was written to, or a fresh topic"
+        return RefusedError(f"topic {topic} lacks a partition that it should have", hint)
     if code in TOPIC_GONE and topic:
         return topic_gone(topic)
     if code in _UNREACHABLE:
         return unreachable(broker, error)
-    return BwtuiError(f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}")
+    told = f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}"
+    return BwtuiError(told, "the broker's log says more; run it again once that is mended")
 
 
 def not_let_in(place: str, error: KafkaError) -> ConnectionFailed:

@@ -56,6 +56,12 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
     return found[0] if found else None
 
 
+def said(error: ValueError) -> tuple[str, str]:
+    """Return what is wrong, and the advice that stands behind it in parentheses."""
+    problem, _, advice = str(error).rpartition(" (")
+    return (problem, advice.removesuffix(")")) if problem and advice.endswith(")") else (str(error), "")
+
+
 def parse_switch(text: str) -> bool:
     """Return the truth that ``text`` says; raises ValueError when it says none."""
     word = text.strip().lower()
@@ -63,7 +69,7 @@ def parse_switch(text: str) -> bool:
         return True
     if word in _FALSE:
         return False
-    raise ValueError(f"{text!r} is neither true nor false")
+    raise ValueError(f"{text!r} is neither true nor false (say true or false, yes or no, on or off, 1 or 0)")
 
 
 def parse_pair(text: str) -> tuple[str, str]:
@@ -71,7 +77,7 @@ def parse_pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals:
-        raise ValueError("a property is written KEY=VALUE, and there is no '=' in what was given")
+        raise ValueError("there is no '=' in a property (it is written KEY=VALUE)")
     check_property(key)
     return key, value.strip()
 
@@ -79,7 +85,7 @@ def parse_pair(text: str) -> tuple[str, str]:
 def check_property(key: str) -> None:
     """Raise ValueError unless ``key`` can be the name of a property."""
     if not _PROPERTY.fullmatch(key):
-        raise ValueError(f"{key!r} is not the name of a property")
+        raise ValueError(f"{key!r} is not the name of a property (letters, digits, '.', '_' and '-')")
 
 
 def parse(option: Option, text: str) -> Value:
@@ -99,7 +105,7 @@ def _parse_number(text: str) -> int:
     """Return a positive whole number; k, M and G stand for powers of 1,024."""
     match = re.fullmatch(r"(\d{1,15})([kKMG]?)", text.strip())
     if match is None or not int(match[1]):
-        raise ValueError(f"{text!r} is not a positive whole number, such as 300 or 64M")
+        raise ValueError(f"{text!r} is not a positive whole number (such as 300 or 64M)")
     return int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
 
 
@@ -156,20 +162,26 @@ def _check_regex(text: str) -> None:
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+        raise ValueError(
+            f"{text!r} is not a regular expression: {error} (it is matched with the whole schema.table)"
+        ) from error
 
 
 def _one_of(*words: str) -> Callable[[str], None]:
     def check(text: str) -> None:
         if text not in words:
-            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
+            close = nearest(text.lower(), words)
+            advice = f"did you mean {close}?" if close else f"give {' or '.join(words)}"
+            raise ValueError(f"{text!r} is not one of {', '.join(words)} ({advice})")
 
     return check
 
 
 def _check_connection(text: str) -> None:
     if "\0" in text or "\n" in text:
-        raise ValueError("the connection string is more than one line")
+        raise ValueError(
+            "the connection string is more than one line (key=value pairs or a postgresql:// URI, in one)"
+        )
 
 
 OPTIONS: tuple[Option, ...] = (

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
 _STOP_TIMEOUT = 10.0
 
+#: What is told when they broke and the relay has ended too.
+_SCREENS = "the relay does without them: connect with --headless; 'bwtui status {name}' watches it"
+
 _EPILOG = """\b
 Examples:
   bwtui connect -d "host=db dbname=shop user=cdc"          with the screens
@@ -146,13 +149,14 @@ def show(name: str, owned: bool) -> None:
     crashed: BwtuiError | None = None
     try:
         if run(name, owned=owned, kafka=lambda: records_of(name)) != 0:
-            crashed = BwtuiError("the screens ended on an error")
+            crashed = BwtuiError("the screens ended on an error", _SCREENS.format(name=name))
     except BwtuiError:
         raise
     except Exception as error:
         if os.environ.get("BWTUI_DEBUG"):
             raise
-        crashed = BwtuiError(f"the screens ended on an error: {crash(error).message}")
+        told = f"the screens ended on an error: {crash(error).message}"
+        crashed = BwtuiError(told, _SCREENS.format(name=name))
     if _runs_on(name):
         if crashed is not None:
             crashed.hint = f"the relay goes on: 'bwtui attach {name}' or 'bwtui stop {name}'"

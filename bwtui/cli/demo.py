@@ -208,7 +208,10 @@ class Audited:
     def error(self) -> BwtuiError | None:
         """Return what decides the exit code, or None when all was clean."""
         if self.judgement is not None and not self.judgement.holds:
-            return BwtuiError(self.judgement.sentence)
+            return BwtuiError(
+                self.judgement.sentence,
+                "what was planted stands in the report of --json; please report it as a bug",
+            )
         errors = [error for audit in self.audits if (error := audit.error()) is not None]
         # A difference weighs more than what could not be decided.
         return min(errors, key=lambda error: error.exit_code, default=None)

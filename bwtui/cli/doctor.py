@@ -76,7 +76,9 @@ def doctor(as_json: bool, **given: Any) -> None:
         say_json({"ok": not failed, "checks": checks, "warnings": warnings})
     if failed:
         told = f"{len(failed)} of {len(results)} preconditions do not hold"
-        raise error_with_code(failed[0].exit_code, told, None)
+        raise error_with_code(
+            failed[0].exit_code, told, "mend what is marked FAIL, the first first, and run this again"
+        )
     if not as_json:
         say("all preconditions hold; start with 'bwtui connect'")
 
@@ -142,13 +144,15 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
 def _run(name: str, check: Callable[[], str]) -> Result:
     import psycopg2
 
+    from bwtui.source.remedies import remedy
+
     try:
         return Result(name, check())
     except BwtuiError as error:
         return Result(name, error=error)
     except psycopg2.Error as error:
         primary = error.diag.message_primary or "the connection was lost"
-        return Result(name, error=RefusedError(f"PostgreSQL: {primary}", error.diag.message_hint))
+        return Result(name, error=RefusedError(f"PostgreSQL: {primary}", remedy(error)))
     except Exception as error:
         # One check that breaks must not hide the others.
         return Result(name, error=crash(error))

@@ -64,7 +64,7 @@ class _Program(LazyGroup):
         code = guarded(lambda: run(args, prog_name, standalone_mode=False, **extra))
         problem = streams.finish() if sys.stdout is not None else None
         if problem is not None and code == 0:
-            code = tell(BwtuiError(problem))
+            code = tell(problem)
         sys.exit(code)
 
 
@@ -74,7 +74,7 @@ def _plain_ends() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        raise Interrupted("interrupted") from error
+        raise Interrupted() from error
     except streams.ReaderGone as error:
         # Whoever read our output has seen enough.
         raise click.exceptions.Exit(0) from error
@@ -89,7 +89,7 @@ def guarded(command: Callable[[], Any]) -> int:
     except click.exceptions.Exit as ended:
         return ended.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return tell(Interrupted("interrupted"))
+        return tell(Interrupted())
     except click.exceptions.NoArgsIsHelpError as error:
         # Not an error to be told in one line: whoever names no command wants to see which there are.
         say(*error.format_message().split("\n"), err=True)

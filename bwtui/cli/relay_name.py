@@ -7,7 +7,7 @@ from click.shell_completion import CompletionItem
 
 from bwtui.console import say
 from bwtui.errors import ConnectionFailed, UsageError
-from bwtui.options import check_name, nearest
+from bwtui.options import check_name, nearest, said
 
 if TYPE_CHECKING:
     from bwtui.relay.status import Status
@@ -24,7 +24,7 @@ def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
         try:
             check_name(value)
         except ValueError as error:
-            raise UsageError(str(error)) from error
+            raise UsageError(*said(error)) from error
     return value
 
 

@@ -166,10 +166,4 @@ def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
         given = {**given, "record": str(Path(given["record"]).absolute())}
     values = {key.replace("_", "-"): value for key, value in given.items()}
     profile = values.pop("profile", None)
-    try:
-        return config.of_command_line(values) if alone else config.load(values, profile)
-    except UsageError as error:
-        context = click.get_current_context(silent=True)
-        if context is not None and error.message.startswith("--"):
-            error.hint = f"'{context.command_path} --help' says what each setting takes"
-        raise
+    return config.of_command_line(values) if alone else config.load(values, profile)

@@ -59,7 +59,8 @@ class Screen(Watch):
         with self._view.out_of_the_way() if isinstance(self._view, Bar) else contextlib.nullcontext():
             say(f"{text}.", err=True)
             if not agreed("Write it?"):
-                raise RefusedError("nothing was written")
+                hint = "answer y to write it; --dry-run only shows the plan"
+                raise RefusedError("nothing was written", hint)
 
 
 def _somebody_is_there() -> bool:

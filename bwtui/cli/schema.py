@@ -26,6 +26,9 @@ Exit code 1: something is incompatible; 4: a server can't be reached.
 """
 
 
+_MEND = "the lines above say why: change those tables, leave them out with --exclude-table, or relax the rule"
+
+
 @click.group(epilog="\b\nExample:\n  bwtui schema check -d service=shop --ddl migration.sql")
 def schema() -> None:
     """Check the tables' schemas against the schema registry."""
@@ -55,7 +58,7 @@ def check(ddl: TextIO | None, as_json: bool, **given: Any) -> None:
     else:
         _show(found)
     if bad:
-        raise DifferencesFound(f"{len(bad)} of {len(found)} tables would stop the relay")
+        raise DifferencesFound(f"{len(bad)} of {len(found)} tables would stop the relay", _MEND)
 
 
 def _read(file: TextIO) -> str:

@@ -9,7 +9,7 @@ from bwtui.cli import relay_options
 from bwtui.cli.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
-from bwtui.options import check_slot, nearest
+from bwtui.options import check_slot, nearest, said
 
 if TYPE_CHECKING:
     from bwtui.relay.memory import SlotMemory
@@ -93,7 +93,7 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     try:
         check_slot(name)
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(*said(error)) from error
     with _connect(given) as connection:
         found = _read(connection)
         slot = next((slot for slot in found if slot["name"] == name), None)
@@ -149,7 +149,7 @@ def _ask(name: str, slot: dict[str, Any] | None) -> None:
         say(f"Slot {name} keeps {kept} of WAL. What it has not confirmed is lost with it.", err=True)
     typed = ask("Type the slot's name to go on")
     if typed.strip() != name:
-        raise RefusedError("that is not the slot's name, nothing was dropped")
+        raise RefusedError("that is not the slot's name, nothing was dropped", f"type {name} to drop it")
 
 
 def _has_terminal() -> bool:
@@ -174,10 +174,12 @@ class _Session:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import psycopg2
 
+        from bwtui.source.remedies import remedy
+
         self._connection.close()
         if isinstance(error, psycopg2.Error):
             primary = error.diag.message_primary or "the connection was lost"
-            raise RefusedError(f"PostgreSQL: {primary}", error.diag.message_hint) from error
+            raise RefusedError(f"PostgreSQL: {primary}", remedy(error)) from error
 
 
 def _read(connection: "Connection") -> list[dict[str, Any]]:

@@ -14,6 +14,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from bwtui.errors import BwtuiError
+from bwtui.file_errors import remedy
+
+#: What helps when stdout was closed by whoever started the command.
+_CLOSED = "start the command with its stdout open, or send it to /dev/null"
 
 
 class OutputFailed(BwtuiError):
@@ -40,7 +44,8 @@ class _Stdout(io.FileIO):
                 self.reader_is_gone = True
             except OSError as error:
                 reason = "it is closed" if self.was_closed else error.strerror
-                raise OutputFailed(f"the output can't be written: {reason}") from error
+                hint = _CLOSED if self.was_closed else remedy(error, "the output")
+                raise OutputFailed(f"the output can't be written: {reason}", hint) from error
         if self.is_the_work:
             raise ReaderGone
         return memoryview(data).nbytes
@@ -131,7 +136,7 @@ def _raw_stdout() -> _Stdout | None:
     return raw if isinstance(raw, _Stdout) else None
 
 
-def finish() -> str | None:
+def finish() -> OutputFailed | None:
     """Write what stdout still holds, and return why that can't be done, if it can't."""
     try:
         sys.stdout.flush()
@@ -142,7 +147,7 @@ def finish() -> str | None:
         os.close(null)
         with contextlib.suppress(OutputFailed):
             sys.stdout.flush()
-        return error.message
+        return error
     return None
 
 

@@ -129,7 +129,8 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
     if not database and not recordings:
         raise UsageError("what is to be verified?", "name a recording, or give --database")
     if len(recordings) > 2:
-        raise UsageError(f"verify takes two recordings at most, not {len(recordings)}")
+        told = f"verify takes two recordings at most, not {len(recordings)}"
+        raise UsageError(told, "compare two of them at a time: bwtui verify A B")
 
 
 def _recordings(recordings: tuple[Path, ...], settings: "RelaySettings", view: View, **how: Any) -> "Report":
@@ -221,7 +222,9 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
             # A path that is not there, or a proxy's word, is a plain 404.
             if error.error_code in MISSING:
                 return None
-            raise ConnectionFailed(f"the schema registry does not give schema {number}: {error}") from error
+            told = f"the schema registry does not give schema {number}: {error}"
+            hint = "check the user's rights, and that -r/--schema-registry is what the relay used"
+            raise ConnectionFailed(told, hint) from error
         except Exception as error:
             raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
 

@@ -45,7 +45,9 @@ class Audit:
         """Return the error that ends the command with the right exit code, or None when it was clean."""
         if self.verdict == "clean":
             return None
-        return (DifferencesFound if self.verdict == "anomalies" else Indeterminate)(self.sentence)
+        if self.verdict == "anomalies":
+            return DifferencesFound(self.sentence, "'bwtui demo --headless --json' shows each of them")
+        return Indeterminate(self.sentence, "'bwtui demo --headless --json' says what could not be decided")
 
     def to_json(self) -> dict[str, Any]:
         """Return what the demo's own JSON object says of it."""
@@ -79,7 +81,9 @@ def run(what: str, arguments: Sequence[str], services: Mapping[str, str], interr
         return Audit(what, told, json.loads(out))
     lines = [line.removeprefix("bwtui: error: ") for line in err.strip().splitlines()]
     sentence = f"'{told}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no word'}"
-    raise (Indeterminate if process.returncode == Indeterminate.exit_code else BwtuiError)(sentence)
+    kind = Indeterminate if process.returncode == Indeterminate.exit_code else BwtuiError
+    hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
+    raise kind(sentence, hints[-1] if hints else "run that command by itself: its messages say more")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

@@ -45,7 +45,7 @@ class Interrupts:
         finally:
             self._shields -= 1
         if self._asked and not self._shields:
-            raise Interrupted("interrupted")
+            raise Interrupted()
 
     def hold(self) -> None:
         """Hold every further signal back: from here on there is only clean-up."""
@@ -64,7 +64,7 @@ class Interrupts:
         finally:
             self._leave = self._hang_up = None
         if self._asked:
-            raise Interrupted("interrupted")
+            raise Interrupted()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._asked = True
@@ -72,5 +72,5 @@ class Interrupts:
             return
         divert = self._hang_up if number == signal.SIGHUP else self._leave
         if divert is None:
-            raise Interrupted("interrupted")
+            raise Interrupted()
         divert()

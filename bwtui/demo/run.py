@@ -158,7 +158,8 @@ class Demo:
         if error is not None:
             raise error
         if self._engine.process.poll() is not None and self.settled is None:
-            raise Indeterminate("the relay was stopped by someone else, so the topics lack what came after")
+            told = "the relay was stopped by someone else, so the topics lack what came after"
+            raise Indeterminate(told, "leave its relay alone while the demo runs")
         self._workload.check()
 
     def status(self) -> Status:
@@ -203,10 +204,10 @@ class Demo:
                 raise Indeterminate(
                     f"the relay confirmed {format_lsn(status.confirmed_lsn)} and not {format_lsn(end)}"
                     f" within {CATCH_UP_SECONDS:.0f} s after the last write",
-                    status.detail or None,
+                    status.detail or "the machine may be too slow for it: run it again with fewer --seconds",
                 )
             if self._abandoned.wait(_POLL):
-                raise Interrupted("interrupted")
+                raise Interrupted()
 
     def abandon(self) -> None:
         """Let go of whatever is being waited for, for instance in another thread, because the demo ends."""

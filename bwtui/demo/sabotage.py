@@ -79,6 +79,9 @@ class Judgement:
         return {"planted": dict(self.planted), "found": dict(self.found), "all_found": self.holds}
 
 
+_LOOK = "look at the broker's log: 'bwtui sandbox status' says where it is"
+
+
 def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
     """Plant faults into ``topic`` and return them. Raises RefusedError when it holds too little for that."""
     try:
@@ -86,7 +89,8 @@ def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
         damaged, faults = plan(topic, held, random.Random(seed))
         _write(broker, topic, damaged)
     except KafkaException as error:
-        raise BwtuiError(f"the topic {topic} could not be sabotaged: {error.args[0].str()}") from error
+        told = f"the topic {topic} could not be sabotaged: {error.args[0].str()}"
+        raise BwtuiError(told, _LOOK) from error
     return faults
 
 
@@ -118,7 +122,10 @@ def plan(topic: str, held: Partitions, draw: random.Random) -> tuple[Partitions,
     Raises RefusedError when there are not enough records to choose from.
     """
     if len(held) < 3:
-        raise RefusedError(f"{topic} has {len(held)} partitions, and sabotage needs three")
+        raise RefusedError(
+            f"{topic} has {len(held)} partitions, and sabotage needs three",
+            "leave out --sabotage here",
+        )
     planted = {partition: list(records) for partition, records in held.items()}
     faults: list[Fault] = []
     # Where most keys have several versions there is something to put out of order.
@@ -221,7 +228,10 @@ def _read(broker: str, topic: str) -> Partitions:
         for partition in consumer.list_topics(topic, _TIMEOUT).topics[topic].partitions:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), _TIMEOUT)
             if low:
-                raise RefusedError(f"{topic} has lost its beginning already")
+                raise RefusedError(
+                    f"{topic} has lost its beginning already",
+                    "run a shorter demo: its topics keep all of it",
+                )
             found[partition] = []
             ends += high
             places.append(TopicPartition(topic, partition, 0))
@@ -229,7 +239,7 @@ def _read(broker: str, topic: str) -> Partitions:
         while sum(map(len, found.values())) < ends:
             batch = consumer.consume(10_000, _TIMEOUT)
             if not batch:
-                raise RefusedError(f"the records of {topic} can't be read to their end")
+                raise RefusedError(f"the records of {topic} can't be read to their end", _LOOK)
             for message in batch:
                 if message.error() is not None:
                     raise KafkaException(message.error())
@@ -270,4 +280,4 @@ def _write(broker: str, topic: str, planted: Partitions) -> None:
             )
             producer.poll(0)
     if producer.flush(_TIMEOUT) or refused:
-        raise BwtuiError(f"the topic {topic} could not be written again: {refused[:1] or 'no answer'}")
+        raise BwtuiError(f"the topic {topic} could not be written again: {refused[:1] or 'no answer'}", _LOOK)

@@ -165,7 +165,8 @@ class TopicReader:
         """Account for one record, or for the end of a partition."""
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise Indeterminate(f"the topics could not be read to their end: {error.str()}")
+            told = f"the topics could not be read to their end: {error.str()}"
+            raise Indeterminate(told, "look at the broker's log: 'bwtui sandbox status' says where it is")
         topic, offset = message.topic() or "", message.offset() or 0
         place = (topic, message.partition() or 0)
         if place not in at:
@@ -187,7 +188,8 @@ class TopicReader:
         except SchemaRegistryError as error:
             if error.http_status_code != 404:
                 raise Indeterminate(
-                    f"the schema registry did not answer for topic {topic}: {error.error_message}"
+                    f"the schema registry did not answer for topic {topic}: {error.error_message}",
+                    "look at the registry's log: 'bwtui sandbox status' says where it is",
                 ) from error
             content.unreadable += 1
         except _UNREADABLE:

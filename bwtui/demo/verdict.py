@@ -86,8 +86,9 @@ class Comparison:
         """Return the error that ends the command with the right exit code, or None when all is equal."""
         if self.outcome == "equal":
             return None
-        kind = DifferencesFound if self.outcome == "different" else Indeterminate
-        return kind(self.sentence)
+        if self.outcome == "different":
+            return DifferencesFound(self.sentence, "'bwtui demo --headless --json' counts them by table")
+        return Indeterminate(self.sentence, "run the demo again; 'bwtui sandbox status' shows what ran badly")
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

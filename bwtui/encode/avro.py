@@ -25,11 +25,16 @@ from bwtui.types.varint import NULL, VALUE, long, prefixed
 _frame = struct.Struct(">BI").pack
 
 
+#: What goes for every row that can't be relayed.
+KEPT = "drop such rows into the dead letters with --on-error log"
+NOT_TEXT = f"whatever stands between relay and server asks for binary values: connect without it, or {KEPT}"
+
+
 class EncodeError(RowError):
     """A field can't be encoded; ``column`` is empty when it is the row as a whole. Never holds the value."""
 
-    def __init__(self, column: str, reason: str) -> None:
-        super().__init__(f'column "{column}": {reason}' if column else reason)
+    def __init__(self, column: str, reason: str, hint: str) -> None:
+        super().__init__(f'column "{column}": {reason}' if column else reason, hint)
         self.column = column
         self.reason = reason
 
@@ -38,14 +43,16 @@ class UnchangedToastError(EncodeError):
     """A large value is missing from the row, because the UPDATE did not change it."""
 
     def __init__(self, column: str) -> None:
-        super().__init__(column, "an unchanged TOAST value was not sent")
+        hint = "use --toast fetch, or give the table REPLICA IDENTITY FULL"
+        super().__init__(column, "an unchanged TOAST value was not sent", hint)
 
 
 class NoRoomError(EncodeError):
     """Bytes are no text, and the schema has no field for what a column can't hold."""
 
     def __init__(self, column: str) -> None:
-        super().__init__(column, "its bytes are no text, and its schema has no room for others")
+        hint = f"mend the bytes in PostgreSQL, or {KEPT}"
+        super().__init__(column, "its bytes are no text, and its schema has no room for others", hint)
 
 
 class BoundEncoder:
@@ -136,7 +143,8 @@ def build_encoder(
     )
     for name in key_columns:
         if name not in (plan.column for plan in plans):
-            raise EncodeError(name, "the key's column is not published")
+            hint = "publish it: the publication's list of columns leaves it out"
+            raise EncodeError(name, "the key's column is not published", hint)
     keys = tuple(_key_plan(plan) for plan in plans if plan.column in key_columns)
     namespace = record_namespace(relation.namespace, relation.name)
     return TableEncoder(
@@ -195,7 +203,8 @@ class _RowEncoder:
 
     def _encode(self, fields: Sequence[Field], escaped: dict[str, bytes]) -> bytes:
         if len(fields) != self.width:
-            raise EncodeError("", f"the row has {len(fields)} columns where its table has {self.width}")
+            told = f"the row has {len(fields)} columns where its table has {self.width}"
+            raise EncodeError("", told, f"start the relay again, which reads the table anew, or {KEPT}")
         out = [self.head]
         for plan in self.plans:
             field = fields[plan.index]
@@ -210,7 +219,8 @@ class _RowEncoder:
                 out.append(NULL)
                 escaped[plan.name] = field
             except (ValueError, LookupError, OverflowError, struct.error):
-                raise EncodeError(plan.column, f"not the text form of {plan.codec.pg_type}") from None
+                told = f"not the text form of {plan.codec.pg_type}"
+                raise EncodeError(plan.column, told, f"please report the type as a bug, or {KEPT}") from None
         if self.escapes:
             out.append(_escape_map(escaped))
         elif escaped:
@@ -221,7 +231,7 @@ class _RowEncoder:
 def _not_text(column: str, field: Field) -> EncodeError:
     if isinstance(field, UnchangedToast):
         return UnchangedToastError(column)
-    return EncodeError(column, "not sent in text format")
+    return EncodeError(column, "not sent in text format", NOT_TEXT)
 
 
 def _escape_map(escaped: dict[str, bytes]) -> bytes:

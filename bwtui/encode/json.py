@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from json.encoder import encode_basestring
 
-from bwtui.encode.avro import EncodeError, UnchangedToastError
+from bwtui.encode.avro import NOT_TEXT, EncodeError, UnchangedToastError
 from bwtui.encode.names import UNCHANGED_KEY
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.types.registry import TypeInfo
@@ -96,7 +96,7 @@ class JsonEncoder:
             elif isinstance(field, bytes):
                 parts.append(head + convert(field))
             elif not isinstance(field, UnchangedToast):
-                raise EncodeError(name, "not sent in text format")
+                raise EncodeError(name, "not sent in text format", NOT_TEXT)
             elif placeholders:
                 parts.append(head + _PLACEHOLDER)
             else:

@@ -13,7 +13,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from bwtui.encode.differences import incompatibilities
-from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 from bwtui.settings import Pairs
 
 #: What a registry says of a schema itself, by Confluent's error codes ("Schema Registry API Reference"):
@@ -31,7 +31,7 @@ _SCHEMAS_KEPT = 1_000
 class SchemaRefused(BwtuiError):
     """The registry answered, and will not take this schema; trying again does not help."""
 
-    def __init__(self, message: str, hint: str | None = None, status: int = 0) -> None:
+    def __init__(self, message: str, hint: str, status: int = 0) -> None:
         super().__init__(message, hint)
         #: The answer's HTTP status.
         self.status = status
@@ -68,7 +68,8 @@ class SchemaRegistry:
         try:
             self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 0, **dict(config)})
         except (ValueError, TypeError, OSError) as error:
-            raise BwtuiError(f"the schema registry's settings are not valid: {error}") from error
+            told = f"the schema registry's settings are not valid: {error}"
+            raise UsageError(told, "check -r/--schema-registry and [registry] of bwtui.toml") from error
 
     def close(self) -> None:
         """Hang up; nothing can be asked afterwards."""

@@ -28,10 +28,14 @@ MISLEADING = 0x740000
 _WIDTHS = 128
 
 
+#: Bytes that PostgreSQL did not write so.
+_NOT_PGOUTPUT = "nothing was confirmed of it: start again; if it repeats, report it with the server's version"
+
+
 class DecodeError(BwtuiError):
     """The bytes are not a message of the replication protocol."""
 
-    def __init__(self, reason: str, offset: int, hint: str | None = None) -> None:
+    def __init__(self, reason: str, offset: int, hint: str = _NOT_PGOUTPUT) -> None:
         super().__init__(f"malformed replication message at byte {offset}: {reason}", hint)
         self.reason = reason
         self.offset = offset

@@ -91,7 +91,15 @@ def plain(error: BaseException, ended: int | None = None) -> BwtuiError:
     if ended is not None or isinstance(error, (Py4JNetworkError, ConnectionError)):
         how = f" by signal {-ended}" if ended is not None and ended < 0 else ""
         return BwtuiError(f"Spark's Java process was ended{how} in the middle of its work", _MEMORY)
-    return BwtuiError(f"Spark failed: {_reason(text)}")
+    return BwtuiError(f"Spark failed: {_reason(text)}", _help_for(text))
+
+
+def _help_for(text: str) -> str:
+    if "No space left on device" in text:
+        return "free some space where Spark works: the folder of TMPDIR, or /tmp"
+    if "Traceback (most recent call last)" in text:
+        return "this is a bug in bwtui; please report it with these two lines"
+    return "run it again; if it repeats, with another --spark-master, where the executors' logs say more"
 
 
 def _unmarked(text: str) -> BwtuiError:

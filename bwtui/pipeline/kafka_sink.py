@@ -96,12 +96,22 @@ def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
         return [Written(**one) for one in json.loads(report.read_text())]
 
 
+def started_again() -> BwtuiError:
+    """Return why a task that Spark starts a second time does nothing."""
+    return BwtuiError(
+        "a task was started again, and would write its messages twice",
+        "the executor that ran it first was lost: look at its log, and run the command again",
+    )
+
+
 def _check(rows: DataFrame) -> None:
     missing = sorted(_NEEDED - set(rows.columns))
     unknown = sorted(set(rows.columns) - set(_COLUMNS))
     if missing or unknown:
         what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which is unknown"
-        raise RefusedError(f"what is to be written into Kafka {what}")
+        raise RefusedError(
+            f"what is to be written into Kafka {what}", f"it takes the columns {', '.join(sorted(_COLUMNS))}"
+        )
     conf = rows.sparkSession.sparkContext.getConf()
     is_local = (conf.get("spark.master") or "").startswith("local")
     if not is_local and any(conf.get(name) != value for name, value in WRITE_ONCE.items()):
@@ -146,7 +156,7 @@ class KafkaWriter(DataSourceArrowWriter):
         try:
             context = TaskContext.get()
             if context is not None and context.attemptNumber() > 0:
-                raise BwtuiError("a task was started again, and would write its messages twice")
+                raise started_again()
             sender = _Sender(self._config)
             for batch in iterator:
                 sender.send(batch)

@@ -94,13 +94,13 @@ class Replay:
     def phase(self, name: str) -> None:
         """Tell what is being done now. Raises Interrupted when it was cancelled."""
         if self.is_cancelled():
-            raise Interrupted("interrupted")
+            raise Interrupted()
         self.watch.phase(name)
 
     def count(self, done: int, total: int) -> None:
         """Tell how much of the phase is done. Raises Interrupted when it was cancelled."""
         if self.is_cancelled():
-            raise Interrupted("interrupted")
+            raise Interrupted()
         self.watch.count(done, total)
 
     @contextlib.contextmanager

@@ -155,7 +155,7 @@ class Delivery:
             self._wait(ended)
         except KeyboardInterrupt:
             # What is on its way becomes durable first, and is noted.
-            self._failed = Interrupted("interrupted")
+            self._failed = Interrupted()
             self._end(ended)
         if self._failed is not None or self._replay.is_cancelled():
             with contextlib.suppress(BwtuiError):

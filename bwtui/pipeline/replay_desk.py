@@ -154,7 +154,9 @@ class DeskLine:
                 return Answer(*json.loads(line))
         except OSError:
             pass
-        raise ConnectionFailed("the driver of the replay has ended")
+        raise ConnectionFailed(
+            "the driver of the replay has ended", "run the replay again: it goes on behind what is durable"
+        )
 
     def close(self) -> None:
         """Hang up."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bwtui.errors import RefusedError, UsageError
+from bwtui.file_errors import file_failed
 from bwtui.kafka_client import Config
 from bwtui.lsn import parse_lsn
 from bwtui.pipeline.kafka_columns import COLUMNS
@@ -48,7 +49,7 @@ class Missing:
             self._wanted = _table(findings, by_position=self._by_position)
             self._recording, self._cluster = content.get("recording_id"), content.get("cluster")
         except OSError as error:
-            raise UsageError(f"{report} can't be read: {error.strerror}") from error
+            raise file_failed(f"{report} can't be read", error, UsageError) from error
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
             raise UsageError(f"{report} is no report of an audit", _HINT) from error
         if counted > len(findings):

@@ -71,7 +71,8 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], 
         for one in np.unique(recorded[here]).tolist():
             found = (route.keys if part == "key" else route.values).get(one)
             if found is None:
-                raise RefusedError(f"no id is known for schema {one} of topic {route.recorded}")
+                hint = "seal the recording again, so that its schemas are read anew: bwtui recording seal"
+                raise RefusedError(f"no id is known for schema {one} of topic {route.recorded}", hint)
             wanted[here & (recorded == one)] = found
     starts, lengths, data = parts_of(cells)
     rows = np.flatnonzero(has_id)
@@ -86,14 +87,18 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], 
     return pa.Array.from_buffers(pa.binary(), len(cells), buffers, offset=cells.offset)
 
 
+#: What helps when a recording's parts contradict each other.
+_CHECK = "'bwtui recording check' says which file is damaged; restore it from a copy"
+
+
 def _check(
     data: npt.NDArray[np.uint8], starts: Ints, lengths: Ints, ids: npt.NDArray[Any], part: str
 ) -> None:
     if (lengths < 5).any() or data[starts].any():
-        raise DamagedRecording(f"a recorded {part} does not begin as a message with a schema id does")
+        raise DamagedRecording(f"a recorded {part} does not begin as a message with a schema id does", _CHECK)
     found = data[starts[:, None] + _ID].reshape(-1).view(">u4")
     if (found != ids).any():
-        raise DamagedRecording(f"a recorded {part} holds another schema id than the recording says")
+        raise DamagedRecording(f"a recorded {part} holds another schema id than the recording says", _CHECK)
 
 
 def parts_of(cells: pa.Array) -> tuple[Ints, Ints, npt.NDArray[np.uint8]]:

@@ -96,7 +96,8 @@ def used_schemas(
         for number, messages in ids.items():
             text = texts.get((subject, number))
             if text is None:
-                raise RefusedError(f"the recording does not hold schema {number} of subject {subject}")
+                hint = "leave that topic's table out with --table, or restore the recording from a copy"
+                raise RefusedError(f"the recording does not hold schema {number} of subject {subject}", hint)
             named = subject_names(topics[recorded])[which]
             kind: Literal["key", "value"] = "key" if part == "key" else "value"
             found.append(SchemaUse(recorded, kind, number, named, text, messages))

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka_client import Heard, bad_setting, log, plain_kafka_error
+from bwtui.pipeline.kafka_sink import started_again
 from bwtui.pipeline.replay_desk import MOST, DeskAddress, DeskLine, LaneDone
 from bwtui.pipeline.replay_tail import Tail, read_tail
 from bwtui.recording.sent_headers import sent_headers
@@ -115,7 +116,7 @@ def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[Sent]:
     """Send a task's rows, and yield what became of them."""
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        raise BwtuiError("a task was started again, and would write its messages twice")
+        raise started_again()
     # Nothing is opened for a task without rows.
     first = next(batches, None)
     if first is None:

@@ -90,7 +90,8 @@ def verify_recordings(
     sides = [_open(folder, spark_master, told) for folder in (first, second)]
     systems = {side.manifest.source.get("system_identifier") for side in sides}
     if len(systems) > 1:
-        raise UsageError("the recordings are of two database systems: their LSNs have nothing in common")
+        problem = "the recordings are of two database systems: their LSNs have nothing in common"
+        raise UsageError(problem, "name two recordings of the same server, or verify each against Kafka")
     told("comparing")
     with (
         scratch("bwtui-verify-") as work,

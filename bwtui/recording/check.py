@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bwtui.errors import StateFailed
+from bwtui.file_errors import file_failed
 from bwtui.recording.check_sealed import SealedCheck
 from bwtui.recording.check_segment import Chain, SegmentCheck
 from bwtui.recording.folder import (
@@ -19,7 +20,7 @@ from bwtui.recording.folder import (
     lacks_what_follows,
     segments,
 )
-from bwtui.recording.format import SUFFIX, DamagedAt, Place
+from bwtui.recording.format import SUFFIX, Place, damaged
 from bwtui.recording.recover import MISSING_BEHIND
 from bwtui.recording.view import OnProgress
 
@@ -95,18 +96,18 @@ def _check_order(path: SegmentPath, expected: int, found: Checked, *, is_last: b
     if path.number > expected:
         one = path.number == expected + 1
         missing = f"segment {expected} is" if one else f"segments {expected} to {path.number - 1} are"
-        found.damages.append(DamagedAt(place, f"{missing} missing before it", ""))
+        found.damages.append(damaged(place, f"{missing} missing before it"))
     elif path.number < expected:
-        found.damages.append(DamagedAt(place, "there is another segment of this number", ""))
+        found.damages.append(damaged(place, "there is another segment of this number"))
     if not path.is_finished and not is_last:
-        found.damages.append(DamagedAt(place, "it was never finished, and others follow it", ""))
+        found.damages.append(damaged(place, "it was never finished, and others follow it"))
 
 
 def _tell_of_missing_end(last: SegmentPath, size: int, found: Checked, sealed: SealedCheck) -> None:
     """Note that what followed ``last`` is gone, unless the manifest knows what that was."""
     name = last.path.name
     if not any(one.place.segment.endswith(SUFFIX) and one.place.segment > name for one in sealed.damages):
-        found.damages.append(DamagedAt(Place(name, size), MISSING_BEHIND, ""))
+        found.damages.append(damaged(Place(name, size), MISSING_BEHIND))
 
 
 def _open(path: SegmentPath) -> SegmentCheck:
@@ -118,7 +119,7 @@ def _open(path: SegmentPath) -> SegmentCheck:
             same = [other for other in segments(path.path.parent) if other.number == path.number]
             path = same[0] if same else path
         except OSError as error:
-            raise StateFailed(f"{path.path} can't be read: {error.strerror or error}") from error
+            raise file_failed(f"{path.path} can't be read", error) from error
     raise StateFailed(f"{path.path} is gone", "somebody takes files away while they are being checked")
 
 

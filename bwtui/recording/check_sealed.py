@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bwtui.errors import DamagedRecording, StateFailed
-from bwtui.recording.format import DamagedAt, Place
-from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile, read_manifest
+from bwtui.errors import DamagedRecording
+from bwtui.file_errors import file_failed
+from bwtui.recording.format import DamagedAt, Place, damaged
+from bwtui.recording.manifest import (
+    MANIFEST,
+    SEAL_AGAIN,
+    SEALED,
+    SEALING,
+    Manifest,
+    SealedFile,
+    read_manifest,
+)
 from bwtui.recording.sealed import sha256_of
 
 _MANIFEST = f"{SEALED}/{MANIFEST}"
@@ -59,11 +68,11 @@ class SealedCheck:
         except DamagedRecording as error:
             self._found(_MANIFEST, error.message.rpartition(": ")[2])
         except OSError as error:
-            raise StateFailed(f"{self._root / MANIFEST} can't be read: {error.strerror}") from error
+            raise file_failed(f"{self._root / MANIFEST} can't be read", error) from error
         return None
 
     def _found(self, name: str, reason: str) -> None:
-        self.damages.append(DamagedAt(WholeFile(name, 0), reason, ""))
+        self.damages.append(damaged(WholeFile(name, 0), reason, SEAL_AGAIN))
 
     def check_files(self, told: Callable[[int], None]) -> None:
         """Read every file; ``told`` hears how many bytes were read. Raises StateFailed."""
@@ -88,7 +97,7 @@ class SealedCheck:
         except (FileNotFoundError, NotADirectoryError):
             return "it is missing"
         except OSError as error:
-            raise StateFailed(f"{path} can't be read: {error.strerror}") from error
+            raise file_failed(f"{path} can't be read", error) from error
         if size != file.bytes:
             return f"it has {size:,} bytes, and had {file.bytes:,}"
         return None if sha256_of(path) == file.sha256 else "it does not match its checksum"

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bwtui.errors import DamagedRecording, RefusedError, StateFailed
+from bwtui.errors import DamagedRecording, RefusedError
+from bwtui.file_errors import file_failed
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
 from bwtui.recording.format import SegmentFile
 from bwtui.recording.known import Known
@@ -173,4 +174,4 @@ def head_of(path: Path) -> dict[str, Any]:
             known.take(source.block(0), path.name)
             return known.head
     except OSError as error:
-        raise StateFailed(f"{path} can't be read: {error.strerror}") from error
+        raise file_failed(f"{path} can't be read", error) from error

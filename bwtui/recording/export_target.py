@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from bwtui.errors import BwtuiError, StateFailed, UsageError
+from bwtui.errors import BwtuiError, UsageError
+from bwtui.file_errors import file_failed
 
 
 def target_path(output: str, name: str, suffix: str) -> Path:
@@ -94,4 +95,4 @@ def _explained(what: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(f"can't write {what}: {error.strerror}", "make the folder first") from error
     except OSError as error:
-        raise StateFailed(f"can't write {what}: {error.strerror or error}") from error
+        raise file_failed(f"can't write {what}", error, name=what) from error

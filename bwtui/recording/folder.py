@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bwtui.errors import RefusedError, StateFailed, UsageError
+from bwtui.file_errors import file_failed
 from bwtui.recording.format import PARTIAL_SUFFIX, SUFFIX, next_name, partial_name
 
 _FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
@@ -40,7 +41,7 @@ def segments(folder: Path) -> list[SegmentPath]:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UsageError(f"{folder} is no recording", "name the folder that --record was given") from error
     except OSError as error:
-        raise StateFailed(f"{folder} can't be read: {error.strerror}") from error
+        raise file_failed(f"{folder} can't be read", error) from error
     found = []
     for name in names:
         if match := _FINISHED.fullmatch(name):

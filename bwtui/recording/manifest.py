@@ -19,6 +19,10 @@ SEALING = "sealing"
 MANIFEST = "manifest.json"
 FORMAT = "bwtui sealed recording"
 VERSION = 1
+#: What helps when any of its files is damaged.
+SEAL_AGAIN = (
+    f"restore the file from a copy, or remove the folder {SEALED!r} and run 'bwtui recording seal' again"
+)
 _SEPARATOR = ',\n "sha256": "'
 _END = '"\n}\n'
 
@@ -140,5 +144,5 @@ def damaged_file(path: str, reason: str) -> DamagedRecording:
     """Return the error that names a file of a sealed recording."""
     return DamagedRecording(
         f"the sealed recording is damaged: {SEALED}/{path}: {reason}",
-        f"restore the file from a copy, or remove the folder {SEALED!r} and run 'bwtui recording seal' again",
+        SEAL_AGAIN,
     )

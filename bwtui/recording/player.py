@@ -136,7 +136,11 @@ class Player:
         else:
             found = next((t for t in reversed(times) if t < self.time), None)
         if found is None:
-            raise UsageError(f"no error or warning {'behind' if direction > 0 else 'before'} this place")
+            where, other = ("behind", "before") if direction > 0 else ("before", "behind")
+            raise UsageError(
+                f"no error or warning {where} this place",
+                f"look for one {other} it" if times else "the recording holds none at all",
+            )
         self.pause()
         self.seek_time(found)
 
@@ -170,7 +174,9 @@ class Player:
         if found is None:
             found = view.of_xid(xid)
         if found is None:
-            raise UsageError(f"no transaction {xid} in the recording")
+            raise UsageError(
+                f"no transaction {xid} in the recording", "the changes of the recording name theirs as xid"
+            )
         return view.transaction(found)[1]
 
     def _settle(self) -> None:

@@ -13,7 +13,7 @@
 from collections.abc import Iterable
 
 from bwtui.lsn import parse_lsn
-from bwtui.options import nearest, parse_switch
+from bwtui.options import nearest, parse_switch, said
 from bwtui.recording.query_fields import BY_NAME, SIDES, FieldName, Ref
 from bwtui.recording.query_regex import Regex, RegexError, parse_regex
 from bwtui.recording.query_syntax import (
@@ -63,7 +63,7 @@ class _Parser:
         self._at = min(self._at + 1, len(self._tokens) - 1)
         return token
 
-    def _error(self, problem: str, token: Token, hint: str | None = None) -> QueryError:
+    def _error(self, problem: str, token: Token, hint: str) -> QueryError:
         return QueryError(problem, self._text, token.column, hint)
 
     def parse(self) -> Node:
@@ -77,7 +77,7 @@ class _Parser:
 
     def _unexpected(self, wanted: str) -> QueryError:
         token = self._token
-        hint = None
+        hint = "see docs/query.md: conditions are joined by and, or, not and parentheses"
         before = self._tokens[self._at - 1] if self._at else None
         if token.is_operator(")"):
             hint = "there is no '(' to it"
@@ -120,7 +120,8 @@ class _Parser:
         begin = self._take()
         self._depth += 1
         if self._depth > _DEEPEST:
-            raise self._error(f"more than {_DEEPEST} parentheses within each other", begin)
+            hint = "take some away: and binds tighter than or, and not tighter than both"
+            raise self._error(f"more than {_DEEPEST} parentheses within each other", begin, hint)
         node = self._either()
         if not self._token.is_operator(")"):
             wanted = "'and', 'or' or ')'"
@@ -170,7 +171,7 @@ class _Parser:
         if token.quoted is not None:
             column = token.quoted
         if not column:
-            raise self._error(f"expected a column behind {token.text!r}", token)
+            raise self._error(f"expected a column behind {token.text!r}", token, f"name one: {name}.id")
         return Ref(field, column)
 
     def _no_such_field(self, name: str, token: Token) -> QueryError:
@@ -194,7 +195,7 @@ class _Parser:
                 raise self._error(f"{ref.shown} is never unchanged", token, hint)
             return Not(IsUnchanged(ref)) if negated else IsUnchanged(ref)
         if ref.kind in ("columns", "switch"):
-            raise self._error(f"{ref.shown} is never null", token)
+            raise self._error(f"{ref.shown} is never null", token, f"it takes {', '.join(ref.operators)}")
         return Not(IsNull(ref)) if negated else IsNull(ref)
 
     def _in(self, ref: Ref) -> Node:
@@ -248,7 +249,8 @@ class _Parser:
                 f"expected a value, and there is {token.shown}", token, "quote it if it is the value"
             )
         if token.kind not in ("word", "string"):
-            raise self._error(f"expected a value, and there is {token.shown}", token)
+            hint = "write the value there; one with spaces or signs stands in 'quotes'"
+            raise self._error(f"expected a value, and there is {token.shown}", token, hint)
         if token.is_name and not is_column:
             hint = "a value is written in 'single quotes', a column after.\"name\""
             raise self._error("double quotes are for names of columns", token, hint)
@@ -260,7 +262,7 @@ class _Parser:
             return parse_regex(_plain(token))
         except RegexError as error:
             inside = error.offset + (token.kind == "string")
-            raise QueryError(str(error), self._text, token.column + inside) from error
+            raise QueryError(str(error), self._text, token.column + inside, error.hint) from error
 
     def _operand(self, ref: Ref) -> Operand:
         kind = ref.kind
@@ -273,8 +275,8 @@ class _Parser:
         try:
             return _converted(kind, text, self._end)
         except ValueError as error:
-            problem, _, hint = str(error).partition(" (")
-            raise self._error(problem, token, hint.rstrip(")") or None) from error
+            problem, advice = said(error)
+            raise self._error(problem, token, advice) from error
 
     def _column_operand(self, token: Token) -> Operand:
         if token.kind == "string":
@@ -303,7 +305,7 @@ def _converted(kind: str, text: str, end: int | None) -> Operand:
     if kind == "whole":
         number = as_whole(text)
         if number is None:
-            raise ValueError(f"{text!r} is not a whole number")
+            raise ValueError(f"{text!r} is not a whole number (such as 42 or -7)")
         return number
     return Text(text)
 

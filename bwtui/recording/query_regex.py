@@ -30,9 +30,10 @@ _EDGE_SPARK = rf"(?:(?<=[{_WORD_CLASS}])(?![{_WORD_CLASS}])|(?<![{_WORD_CLASS}])
 class RegexError(ValueError):
     """The expression can't be read; ``offset`` is where in it."""
 
-    def __init__(self, problem: str, offset: int) -> None:
+    def __init__(self, problem: str, offset: int, hint: str) -> None:
         super().__init__(problem)
         self.offset = offset
+        self.hint = hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,9 @@ def parse_regex(text: str) -> Regex:
         pattern = re2.compile(duckdb, options)
     except re2.error as error:
         reason = "it is too large" if "too large" in str(error) else "RE2 can't read it"
-        raise RegexError(f"not a regular expression: {reason}", 0) from error
+        raise RegexError(
+            f"not a regular expression: {reason}", 0, "make it shorter, or two conditions of it"
+        ) from error
     return Regex(text, duckdb, _written(parts, {"$": r"\z", r"\b": _EDGE_SPARK}), pattern)
 
 
@@ -92,7 +95,11 @@ class _Reader:
         while self._at < len(self._text):
             self._step(self._text[self._at])
         if self._open:
-            raise self._error("a parenthesis that is not closed", self._open[-1][0])
+            raise self._error(
+                "a parenthesis that is not closed",
+                self._open[-1][0],
+                r"close it, or write \( for the character",
+            )
         return self._parts
 
     def _step(self, character: str) -> None:
@@ -129,16 +136,26 @@ class _Reader:
         begin = self._at
         length = 3 if self._text.startswith("(?:", begin) else 1
         if length == 1 and self._text.startswith("(?", begin):
-            raise self._error("'(?' is understood only as (?:…), or as (?i) at the beginning", begin)
+            raise self._error(
+                "'(?' is understood only as (?:…), or as (?i) at the beginning",
+                begin,
+                "leave it out: there are no names, look-aheads and flags within",
+            )
         if len(self._open) >= _DEEPEST:
-            raise self._error(f"more than {_DEEPEST} groups within each other", begin)
+            raise self._error(
+                f"more than {_DEEPEST} groups within each other",
+                begin,
+                "take some away, or make two conditions of it",
+            )
         self._add("(?:", length, repeatable=False)
         self._open.append((begin, self._repeats))
         self._repeats = 1
 
     def _end_group(self) -> None:
         if not self._open:
-            raise self._error("a parenthesis that was not opened", self._at)
+            raise self._error(
+                "a parenthesis that was not opened", self._at, r"take it away, or write \) for the character"
+            )
         _, outside = self._open.pop()
         self._add(")", 1)
         self._inside = self._repeats
@@ -147,16 +164,26 @@ class _Reader:
     def _quantifier(self) -> None:
         match = _QUANTIFIER.match(self._text, self._at)
         if match is None:
-            raise self._error("'{' is written \\{ when it is no quantifier", self._at)
+            raise self._error(
+                "'{' is written \\{ when it is no quantifier", self._at, r"a quantifier is {3}, {3,} or {3,5}"
+            )
         if not self._repeatable:
-            raise self._error(f"nothing in front of {match[0]!r} that could repeat", self._at)
+            raise self._error(
+                f"nothing in front of {match[0]!r} that could repeat",
+                self._at,
+                "put in front what repeats, or a backslash if the character is meant",
+            )
         least, most = int(match[1] or 0), int(match[3] or match[1] or 0)
         of_group = self._parts[-1] == ")"
         total = max(least, most, 1) * (self._inside if of_group else 1)
         if match[3] and most < least:
-            raise self._error(f"{match[0]!r} ends below its beginning", self._at)
+            raise self._error(f"{match[0]!r} ends below its beginning", self._at, "exchange its two numbers")
         if total > _MOST_REPEATS:
-            raise self._error(f"more than {_MOST_REPEATS} repetitions", self._at)
+            raise self._error(
+                f"more than {_MOST_REPEATS} repetitions",
+                self._at,
+                "ask for fewer; quantifiers within each other multiply",
+            )
         self._repeats = max(self._repeats, total)
         self._add(match[0], len(match[0]), repeatable=False)
 
@@ -164,7 +191,9 @@ class _Reader:
         character = self._text[self._at + 1 : self._at + 2]
         if character in ("b", "B"):
             if character == "B":
-                raise self._error(r"\B is not understood", self._at)
+                raise self._error(
+                    r"\B is not understood", self._at, r"only \b is; say what stands there in place of it"
+                )
             self._add(r"\b", 2, repeatable=False)
         elif character and character in "dws":
             self._add(f"[{_CLASSES[character]}]", 2)
@@ -177,11 +206,15 @@ class _Reader:
         """Return the character that a backslash stands before."""
         character = self._text[self._at + 1 : self._at + 2]
         if not character:
-            raise self._error("a backslash at the end", self._at)
+            raise self._error("a backslash at the end", self._at, r"write \\ for the character")
         if character in _CONTROLS:
             return _CONTROLS[character]
         if character.isalnum():
-            raise self._error(f"\\{character} is not understood", self._at)
+            raise self._error(
+                f"\\{character} is not understood",
+                self._at,
+                r"a letter stands for itself; with a backslash there are \d \w \s \D \W \S \b \t \n \r \f \v",
+            )
         return character
 
     # Classes.
@@ -194,7 +227,9 @@ class _Reader:
         members: list[str] = []
         while True:
             if self._at >= len(self._text):
-                raise self._error("a [ that is not closed", begin)
+                raise self._error(
+                    "a [ that is not closed", begin, r"close it with ], or write \[ for the character"
+                )
             if self._text[self._at] == "]" and members:
                 break
             members.append(self._member())
@@ -217,13 +252,21 @@ class _Reader:
             character = self._escaped()
             self._at += 1
         elif character == "[":
-            raise self._error("'[' within a class is written \\[", self._at)
+            raise self._error(
+                "'[' within a class is written \\[",
+                self._at,
+                r"put a backslash before it; [:alpha:] and the like are not understood",
+            )
         self._at += 1
         return character
 
     def _range(self, first: str, last: str, begin: int) -> str:
         if last < first:
-            raise self._error("a range that ends before it begins", begin)
+            raise self._error(
+                "a range that ends before it begins",
+                begin,
+                r"exchange its ends, or write \- for the character",
+            )
         written = _span(first, last)
         if self._ignore_case:
             for low, high, other in (("a", "z", "A"), ("A", "Z", "a")):
@@ -233,8 +276,8 @@ class _Reader:
                     written += _span(chr(ord(begins) + shift), chr(ord(ends) + shift))
         return written
 
-    def _error(self, problem: str, at: int) -> RegexError:
-        return RegexError(problem, at + self._shift)
+    def _error(self, problem: str, at: int, hint: str) -> RegexError:
+        return RegexError(problem, at + self._shift, hint)
 
 
 def _span(first: str, last: str) -> str:

@@ -22,10 +22,13 @@ _STRING = {
 _UNSEEN = re.compile(r"[\0-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
+_NO_CHARACTER = "leave it out: PostgreSQL's texts hold no zero bytes and no halves of characters"
+
+
 class QueryError(UsageError):
     """A query can't be read; ``column`` is the place in ``text``, from 0, where that shows."""
 
-    def __init__(self, problem: str, text: str, column: int, hint: str | None = None) -> None:
+    def __init__(self, problem: str, text: str, column: int, hint: str) -> None:
         super().__init__(f"query, column {column + 1}: {problem}", hint)
         self.problem = problem
         self.text = text
@@ -93,7 +96,7 @@ def _token(text: str, at: int) -> tuple[Token, int]:
         raise QueryError("'!' is half of an operator", text, at, "write != or !~, or not")
     match = _WORD.match(text, at)
     if match is None:
-        raise QueryError("a zero byte", text, at)
+        raise QueryError("a zero byte", text, at, _NO_CHARACTER)
     _check_characters(match[0], text, at)
     end = match.end()
     if match[0].endswith(".") and text[end : end + 1] == '"':
@@ -114,4 +117,4 @@ def _string(text: str, at: int) -> tuple[str, int]:
 def _check_characters(value: str, text: str, at: int) -> None:
     # PostgreSQL's texts hold no zero bytes, and half of a surrogate pair is no character.
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
-        raise QueryError("a text that no value can hold", text, at)
+        raise QueryError("a text that no value can hold", text, at, _NO_CHARACTER)

@@ -51,7 +51,9 @@ def as_time(text: str, end: int | None) -> int:
     """
     if match := _RELATIVE.fullmatch(text):
         if end is None:
-            raise ValueError(f"{text!r} counts from the end of a recording, and there is none here")
+            raise ValueError(
+                f"{text!r} counts from the end of a recording, and there is none here (name a date and time)"
+            )
         return max(end - int(Decimal(match[1]) * _UNITS[match[2]]), _FIRST)
     try:
         return _iso(text)

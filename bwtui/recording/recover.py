@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bwtui.errors import DamagedRecording, StateFailed
+from bwtui.errors import DamagedRecording
+from bwtui.file_errors import file_failed
 from bwtui.recording.folder import FolderLock, SegmentPath, existing_segments, lacks_what_follows
 from bwtui.recording.format import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.segment import SegmentWriter
@@ -58,7 +59,7 @@ def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
             try:
                 found.append(_recover_segment(segment, before, force=force))
             except OSError as error:
-                raise StateFailed(f"{segment.path} can't be recovered: {error.strerror or error}") from error
+                raise file_failed(f"{segment.path} can't be recovered", error) from error
         before = segment
     return found
 
@@ -176,4 +177,4 @@ def foot_of(segment: SegmentPath) -> dict[str, Any]:
                     return content
             raise damaged(Place(source.name, source.size), "there is no foot")
     except OSError as error:
-        raise StateFailed(f"{segment.path} can't be read: {error.strerror}") from error
+        raise file_failed(f"{segment.path} can't be read", error) from error

@@ -6,7 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from bwtui.errors import StateFailed, UsageError
+from bwtui.errors import UsageError
+from bwtui.file_errors import file_failed
 from bwtui.recording.folder import segments
 from bwtui.recording.format import Place, damaged
 from bwtui.recording.manifest import (
@@ -79,7 +80,7 @@ def open_sealed(folder: str | Path, told: OnBytes | None = None, *, check_files:
             raise damaged_file(MANIFEST, "it is missing") from error
         raise UsageError(f"{folder} was not sealed", "run 'bwtui recording seal' first") from error
     except OSError as error:
-        raise StateFailed(f"{path} can't be read: {error.strerror}") from error
+        raise file_failed(f"{path} can't be read", error) from error
     behind = _check_segments(folder, manifest)
     for file in manifest.files:
         check_size(folder / SEALED, file)
@@ -126,7 +127,7 @@ def sha256_of(path: Path) -> str:
         with path.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise StateFailed(f"{path} can't be read: {error.strerror}") from error
+        raise file_failed(f"{path} can't be read", error) from error
 
 
 def check_all(root: Path, files: Iterable[SealedFile], told: OnBytes | None = None) -> None:

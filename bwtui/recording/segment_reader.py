@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
-from bwtui.errors import StateFailed
+from bwtui.file_errors import file_failed
 from bwtui.recording.folder import SegmentPath
 from bwtui.recording.format import (
     ENDING,
@@ -40,7 +40,7 @@ class SegmentReader:
         try:
             self.file = SegmentFile(segment.path.open("rb"), self.name)
         except OSError as error:
-            raise StateFailed(f"{segment.path} can't be read: {error.strerror}") from error
+            raise file_failed(f"{segment.path} can't be read", error) from error
         #: Why an unfinished segment's end is left out, or empty.
         self.torn = ""
         self._transactions = b""

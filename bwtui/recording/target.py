@@ -64,13 +64,16 @@ def parse_target(text: str, within: Range) -> Target:
 
 def _number(number: int, within: Range) -> int:
     if number > within.length:
-        raise UsageError(f"there is no change {number:,}: the recording has {within.length:,}")
+        raise UsageError(
+            f"there is no change {number:,}: the recording has {within.length:,}",
+            f"name one from 0 to {within.length:,}, or a share such as 50%",
+        )
     return number
 
 
 def _share(percent: float, within: Range) -> int:
     if percent > 100:
-        raise UsageError("a recording ends at 100%")
+        raise UsageError("a recording ends at 100%", "name a share from 0% to 100%")
     return within.first + round((within.last - within.first) * percent / 100)
 
 

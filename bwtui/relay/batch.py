@@ -56,8 +56,8 @@ class Batch:
         size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
         if size + RECORD_OVERHEAD > route.max_message_bytes:
             raise RowTooLarge(
-                f"the message has {size} bytes, but topic {route.topic} takes {route.max_message_bytes}",
-                f"raise max.message.bytes of topic {route.topic} (and -C message.max.bytes)",
+                f"the message has {size} bytes, and message.max.bytes lets it send {route.max_message_bytes}",
+                f"raise it with -C message.max.bytes=…, and max.message.bytes of topic {route.topic} with it",
             )
         messages = route.messages
         if not messages:

@@ -90,7 +90,8 @@ class Refused(ConnectionFailed):
     """The relay runs and does not answer the request; ``reason`` is what it said."""
 
     def __init__(self, name: str, reason: object) -> None:
-        super().__init__(f"relay {name} refused the request: {reason}")
+        hint = f"it may be another version of bwtui: 'bwtui stop {name}', and start it again with this one"
+        super().__init__(f"relay {name} refused the request: {reason}", hint)
         self.reason = reason
 
 

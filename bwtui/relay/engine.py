@@ -52,6 +52,12 @@ _log = logging.getLogger(__name__)
 _LAG_IS_OLD_SECONDS = 10.0
 
 
+#: What helps beside a note on a slot that this relay does not remember.
+MADE_ELSEWHERE = "nothing need be done if that is meant; otherwise stop, and name a slot of its own with -s"
+#: The same beside a note on what went to a recording alone.
+LACKING = "nothing need be done if that is meant; otherwise 'bwtui slots drop' and a new snapshot bring it"
+
+
 class Engine:
     """One relay; see `bwtui.relay.server.StatusSource` for what other threads may call."""
 
@@ -212,7 +218,7 @@ class Engine:
                 note = parts.memory.check(findings.slot)
                 if note is not None:
                     _log.warning("%s", note)
-                    self._report.error("notice", RefusedError(note))
+                    self._report.error("notice", RefusedError(note, MADE_ELSEWHERE))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
@@ -262,7 +268,7 @@ class Engine:
         if findings.slot is None:
             memory.check(None)
         elif note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot):
-            report.error("notice", RefusedError(note))
+            report.error("notice", RefusedError(note, LACKING))
         for topic in filter(None, (settings.dead_letter_topic, settings.truncate_topic)):
             sink.ensure_topic(topic, keyed=False)
         toast = ToastFill(settings, router.look, self._pulse)

@@ -168,7 +168,8 @@ class Following:
         note = parts.memory.take_over(server, state, common_end)
         if note is not None:
             _log.warning("%s", note)
-            self._report.error("notice", RefusedError(note))
+            hint = "topics keep what the server lacks: 'bwtui verify --database' says which rows"
+            self._report.error("notice", RefusedError(note, hint))
 
     def _recover(self, session: Streaming, acks: Acknowledgements, redrive: Redrive) -> int:
         """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""

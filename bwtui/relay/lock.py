@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from bwtui.errors import RefusedError
+from bwtui.file_errors import file_failed
 from bwtui.relay.control import LOCK_NAME, state_folder
 
 #: `is_held` takes the lock for an instant, so one refusal proves nothing yet.
@@ -32,7 +33,7 @@ class RelayLock:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise RefusedError(f"can't use {path}: {error.strerror}") from error
+            raise file_failed(f"can't use {path}", error, RefusedError) from error
         deadline = time.monotonic() + _PATIENCE
         while not _try_lock(descriptor, fcntl.LOCK_EX):
             if time.monotonic() > deadline:

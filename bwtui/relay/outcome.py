@@ -33,10 +33,10 @@ class Outcome:
         """Return the error that ended the run, as the class that sets its exit code, or None."""
         if self.message is None:
             return None
-        return error_with_code(self.exit_code, self.message, self.hint)
+        return error_with_code(self.exit_code, self.message, self.hint or "")
 
 
-def error_with_code(exit_code: int, message: str, hint: str | None) -> errors.BwtuiError:
+def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiError:
     """Return an error that ends this process as it ended another."""
     for kind in (
         errors.DifferencesFound,

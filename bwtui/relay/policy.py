@@ -9,6 +9,7 @@ import json
 import time
 
 from bwtui.errors import BwtuiError, RowError, ServiceRefused
+from bwtui.file_errors import file_failed
 from bwtui.lsn import format_lsn
 from bwtui.relay.ack import Span
 from bwtui.relay.report import Report
@@ -54,16 +55,14 @@ class RowPolicy:
             self._report.error("row", error, row.table)
         place = f"{row.operation} on {row.table} at {format_lsn(identity.commit_lsn)} #{identity.ordinal}"
         if self._settings.on_error == "exit":
-            hint = error.hint or "mend the cause, or drop such rows into the dead letters with --on-error log"
-            raise RowError(f"{place}: {error.message}", hint) from error
+            raise RowError(f"{place}: {error.message}", error.hint) from error
         letter = self._letters.letter(row, error.message, type(error.__cause__ or error).__name__)
         if is_new:
             try:
                 self._letters.keep(letter)
             except OSError as failure:
-                reason = failure.strerror or str(failure)
-                raise RowError(
-                    f"{place}: the dead letter can't be written: {reason}", "free disk space"
+                raise file_failed(
+                    f"{place}: the dead letter can't be written", failure, RowError
                 ) from failure
             route.counters.dead_letters += 1
             if row.operation != "snapshot":

@@ -113,7 +113,7 @@ def _told(error: BaseException | None, signals: list[int]) -> BwtuiError | None:
     if isinstance(error, BwtuiError):
         return error
     if isinstance(error, KeyboardInterrupt) or (error is None and signal.SIGINT in signals):
-        return Interrupted("interrupted")
+        return Interrupted()
     if error is None:
         return None
     _log.error("unexpected exception\n%s", frames(error))

@@ -79,7 +79,10 @@ def late_beginning(start_lsn: int) -> RefusedError:
 
 def torn_end(cut: int) -> RefusedError:
     """Return what is told of ``cut`` bytes that a crash left, and that were cut off."""
-    return RefusedError(f"the recording's end was torn: {cut} bytes behind a crash were cut off")
+    return RefusedError(
+        f"the recording's end was torn: {cut} bytes behind a crash were cut off",
+        "nothing need be done: none of it was confirmed, so it is read and recorded again",
+    )
 
 
 def as_dict(value: Any) -> dict[str, Any]:

@@ -87,7 +87,10 @@ def _user_settings() -> Path | None:
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise UsageError(f"BWTUI_IVY_SETTINGS names {path}, which is not a file")
+            raise UsageError(
+                f"BWTUI_IVY_SETTINGS names {path}, which is not a file",
+                "name an ivysettings.xml with it, or unset it",
+            )
         return path
     usual = Path("~/.ivy2/ivysettings.xml").expanduser()
     return usual if usual.is_file() else None

@@ -43,7 +43,7 @@ class DeliveryFailure:
     topic: str
     reason: str
     is_outage: bool
-    hint: str | None = None
+    hint: str = "the broker's log says why"
     message: Message | None = None
     span: Span | None = None
     #: Trying again can't help: the topic is gone, or the producer is broken for good.

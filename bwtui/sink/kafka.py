@@ -349,9 +349,9 @@ class KafkaSink:
         if self._in_order and topic != self._letters:
             self._produce = _hold_back
         span.failed += 1
-        hint = None
+        hint = "mend the cause, or drop such rows into the dead letters with --on-error log"
         if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            hint = f"raise max.message.bytes of topic {topic}, and -C message.max.bytes"
+            hint = f"raise max.message.bytes of topic {topic}; the producer would send it"
         elif error.code() in _TOPIC_GONE:
             hint = f"topic {topic} was deleted; it is made again, and the rows from before are not in it"
         is_setup = error.code() in _SETUP_ERRORS
@@ -361,6 +361,8 @@ class KafkaSink:
         if is_setup:
             hint = _SETUP_ERRORS[error.code()].format(topic=topic)
             reason = f"Kafka lets nothing into topic {topic}: {error.str()}"
+        if is_outage:
+            hint = "the relay goes on by itself once Kafka takes messages again: look at the brokers"
         if error.code() in _HELD_BACK:
             reason = "a message was held back behind one that failed"
         is_final = error.code() in _TOPIC_GONE or error.fatal()

@@ -113,7 +113,10 @@ def _just_wait() -> None:
 
 
 def _unreadable(topic: str, error: KafkaError) -> ConnectionFailed:
-    return ConnectionFailed(f"topic {topic} can't be read: {error.str()}")
+    return ConnectionFailed(
+        f"topic {topic} can't be read: {error.str()}",
+        "the relay reads its own topics: give its user the right READ, and check that the brokers are up",
+    )
 
 
 def _session(message: ConsumerMessage) -> bytes | None:

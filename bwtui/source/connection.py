@@ -14,6 +14,7 @@ from psycopg import pq
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
+from bwtui.source.remedies import remedy, remedy_for
 
 #: Settings that decide the text form of values, and timeouts that would cut a long snapshot.
 PINNED = {
@@ -177,7 +178,7 @@ def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, .
 class ServerError(BwtuiError):
     """PostgreSQL refused a statement; ``sqlstate`` is its five-character code."""
 
-    def __init__(self, message: str, sqlstate: str, hint: str | None = None) -> None:
+    def __init__(self, message: str, sqlstate: str, hint: str) -> None:
         super().__init__(message, hint)
         self.sqlstate = sqlstate
 
@@ -186,7 +187,7 @@ def server_error(result: pq.abc.PGresult) -> ServerError:
     """Return the error that a failed result stands for; only its primary message, which holds no rows."""
     primary = _text(result.error_field(pq.DiagnosticField.MESSAGE_PRIMARY) or b"unknown error")
     state = _text(result.error_field(pq.DiagnosticField.SQLSTATE) or b"")
-    return ServerError(f"PostgreSQL: {primary}", state)
+    return ServerError(f"PostgreSQL: {primary}", state, remedy_for(state))
 
 
 def connection_failed(message: str) -> ConnectionFailed:
@@ -220,7 +221,7 @@ def statement_failed(error: psycopg2.Error) -> BwtuiError:
     if isinstance(error, psycopg2.errors.CharacterNotInRepertoire | psycopg2.errors.UntranslatableCharacter):
         # A database takes bytes for a name of which its encoding, or SQL_ASCII, knows no character.
         return _no_name(primary)
-    return RefusedError(f"PostgreSQL refuses a statement of the relay: {primary}", error.diag.message_hint)
+    return RefusedError(f"PostgreSQL refuses a statement of the relay: {primary}", remedy(error))
 
 
 def describe(dsn: str) -> str:

@@ -8,6 +8,7 @@ import psycopg2
 
 from bwtui.errors import ConnectionFailed, RefusedError, RowError
 from bwtui.source.connection import Connection, connect, execute
+from bwtui.source.remedies import remedy
 
 T = TypeVar("T")
 
@@ -38,12 +39,16 @@ class Questions:
                 self._give_back(session)
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
-            raise ConnectionFailed(f"PostgreSQL does not answer: {reason}") from error
+            hint = "the relay asks again; check that PostgreSQL runs and has connections left"
+            raise ConnectionFailed(f"PostgreSQL does not answer: {reason}", hint) from error
         except (psycopg2.DataError, psycopg2.errors.DataCorrupted) as error:
             # Its words may quote a row's value.
-            raise RowError(f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})") from None
+            raise RowError(
+                f"PostgreSQL refuses a value of the row (SQLSTATE {error.pgcode})",
+                "mend the row in PostgreSQL, or drop such rows into the dead letters with --on-error log",
+            ) from None
         except psycopg2.Error as error:
-            raise RefusedError(f"PostgreSQL: {error.diag.message_primary}") from error
+            raise RefusedError(f"PostgreSQL: {error.diag.message_primary}", remedy(error)) from error
 
     def close(self) -> None:
         """Close the sessions, those in use as soon as their questions end."""

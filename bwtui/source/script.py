@@ -34,11 +34,13 @@ class Statement:
     text: str
     line: int
     words: tuple[str, ...]
+    #: The first of them as they were written.
+    begins: tuple[str, ...]
 
     @property
     def place(self) -> str:
         """What it begins with, and where, for an error; never a value."""
-        return f"{' '.join(self.words[:3]).upper()} (line {self.line})"
+        return f"{' '.join(self.begins)} (line {self.line})"
 
 
 def statements(script: str) -> list[Statement]:
@@ -62,6 +64,7 @@ def statements(script: str) -> list[Statement]:
 def _split(script: str) -> Iterator[Statement]:
     begin = at = depth = 0
     words: list[str] = []
+    begins: list[str] = []
     while at < len(script):
         token = _TOKEN.match(script, at)
         assert token is not None
@@ -70,18 +73,20 @@ def _split(script: str) -> Iterator[Statement]:
             at = _skip(kind, script, token)
         elif kind == "word":
             words.append(token[0].lower())
+            begins += [token[0]] if len(begins) < 3 else []
             depth = _depth(words, depth)
         if kind == "end" and depth == 0:
-            yield from _statement(script, begin, token.start(), words)
-            begin, words = at, []
-    yield from _statement(script, begin, len(script), words)
+            yield from _statement(script, begin, token.start(), words, begins)
+            begin, words, begins = at, [], []
+    yield from _statement(script, begin, len(script), words, begins)
 
 
-def _statement(script: str, begin: int, end: int, words: list[str]) -> Iterator[Statement]:
+def _statement(script: str, begin: int, end: int, words: list[str], begins: list[str]) -> Iterator[Statement]:
     if words:
         text = script[begin:end]
         blank = len(text) - len(text.lstrip())
-        yield Statement(text.strip(), script.count("\n", 0, begin + blank) + 1, tuple(words))
+        line = script.count("\n", 0, begin + blank) + 1
+        yield Statement(text.strip(), line, tuple(words), tuple(begins))
 
 
 def _depth(words: list[str], depth: int) -> int:

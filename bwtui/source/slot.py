@@ -25,6 +25,7 @@ from bwtui.source.connection import (
     quote_literal,
     statement_failed,
 )
+from bwtui.source.remedies import remedy
 
 PLUGIN = "pgoutput"
 CURRENT_LSN = (
@@ -189,7 +190,7 @@ def drop_slot(connection: Connection, name: str) -> None:
     execute(connection, "select pg_catalog.pg_drop_replication_slot(%s)", name)
 
 
-def creation_refused(text: str, sqlstate: str | None, hint: str | None = None) -> RefusedError:
+def creation_refused(text: str, sqlstate: str | None, hint: str) -> RefusedError:
     """Return the refusal for a slot that could not be made, with the statement that helps.
 
     By SQLSTATE (PostgreSQL's "Error Codes"), for the text may be of any language.
@@ -207,7 +208,7 @@ def _create(connection: Connection, sql: str, *args: str) -> str:
     except psycopg2.Error as error:
         if connection.closed:
             raise statement_failed(error) from error
-        raise creation_refused(" ".join(str(error).split()), error.pgcode) from error
+        raise creation_refused(" ".join(str(error).split()), error.pgcode, remedy(error)) from error
 
 
 def _state(row: tuple[object, ...]) -> SlotState:

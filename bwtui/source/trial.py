@@ -7,6 +7,7 @@ import psycopg2
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.source.connection import Connection, connect, execute
+from bwtui.source.remedies import remedy
 from bwtui.source.script import Statement, statements
 
 #: An ALTER TABLE that waits for a lock makes everybody else wait behind it.
@@ -67,4 +68,4 @@ def _refused(statement: Statement, error: psycopg2.Error) -> Exception:
         )
     if error.diag.sqlstate is None:
         return ConnectionFailed(f"the connection to PostgreSQL broke: {reason}", "check PostgreSQL's log")
-    return RefusedError(f"{statement.place} fails: {reason}", error.diag.message_hint)
+    return RefusedError(f"{statement.place} fails: {reason}", remedy(error))

@@ -177,7 +177,10 @@ class Model:
             return
         except (ValueError, TypeError, KeyError) as error:
             # Half a line arrives when an engine dies in the middle of its answer.
-            self.failure = BwtuiError(f"the relay's answer can't be read: {type(error).__name__}")
+            self.failure = BwtuiError(
+                f"the relay's answer can't be read: {type(error).__name__}",
+                "it may have ended, or be another version of bwtui: 'bwtui status' says",
+            )
             return
         self._restart_if_new(status)
         self.failure = None

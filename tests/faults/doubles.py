@@ -103,7 +103,9 @@ class MemorySink:
 
     def _fail(self, waiting: Waiting, reason: str, *, is_outage: bool) -> None:
         waiting.span.failed += 1
-        failure = DeliveryFailure(waiting.topic, reason, is_outage, None, waiting.message, waiting.span)
+        failure = DeliveryFailure(
+            waiting.topic, reason, is_outage, "see the log", waiting.message, waiting.span
+        )
         self._failures.append(replace(failure, receipt=waiting.receipt, index=waiting.index))
 
 

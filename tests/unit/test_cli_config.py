@@ -82,4 +82,6 @@ def test_validate_refuses_a_wrong_file(text: str, message: str) -> None:
 def test_validate_of_a_missing_file() -> None:
     code, _, err = invoke("config", "validate", "missing.toml")
     assert code == 2
-    assert err == "bwtui: error: can't read missing.toml: No such file or directory\n"
+    error, hint = err.splitlines()
+    assert error == "bwtui: error: can't read missing.toml: No such file or directory"
+    assert hint.startswith("hint: check the path")

@@ -210,10 +210,14 @@ def test_a_bare_command_shows_help_and_is_a_usage_error() -> None:
     ("error", "code", "line"),
     [
         (SlotLost("slot x is gone.", "drop it"), 5, "bwtui: error: slot x is gone\nhint: drop it\n"),
-        (ConnectionFailed("two\n lines"), 4, "bwtui: error: two lines\n"),
-        (BwtuiError("at postgresql://me:hunter2@db/x"), 2, "bwtui: error: at postgresql://me:***@db/x\n"),
+        (ConnectionFailed("two\n lines", "see\nit"), 4, "bwtui: error: two lines\nhint: see it\n"),
+        (
+            BwtuiError("at postgresql://me:hunter2@db/x", "look"),
+            2,
+            "bwtui: error: at postgresql://me:***@db/x\nhint: look\n",
+        ),
         (KeyboardInterrupt(), 130, "bwtui: error: interrupted\n"),
-        (Interrupted("interrupted"), 130, "bwtui: error: interrupted\n"),
+        (Interrupted(), 130, "bwtui: error: interrupted\n"),
     ],
 )
 def test_errors_set_the_exit_code(

@@ -13,8 +13,14 @@ import pytest
 from tests.recorded_stream import Stream, table
 
 _BWTUI = [sys.executable, "-m", "bwtui"]
-_FULL = b"bwtui: error: the output can't be written: No space left on device\n"
-_CLOSED = b"bwtui: error: the output can't be written: it is closed\n"
+_FULL = (
+    b"bwtui: error: the output can't be written: No space left on device\n"
+    b"hint: free some space on the disk of the output, and start again\n"
+)
+_CLOSED = (
+    b"bwtui: error: the output can't be written: it is closed\n"
+    b"hint: start the command with its stdout open, or send it to /dev/null\n"
+)
 
 
 @pytest.fixture(scope="module")

@@ -249,7 +249,7 @@ def run(path: Path | None, form: Any = "jsonl", view: Any = None, **more: Any) -
 class Damaged(RecordingDouble):
     def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
         yield from super().changes(0, 3)
-        raise DamagedRecording("the recording is damaged: here")
+        raise DamagedRecording("the recording is damaged: here", "restore it")
 
 
 @pytest.mark.parametrize("form", ["jsonl", "sql", "parquet"])
@@ -297,7 +297,9 @@ def test_a_folder_that_is_missing_is_an_error(tmp_path: Path, capsys: pytest.Cap
 
 def test_a_full_disk_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert guarded(lambda: run(Path("/dev/full"))) == 2
-    assert capfd.readouterr().err == "bwtui: error: can't write /dev/full: No space left on device\n"
+    error, hint = capfd.readouterr().err.splitlines()
+    assert error == "bwtui: error: can't write /dev/full: No space left on device"
+    assert hint.startswith("hint: free some space on the disk of /dev/full")
 
 
 # The command line.

@@ -34,8 +34,8 @@ class CountingSink(MemorySink):
         def ask() -> TopicsFound:
             self.asked.append(list(wanted))
             if len(self.asked) <= self._away:
-                raise ConnectionFailed("no broker")
-            refused = RefusedError("no such right")
+                raise ConnectionFailed("no broker", "start it")
+            refused = RefusedError("no such right", "grant it")
             return {name: refused if name == "refused" else TopicLimits(1 << 20, True) for name in wanted}
 
         return call(ask)
@@ -51,7 +51,7 @@ class MeetingRegistry:
         """Give each an id of its own."""
         number = self._meeting.wait(_PATIENCE)
         if subject.startswith("odd"):
-            raise SchemaRefused("incompatible", status=409)
+            raise SchemaRefused("incompatible", "undo it", status=409)
         return RegisteredSchema(subject, 100 + number, 1, schema)
 
 

@@ -154,7 +154,7 @@ def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path
     span = Span()
     span.pending = span.failed = 1
     sink.send("items", [bad], Span())
-    copying._try_again(DeliveryFailure("items", "refused", False, None, good, span))
+    copying._try_again(DeliveryFailure("items", "refused", False, "raise it", good, span))
     assert (span.pending, span.failed) == (0, 0)
     assert sink.delivered == [("items", good)]
     assert [failure.message for failure in copying._failures] == [bad]
@@ -171,7 +171,7 @@ def test_a_dead_letter_of_a_snapshot_that_its_topic_refuses_is_shortened(tmp_pat
     span = Span()
     span.pending = span.failed = 1
     message = Message(b"public.t", letter.encode(), 0)
-    copying._try_again(DeliveryFailure(LETTERS, "no broker", False, None, message, span))
+    copying._try_again(DeliveryFailure(LETTERS, "no broker", False, "start it", message, span))
     assert (span.pending, span.failed) == (0, 0)
     assert [json.loads(sent.value or b"") for _, sent in sink.delivered] == [
         {"table": "public.t", "before": None, "after": None, "cut": True}

@@ -38,7 +38,7 @@ def follower(relay: ScriptedRelay) -> Following:
 
 def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(*given: object) -> None:
-        raise ConnectionFailed("the stream ended")
+        raise ConnectionFailed("the stream ended", "see the log")
 
     monkeypatch.setattr(following, "ReplicationStream", refuses)
     session = Session()
@@ -115,7 +115,7 @@ def test_a_right_that_is_missing_is_no_reason_to_build_a_route_anew(
     assert route is not None
 
     def refuses(draft: object) -> tuple[str, ...]:
-        raise ServiceRefused("no right to read the catalog")
+        raise ServiceRefused("no right to read the catalog", "grant it")
 
     monkeypatch.setattr(relay.router, "_keys", refuses)
     with pytest.raises(ServiceRefused):

@@ -8,6 +8,7 @@ import click
 
 from bwtui.console import say
 from bwtui.errors import UsageError
+from bwtui.options import said
 
 if TYPE_CHECKING:
     from bwtui.recording.query import Query
@@ -70,8 +71,8 @@ def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | Non
             "it is matched with the whole schema.table",
         ) from error
     except ValueError as error:
-        problem, _, hint = str(error).partition(" (")
-        raise UsageError(f"{option}: {problem}", hint.rstrip(")") or None) from error
+        problem, advice = said(error)
+        raise UsageError(f"{option}: {problem}", advice) from error
 
 
 def parse_where(text: str, end: int | None) -> "Query":

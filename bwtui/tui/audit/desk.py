@@ -176,4 +176,7 @@ def _parsed(output: bytes) -> AuditReport:
     try:
         return parse_report(json.loads(output))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BwtuiError("the audit gave no report that can be read") from error
+        raise BwtuiError(
+            "the audit gave no report that can be read",
+            "'bwtui verify' in a terminal says what it has to say",
+        ) from error

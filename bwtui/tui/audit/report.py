@@ -8,6 +8,7 @@ from typing import Any
 
 from bwtui.audit.classes import ANOMALIES, CLASSES, EXCUSED, LOST, UNDECIDED, Question
 from bwtui.errors import UsageError
+from bwtui.file_errors import file_failed
 from bwtui.tui.judgement import Tone
 
 #: Neither wrong nor excused: both sides have it.
@@ -153,7 +154,7 @@ def read_report(path: Path) -> AuditReport:
     try:
         return parse_report(json.loads(path.read_bytes()), path)
     except OSError as error:
-        raise UsageError(f"{path} can't be read: {error.strerror}") from error
+        raise file_failed(f"{path} can't be read", error, UsageError) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path} is no report of an audit", _HINT) from error
 
