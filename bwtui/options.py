@@ -77,7 +77,9 @@ def parse_pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals:
-        raise ValueError("there is no '=' in a property (it is written KEY=VALUE)")
+        raise ValueError(
+            "a property is written KEY=VALUE, and there is no '=' in what was given (such as linger.ms=20)"
+        )
     check_property(key)
     return key, value.strip()
 

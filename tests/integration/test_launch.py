@@ -351,7 +351,8 @@ def test_a_relay_goes_on_when_its_status_cannot_be_written() -> None:
         assert relay.stderr.readline() == f"bwtui: shop: error: {reason}; the relay goes on\n"
         assert bwtui("stop", "shop").returncode == 0
         assert relay.wait(DEADLINE) == 2
-        assert relay.stderr.read() == f"bwtui: error: {reason}\n"
+        hint = "free some space on the disk of the output, and start again"
+        assert relay.stderr.read() == f"bwtui: error: {reason}\nhint: {hint}\n"
     ended = outcome.read("shop")
     assert ended is not None
     assert ended.exit_code == 0, "the relay itself did its work"

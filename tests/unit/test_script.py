@@ -52,6 +52,6 @@ def test_refused(statement: str, around: str) -> None:
 
 
 def test_the_place_is_named_and_no_value() -> None:
-    with pytest.raises(RefusedError, match=r"COMMIT AND CHAIN \(line 4\)") as caught:
+    with pytest.raises(RefusedError, match=r"commit and chain \(line 4\)") as caught:
         statements("select 'secret';\n\n\ncommit and chain /* secret */;")
     assert "secret" not in str(caught.value)
