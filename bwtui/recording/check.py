@@ -20,7 +20,7 @@ from bwtui.recording.folder import (
     lacks_what_follows,
     segments,
 )
-from bwtui.recording.format import SUFFIX, Place, damaged
+from bwtui.recording.format import SUFFIX, DamagedAt, Place, damaged
 from bwtui.recording.recover import MISSING_BEHIND
 from bwtui.recording.view import OnProgress
 
