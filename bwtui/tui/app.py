@@ -1,21 +1,24 @@
 """The application: samples the relay, feeds the screens, and says how it ended."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from textual.app import App
 from textual.binding import BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.screen import Screen
 from textual.worker import Worker
 
 from bwtui.console import say
 from bwtui.errors import BwtuiError
 from bwtui.relay.control import ControlClient
+from bwtui.shown import shown, shown_lines
 from bwtui.tui.audit.desk import Desk, RelayDesk
 from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.palette import ActionProvider
+from bwtui.tui.plain import LastWord
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
 from bwtui.tui.screens.dialogs import Ending, HelpScreen, LeaveScreen
@@ -52,6 +55,7 @@ class RelayApp(RelayAuditing, App[Ending]):
 
     #: The screen to begin with, if it is not the overview.
     first_mode = ""
+    _last_word = LastWord()
 
     def __init__(
         self,
@@ -128,6 +132,20 @@ class RelayApp(RelayAuditing, App[Ending]):
         """Paint the screen that is seen; the others catch up when they are."""
         if self.is_running and self.front is not None:
             self.front.refresh_picture()
+
+    # What may reach the terminal.
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """Look at every line once more before it goes out."""
+        return (*super().get_line_filters(), self._last_word)
+
+    def notify(self, message: str, *, title: str = "", **more: Any) -> None:
+        """Show a notice; nothing in it is markup, whatever the caller says."""
+        super().notify(shown_lines(message), title=shown(title), **{**more, "markup": False})
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copy a text as it is; for what is no character a terminal has no bytes."""
+        super().copy_to_clipboard(text.encode("utf-8", "replace").decode())
 
     # What the screens ask for.
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rich.text import Text
 from textual.screen import Screen
 
 from bwtui.recording.change import Change
@@ -14,6 +13,7 @@ from bwtui.recording.view import RecordingView
 from bwtui.recording.window import Bounds
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.desk import RecordingDesk
+from bwtui.tui.plain import Text
 from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
 from bwtui.tui.screens.as_of import AsOfScreen
 from bwtui.tui.screens.auditing import Auditing

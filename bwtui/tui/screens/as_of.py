@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterable
 from typing import ClassVar
 
-from textual.content import Content
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
@@ -12,7 +11,9 @@ from bwtui.pgoutput.messages import UNCHANGED, Relation
 from bwtui.recording.as_of import Gaps, TableFold, TableRow
 from bwtui.recording.fields import as_text
 from bwtui.recording.view import RecordingView
+from bwtui.shown import shown
 from bwtui.tui import figures
+from bwtui.tui.plain import Content, block
 from bwtui.tui.playback import RecordedModel, RecordingSource
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture, Playhead
@@ -186,13 +187,14 @@ def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[Column,
 
 def row_content(relation: Relation, row: TableRow) -> Content:
     """Return a row in full, and which change made it."""
-    width = max((len(c.name) for c in relation.columns), default=0)
-    lines = [Content.assemble(("as left by the change at position ", "$quiet"), f"{row.position:,}\n")]
+    width = max((len(shown(c.name)) for c in relation.columns), default=0)
+    lines = [Content.assemble(("as left by the change at position ", "$quiet"), f"{row.position:,}", "\n")]
     for column, value in zip(relation.columns, row.fields, strict=False):
         known, text = value is not UNCHANGED, as_text(value)
         tone = "$foreground" if known and text is not None else "$secondary"
-        shown = (
+        told = (
             "not known: PostgreSQL did not send it" if not known else "NULL" if text is None else text or "''"
         )
-        lines.append(Content.assemble((f"{column.name:<{width}}  ", "$quiet"), (shown, tone)))
+        name = f"{shown(column.name):<{width}}  "
+        lines.append(Content.assemble((name, "$quiet"), (block(told, len(name)), tone)))
     return Content("\n").join(lines)

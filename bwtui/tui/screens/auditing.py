@@ -2,11 +2,9 @@
 
 from typing import TYPE_CHECKING, Any, cast
 
-from rich.console import Group
-from rich.text import Text
-
 from bwtui.errors import BwtuiError
 from bwtui.tui.audit.desk import Connections, Job, RecordingDesk
+from bwtui.tui.plain import Group, Text
 from bwtui.tui.screens.forms import AskScreen, Field, FormScreen, plan_content
 from bwtui.tui.screens.jobs import Jobs
 

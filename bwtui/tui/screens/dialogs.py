@@ -5,11 +5,11 @@ from typing import ClassVar, Literal
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Label, Static
 
 from bwtui.tui.actions import GROUPS, Action, Kind, actions
+from bwtui.tui.plain import Content
 from bwtui.tui.state import Session
 
 Ending = Literal["stop", "detach", "quit"]
@@ -31,7 +31,7 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys in a recording" if self._kind == "recording" else "Keys"
             box.border_subtitle = "Esc closes · Ctrl+P finds any action by name"
-            yield Static(help_text(self._kind))
+            yield Static(help_text(self._kind), markup=False)
 
 
 def help_text(kind: Kind) -> Content:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
-from textual.content import Content
 from textual.widget import Widget
 
 from bwtui.relay.status import ErrorEntry
 from bwtui.tui import figures, judgement
+from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column
@@ -98,8 +98,8 @@ def _text(entry: ErrorEntry) -> Content:
     times = "once" if entry.count == 1 else f"{entry.count:,} times in a row"
     where = f"  table {entry.table}" if entry.table else ""
     parts = [
-        Content.styled(f"{entry.message}\n\n", f"bold {tone}"),
-        Content.assemble(("→ ", "bold"), (f"{entry.hint or 'no hint'}\n\n", "" if entry.hint else "$quiet")),
+        Content.styled(entry.message, f"bold {tone}"),
+        Content.assemble(("→ ", "bold"), (entry.hint or "no hint", "" if entry.hint else "$quiet")),
         Content.styled(f"{entry.kind}{where}  last {figures.clock(entry.time)}  {times}", "$quiet"),
     ]
-    return Content("").join(parts)
+    return Content("\n\n").join(parts)

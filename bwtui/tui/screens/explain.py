@@ -16,6 +16,7 @@ from bwtui.recording.target import MICROS
 from bwtui.recording.view import RecordingView
 from bwtui.relay.status import FieldChange
 from bwtui.tui import figures
+from bwtui.tui.plain import Content
 from bwtui.tui.playback import RecordedModel, RecordingSource
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
@@ -56,7 +57,7 @@ class ExplainScreen(RelayScreen):
         """Return the steps and the selected one in full."""
         steps = Grid(COLUMNS, id="steps")
         steps.add_class("panel")
-        steps.border_title = f"{self.story.key.table} {self.story.key}"
+        steps.border_title = Content(f"{self.story.key.table} {self.story.key}")
         steps.empty_text = "reading the recording…"
         return (steps, RecordedDetail())
 

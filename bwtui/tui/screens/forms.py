@@ -4,9 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -15,6 +13,7 @@ from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from bwtui.audit.mending import mending
 from bwtui.tui import figures
+from bwtui.tui.plain import Content, Group, Table, Text
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class Tick(Checkbox):
     BUTTON_LEFT, BUTTON_RIGHT = "[", "]"
 
     def __init__(self, label: str, value: bool, *, id: str, compact: bool) -> None:
-        super().__init__(label, value, id=id, compact=compact)
+        super().__init__(Content(label), value, id=id, compact=compact)
         self.BUTTON_INNER = "x" if value else " "
 
     def watch_value(self) -> None:
@@ -62,17 +61,17 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
     def compose(self) -> ComposeResult:
         """Make the lines and the buttons."""
         with Vertical(id="form", classes="dialog") as box:
-            box.border_title = self._title
+            box.border_title = Content(self._title)
             yield Label(self._words, markup=False)
             for field in self._fields:
                 with Horizontal(classes="field"):
                     if field.is_switch:
                         yield Tick(field.label, bool(field.value), id=field.name, compact=True)
                     else:
-                        yield Label(field.label, classes="name")
+                        yield Label(field.label, classes="name", markup=False)
                         yield Input(field.value, placeholder=field.placeholder, id=field.name, compact=True)
             with Horizontal(classes="buttons"):
-                yield Button(f"{self._do} (Enter)", id="do", variant="primary", compact=True)
+                yield Button(Content(f"{self._do} (Enter)"), id="do", variant="primary", compact=True)
                 yield Button("Cancel (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
@@ -118,13 +117,13 @@ class AskScreen(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         """Make text and buttons."""
         with Vertical(id="ask", classes="dialog") as box:
-            box.border_title = self._title
+            box.border_title = Content(self._title)
             with VerticalScroll():
-                yield Static(self._content)
+                yield Static(self._content, markup=False)
             with Horizontal(classes="buttons"):
                 if self._do:
                     variant = "error" if self._careful else "primary"
-                    yield Button(f"{self._do} (y)", id="do", variant=variant, compact=True)  # type: ignore[arg-type]
+                    yield Button(Content(f"{self._do} (y)"), id="do", variant=variant, compact=True)  # type: ignore[arg-type]
                 yield Button("Cancel (Esc)" if self._do else "Close (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:

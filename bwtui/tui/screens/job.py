@@ -5,13 +5,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Static
 
 from bwtui.tui import figures
 from bwtui.tui.audit.child import Phase, Progress
 from bwtui.tui.audit.desk import Job
+from bwtui.tui.plain import Content
 
 _BAR = 40
 _PER_SECOND = 5
@@ -36,7 +36,7 @@ class JobScreen(ModalScreen[None]):
     def compose(self) -> ComposeResult:
         """Make the phases and the buttons."""
         with Vertical(id="job", classes="dialog") as box:
-            box.border_title = self.job.title
+            box.border_title = Content(self.job.title)
             yield Static("", id="phases", markup=False)
             with Horizontal(classes="buttons"):
                 yield Button("In the background (Esc)", id="background", variant="primary", compact=True)

@@ -3,6 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any, cast
 
+from bwtui.shown import shown
 from bwtui.tui.audit.child import Child, Ended
 from bwtui.tui.audit.desk import Desk, Job
 from bwtui.tui.audit.report import AuditReport
@@ -81,6 +82,6 @@ class Jobs:
             await job.child.end()
 
     def _tell_failure(self, job: Job, ended: Ended) -> None:
-        text = ended.error + (f"\n→ {ended.hint}" if ended.hint else "")
+        text = shown(ended.error) + (f"\n→ {shown(ended.hint)}" if ended.hint else "")
         told: Any = self._screens.notify
         told(text, title=f"{job.title} failed", severity="error", timeout=15, markup=False)

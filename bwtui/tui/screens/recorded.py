@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.containers import Container
-from textual.content import Content
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
@@ -13,6 +12,7 @@ from bwtui.recording.change import Change
 from bwtui.recording.view import RecordingView
 from bwtui.recording.window import Bounds
 from bwtui.tui import figures
+from bwtui.tui.plain import Content
 from bwtui.tui.playback import RecordedModel
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.table import show_facts

@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterable
 from typing import ClassVar
 
-from textual.content import Content
 from textual.highlight import highlight
 from textual.widget import Widget
 
 from bwtui.relay.status import SchemaEntry
+from bwtui.shown import shown_json
 from bwtui.tui import figures, judgement
+from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column
@@ -77,10 +78,12 @@ class RegistryScreen(RelayScreen):
         head = Content.assemble(
             (f"{schema.subject}  ", "bold"),
             (f"id {schema.id}  ", "$primary"),
-            (f"version {figures.NONE if schema.version is None else schema.version}\n", "$primary"),
-            (f"{schema.part} of {schema.table}, topic {schema.topic}\n\n", "$quiet"),
+            (f"version {figures.NONE if schema.version is None else schema.version}", "$primary"),
+            "\n",
+            (f"{schema.part} of {schema.table}, topic {schema.topic}", "$quiet"),
+            "\n\n",
         )
-        detail.show(schema, head + highlight(pretty(schema.schema), language="json"))
+        detail.show(schema, head + highlight(shown_json(pretty(schema.schema)), language="json"))
 
 
 def pretty(schema: str) -> str:

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterable
 from typing import ClassVar
 
-from rich.text import Text
 from textual.containers import Container
 from textual.widget import Widget
 
@@ -16,6 +15,7 @@ from bwtui.tui.audit.kafka import Decoded, KafkaSide, Reader, Record
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text
 from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, said_by, table_pairs
 from bwtui.tui.audit.words import WORDS
+from bwtui.tui.plain import Content, Text
 from bwtui.tui.playback import RecordedModel, RecordingSource
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
@@ -99,7 +99,7 @@ class SidesScreen(RelayScreen):
         """Show the selected field in full."""
         pair = self.main_grid().selected()
         detail = self.query_one("#value", Detail)
-        detail.border_title = "Value" if pair is None else pair.name
+        detail.border_title = Content("Value" if pair is None else pair.name)
         detail.show((pair, self.app.theme), value_content(pair, self._words, self.app.theme_variables))
 
     def on_grid_opened(self, event: Grid.Opened) -> None:

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import ClassVar
 
 from textual.containers import Container
-from textual.content import Content
 from textual.widget import Widget
 
 from bwtui.relay.status import SchemaEntry, TableStatus
 from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
+from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList

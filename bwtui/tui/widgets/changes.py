@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from rich.console import RenderableType
 from textual.binding import Binding, BindingType
 
 from bwtui.relay.status import ChangeSample, FieldChange
 from bwtui.tui import figures
 from bwtui.tui.actions import keys_of
 from bwtui.tui.filtering import Filter
+from bwtui.tui.plain import Group, Table, Text, block
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.detail import Detail
@@ -239,7 +238,7 @@ def _value(value: str | None, colours: dict[str, str], style: str, known: bool) 
         return Text(figures.NONE, colours["quiet"])
     if value is None:
         return Text("NULL", f"italic {colours['secondary']}")
-    return Text("''" if value == "" else value, style)
+    return Text("''" if value == "" else block(value), style)
 
 
 def _plain(value: str | None) -> str:

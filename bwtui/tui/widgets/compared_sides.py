@@ -2,11 +2,10 @@
 
 import shlex
 
-from rich.text import Text
-
 from bwtui.tui import figures
 from bwtui.tui.audit.report import AuditReport, Finding
 from bwtui.tui.audit.words import MASKED
+from bwtui.tui.plain import Text
 
 _TABLE = {
     "missing_key": "the table has the row; the report has its key alone",

@@ -3,8 +3,9 @@
 from rich.console import RenderableType
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.content import Content
 from textual.widgets import Static
+
+from bwtui.tui.plain import Content
 
 
 class Detail(VerticalScroll, can_focus=True):
@@ -12,7 +13,7 @@ class Detail(VerticalScroll, can_focus=True):
 
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id, classes="panel")
-        self.border_title = title
+        self.border_title = Content(title)
         self._shown: object = self
 
     def compose(self) -> ComposeResult:

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from bwtui.audit.classes import DATABASE
 from bwtui.recording.change import Change, SentMessage
@@ -15,6 +14,7 @@ from bwtui.tui.audit.kafka import HOLES, Decoded, Record
 from bwtui.tui.audit.report import Finding, fields_text
 from bwtui.tui.audit.sides import ABSENT, SAME, FieldPair, message_of
 from bwtui.tui.audit.words import Words
+from bwtui.tui.plain import Group, Text, block
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column
 from bwtui.tui.widgets.listing import Item, Listing
@@ -92,7 +92,7 @@ def value_content(pair: FieldPair | None, words: Words, colours: dict[str, str])
     rows = ((words.source, pair.said, ""), (words.left, pair.sent, ""), (words.right, pair.found, loud))
     return Group(
         *(
-            Text.assemble((f"{name:<16}", colours["quiet"]), (_shown(value), style))
+            Text.assemble((f"{name:<16}", colours["quiet"]), (block(_shown(value), 16), style))
             for name, value, style in rows
             if value != ABSENT
         )

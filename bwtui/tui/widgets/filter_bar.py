@@ -9,6 +9,7 @@ from textual.message import Message
 from textual.widgets import Input, Label
 
 from bwtui.tui.filtering import Filter
+from bwtui.tui.plain import Content
 
 
 class FilterBar(Horizontal):
@@ -55,7 +56,7 @@ class FilterBar(Horizontal):
         """Filter by what is typed so far."""
         event.stop()
         parsed = Filter.parse(event.value)
-        self.query_one("#complaint", Label).update(parsed.complaint)
+        self.query_one("#complaint", Label).update(Content(parsed.complaint))
         self.post_message(self.Changed(parsed))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

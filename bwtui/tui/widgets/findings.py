@@ -2,10 +2,7 @@
 
 from datetime import datetime
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-from textual.content import Content
+from rich.console import RenderableType
 
 from bwtui.audit.classes import LOST, UNDECIDED, Question
 from bwtui.audit.terminal import CLEAN, SIDES
@@ -17,6 +14,7 @@ from bwtui.tui.audit.report import AuditReport, Finding, tone_of
 from bwtui.tui.audit.sides import message_of
 from bwtui.tui.audit.words import MASKED, WORDS
 from bwtui.tui.judgement import MARKS
+from bwtui.tui.plain import Content, Group, Table, Text, block
 from bwtui.tui.widgets.columns import Cell, Column
 from bwtui.tui.widgets.listing import Item, Listing
 
@@ -60,7 +58,7 @@ class FindingList(Listing):
         if name is not None and self.sort_column == "class":
             self.sort_by("mark")
         self.set_columns([one for one in COLUMNS if name is None or one.key != "class"])
-        self.border_title = "Findings" if name is None else name
+        self.border_title = Content("Findings" if name is None else name)
         # Another class is a list of its own, whose order nobody waits for.
         self._turns += 10
         listed = report.listed(name) if report is not None else []
@@ -125,7 +123,8 @@ def verdict_content(report: AuditReport | None, now: float, *, recorded: bool = 
         how = "message by message" if recorded else "each key's latest value, while writes go on"
         return Content.assemble(
             (" ? NOT AUDITED  ", "bold $warning"),
-            (f"{question}\n", "bold"),
+            (question, "bold"),
+            "\n",
             (f"   v verifies it, {how}", "$quiet"),
         )
     tone, word = {
@@ -309,4 +308,4 @@ def _fields(finding: Finding, question: Question, colours: dict[str, str]) -> Ta
 def _value(value: object, colours: dict[str, str], *, loud: bool) -> Text:
     if value is None:
         return Text("NULL", f"italic {colours['secondary']}")
-    return Text(str(value) or "''", f"bold {colours['warning']}" if loud else colours["foreground"])
+    return Text(block(str(value)) or "''", f"bold {colours['warning']}" if loud else colours["foreground"])

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -20,6 +20,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from bwtui.tui.actions import bindings
+from bwtui.tui.plain import Content, fitted
 from bwtui.tui.widgets.columns import Column, Placed, Row, place
 
 
@@ -131,11 +132,9 @@ class Grid(ScrollView, can_focus=True):
 
     def set_remark(self, text: str) -> None:
         """Put a remark into the lower border; Textual would repaint everything for the same text, too."""
-        # Square brackets in a filter are no markup.
-        text = text.replace("[", r"\[")
         if text != self._remark:
             self._remark = text
-            self.border_subtitle = text
+            self.border_subtitle = Content(text)
 
     def move_to(self, index: int) -> None:
         """Put the cursor on a row and bring it into view."""
@@ -257,7 +256,7 @@ class Grid(ScrollView, can_focus=True):
             return self._header(base).adjust_cell_length(width, base).apply_style(self._tone("header"))
         index = self.scroll_offset.y + y - 1
         if index >= len(self.rows):
-            text = f"  {self.empty_text}" if y == 1 and not self.rows else ""
+            text = f"  {fitted(self.empty_text, width)}" if y == 1 and not self.rows else ""
             return Strip([Segment(text, base + self._tone("muted"))]).adjust_cell_length(width, base)
         return self._row(index, base).adjust_cell_length(width, base)
 
@@ -269,12 +268,13 @@ class Grid(ScrollView, can_focus=True):
             mark = " "
             if self.sort_mark and self.sort_mark[0] == column.key:
                 mark = "↓" if self.sort_mark[1] else "↑"
-            title = column.title[: placed.width]
+            is_simple = column.title.isascii() and column.title.isprintable()
+            title = column.title[: placed.width] if is_simple else fitted(column.title, placed.width)
             if column.align == "left":
                 # Right behind the title; otherwise in the gap between the columns, so that no letter goes.
-                text = (title + mark).ljust(placed.width + 1)
+                text = fit_text(title + mark, placed.width + 1, "left")
             else:
-                text = title.rjust(placed.width) + mark
+                text = fit_text(title, placed.width, "right") + mark
             segments.append(Segment(text, style))
         return Strip(segments)
 
@@ -377,13 +377,6 @@ def _nearest(rows: Sequence[Row], at: int, places: Mapping[str, int]) -> int | N
 
 def fit_text(text: str, width: int, align: str) -> str:
     """Cut or pad a text to exactly ``width`` cells."""
-    if text.isascii() and text.isprintable():
-        if len(text) > width:
-            return text[: width - 1] + "…"
-        return text.rjust(width) if align == "right" else text.ljust(width)
-    text = "".join(c if c.isprintable() else "·" for c in text)
-    length = cell_len(text)
-    if length > width:
-        return set_cell_size(set_cell_size(text, width - 1).rstrip() + "…", width)
-    padding = " " * (width - length)
+    text = fitted(text, width)
+    padding = " " * (width - cell_len(text))
     return padding + text if align == "right" else text + padding

@@ -4,11 +4,11 @@ from datetime import datetime
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 
 from bwtui.relay import outcome
 from bwtui.relay.status import Status
 from bwtui.tui import figures, judgement
+from bwtui.tui.plain import Content
 from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.widgets.line import Line
 

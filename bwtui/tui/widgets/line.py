@@ -1,8 +1,9 @@
 """Text of one or a few lines that is painted line by line."""
 
-from textual.content import Content
 from textual.geometry import Region
 from textual.widget import Widget
+
+from bwtui.tui.plain import Content
 
 
 class Line(Widget):

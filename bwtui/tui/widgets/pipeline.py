@@ -2,13 +2,13 @@
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.widget import Widget
 from textual.widgets import Sparkline
 
 from bwtui.lsn import format_lsn
 from bwtui.relay.status import STAGES, StageStatus, Status
 from bwtui.tui import figures, judgement
+from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.recording_line import RecordingLine
@@ -24,7 +24,7 @@ class StageBox(Line):
         self._title = name
         self._stage = StageStatus()
         self._slow = False
-        self.border_title = name
+        self.border_title = Content(name)
 
     def show(self, stage: StageStatus, slow: bool) -> None:
         """Paint what changed; the slow stage is marked in words and with a heavy border."""
@@ -37,7 +37,8 @@ class StageBox(Line):
 
     def on_resize(self) -> None:
         """Write for the new size; shorten the title where it would be cut."""
-        self.border_title = self._title if self.size.width >= len(self._title) + 4 else self._title[:3]
+        short = self.size.width < len(self._title) + 4
+        self.border_title = Content(self._title[:3] if short else self._title)
         self.put(self._content())
 
     def _content(self) -> Content:
@@ -138,7 +139,7 @@ class EndBox(Line):
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id)
-        self.border_title = title
+        self.border_title = Content(title)
         self.add_class("box", "end")
 
 

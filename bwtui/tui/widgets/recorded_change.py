@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from rich.console import Group, RenderableType
-from rich.text import Text
+from rich.console import RenderableType
 
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.fields import differences, key_text
 from bwtui.recording.target import MICROS
 from bwtui.relay.status import FieldChange
 from bwtui.tui import figures
+from bwtui.tui.plain import Group, Text
 from bwtui.tui.widgets.changes import OPERATIONS, fields_table
 from bwtui.tui.widgets.columns import Cell, Row
 from bwtui.tui.widgets.detail import Detail

@@ -11,6 +11,7 @@ from bwtui.recording.fields import differences, key_text
 from bwtui.recording.player import Player
 from bwtui.recording.window import Bounds, Matches, Window, window
 from bwtui.tui import figures
+from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture, Playhead
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
@@ -48,7 +49,7 @@ class RecordedChanges(Grid):
         columns = [c for c in COLUMNS if table is None or c.key != "table"]
         super().__init__(columns, id="changes")
         self.add_class("panel", "recorded")
-        self.border_title = title
+        self.border_title = Content(title)
         self.empty_text = "reading…"
         self.table = table
         self._bounds = bounds

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from textual.content import Content
-
 from bwtui.relay.status import RecordingStatus
 from bwtui.tui import figures
+from bwtui.tui.plain import Content
 from bwtui.tui.widgets.line import Line
 
 #: Room on the disk for less than this at the present rate deserves attention, in seconds.

@@ -9,6 +9,7 @@ from textual.message import Message
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.as_of import TableRow
 from bwtui.recording.fields import as_text
+from bwtui.tui.plain import Content
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
 
@@ -27,7 +28,7 @@ class RowsGrid(Grid):
     def __init__(self, title: str) -> None:
         super().__init__((), id="rows")
         self.add_class("panel")
-        self.border_title = title
+        self.border_title = Content(title)
         self.offset_wanted: int | None = None
         self.first_number = 0
         self.total = 0

@@ -10,6 +10,7 @@ from textual.widgets import Input, Label
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.target import FORMS
+from bwtui.tui.plain import Content
 
 
 class SeekBar(Vertical):
@@ -75,4 +76,4 @@ class SeekBar(Vertical):
     def _complain(self, text: str) -> None:
         below = self.query_one("#forms", Label)
         below.set_class(bool(text), "-complaint")
-        below.update(text or FORMS)
+        below.update(Content(text or FORMS))

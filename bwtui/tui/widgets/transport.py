@@ -10,7 +10,6 @@ from rich.style import Style
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -18,6 +17,7 @@ from textual.widget import Widget
 from bwtui.lsn import format_lsn
 from bwtui.recording.target import MICROS
 from bwtui.tui import figures
+from bwtui.tui.plain import Content
 from bwtui.tui.state import Playhead
 from bwtui.tui.widgets.line import Line
 
