@@ -20,7 +20,7 @@ from textual.filter import LineFilter
 from bwtui.shown import is_plain, shown, shown_lines
 
 #: Longer texts are cut: nobody reads on, and a value may have a gigabyte.
-LIMIT = 16_384
+LIMIT = 8_192
 
 
 def seen(text: str, show: Callable[[str], str] = shown) -> str:

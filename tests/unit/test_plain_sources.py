@@ -77,3 +77,68 @@ def has(call: ast.Call, keyword: str, value: object) -> bool:
         one.arg == keyword and isinstance(one.value, ast.Constant) and one.value.value is value
         for one in call.keywords
     )
+
+
+#: What parses markup, or takes texts raw, and what the screens have in its place.
+RAW = {"rich.text": "Text", "rich.table": "Table", "textual.content": "Content"}
+PLAIN = "tui/plain.py"
+
+
+def test_screens_make_texts_of_their_own_kind_only() -> None:
+    found = []
+    for path, tree in sources():
+        if not path.startswith("tui/") or path == PLAIN:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom):
+                names = {one.name for one in node.names}
+                if node.module in RAW or (node.module == "rich.console" and names != {"RenderableType"}):
+                    found.append(f"{path}:{node.lineno}: {node.module}")
+            elif isinstance(node, ast.Attribute) and node.attr in ("from_markup", "from_ansi"):
+                found.append(f"{path}:{node.lineno}: {node.attr}")
+    assert found == []
+
+
+def test_widgets_are_given_no_text_that_they_could_take_for_markup() -> None:
+    found = []
+    for path, tree in sources():
+        if not path.startswith("tui/"):
+            continue
+        for name, call in calls(tree):
+            if name in ("Static", "Label", "Button", "Checkbox") and not has(call, "markup", False):
+                found += [f"{path}:{call.lineno}: {name}" for one in call.args[:1] if not is_safe(one)]
+    assert found == []
+
+
+def test_titles_are_no_markup() -> None:
+    names = ("border_title", "border_subtitle", "tooltip", "title", "sub_title")
+    found = [
+        f"{path}:{node.lineno}: {target.attr}"
+        for path, tree in sources()
+        if path.startswith("tui/")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Attribute) and target.attr in names and not is_safe(node.value)
+    ]
+    assert found == []
+
+
+def is_safe(node: ast.expr) -> bool:
+    """Tell whether a text is a constant of the program, of numbers at most, or `plain.Content`."""
+    match node:
+        case ast.Constant():
+            return "[" not in str(node.value)
+        case ast.IfExp():
+            return is_safe(node.body) and is_safe(node.orelse)
+        case ast.JoinedStr():
+            return all(isinstance(one, ast.Constant) or is_number(one) for one in node.values)
+        case ast.Call():
+            return name_of(node.func).split(".")[0] == "Content"
+    return False
+
+
+def is_number(node: ast.expr) -> bool:
+    """Tell whether a part of an f-string is written as a number."""
+    spec = node.format_spec if isinstance(node, ast.FormattedValue) else None
+    return isinstance(spec, ast.JoinedStr) and ast.unparse(spec) in ("f','", "f'd'")
