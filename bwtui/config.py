@@ -8,35 +8,30 @@ key, every other value replaces the one below it. An unknown key is an error tha
 
 import dataclasses
 import os
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
+from bwtui.config_file import FILE_NAME, ConfigFile, Layer, read_file, suggestion
 from bwtui.errors import UsageError
-from bwtui.file_errors import file_failed
 from bwtui.options import (
     BY_NAME,
     OPTIONS,
     PAIR_OPTIONS,
     Option,
     Value,
-    check_property,
     nearest,
     parse,
     parse_pair,
     parse_switch,
     said,
 )
+from bwtui.places import COMMAND_LINE, DEFAULT, ENVIRONMENT, place
 from bwtui.settings import RelaySettings
 
-FILE_NAME = "bwtui.toml"
-COMMAND_LINE = "command line"
-DEFAULT = "default"
-_PROFILE_KEY = "profile"
 #: Variables that steer bwtui without being an option of a relay.
 OTHER_VARIABLES = (
     "BWTUI_PROFILE",
@@ -57,25 +52,6 @@ class Setting:
     origin: str
 
 
-@dataclass(slots=True)
-class Layer:
-    """Everything that one place sets; values are checked already."""
-
-    origin: str
-    values: dict[str, Value] = field(default_factory=dict)
-    #: By option name, then by property.
-    pairs: dict[str, dict[str, str]] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class ConfigFile:
-    """One bwtui.toml, read and checked: its own layer and one for each profile."""
-
-    path: Path
-    base: Layer
-    profiles: dict[str, Layer]
-
-
 @dataclass(frozen=True, slots=True)
 class Config:
     """The merged settings."""
@@ -85,10 +61,20 @@ class Config:
     pairs: dict[str, dict[str, Setting]]
     profile: str | None
     files: tuple[Path, ...]
+    #: Options as they were typed, by name.
+    typed: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
         """Return the value of the text option ``name``."""
         return str(self.values[name].value)
+
+    def place(self, name: str) -> str:
+        """Return where option ``name`` was set, as an error names it; see `bwtui.places`."""
+        return place(self.values[name].origin, name, self.typed)
+
+    def property_place(self, name: str, key: str) -> str:
+        """Return where property ``key`` of option ``name`` was set."""
+        return place(self.pairs[name][key].origin, name, self.typed)
 
     def settings(self) -> RelaySettings:
         """Return what the relay is told to do."""
@@ -96,70 +82,54 @@ class Config:
         for name, properties in self.pairs.items():
             fields[BY_NAME[name].field] = tuple((key, str(s.value)) for key, s in properties.items())
         settings = RelaySettings(**fields)
-        _check_together(settings)
+        self._check_together(settings)
         return settings
+
+    def _check_together(self, settings: RelaySettings) -> None:
+        if len(settings.publication_name.encode()) > 63:
+            told = "is too long for the name of a publication"
+            raise UsageError(
+                f"{self.place('slot')}: {settings.publication_name!r} {told}",
+                "give it a name of at most 63 bytes with --publication",
+            )
+        if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
+            raise UsageError(f"{self.place('on-record-error')} goes with --record", "add --record DIR")
+        if settings.end_lsn is not None and settings.until_caught_up:
+            both = f"{self.place('endpos')} and {self.place('until-caught-up')}"
+            raise UsageError(f"{both} exclude each other", "give the one that you mean")
 
 
 def load(
     command_line: Mapping[str, Any] | None = None,
     profile: str | None = None,
     environ: Mapping[str, str] | None = None,
+    typed: Mapping[str, str] | None = None,
 ) -> Config:
     """Merge all layers.
 
     ``command_line`` holds what was given there, by option name: text, booleans, and sequences of text; None
-    and empty sequences count as not given. Raises UsageError.
+    and empty sequences count as not given. ``typed`` has the options as they were typed. Raises UsageError.
     """
     environ = os.environ if environ is None else environ
     profile = profile or environ.get("BWTUI_PROFILE") or None
     files = [read_file(path) for path in file_paths() if path.is_file()]
     layers = [_defaults(), *(file.base for file in files), *_profile_layers(files, profile)]
     layers.append(_environment(environ))
-    layers.append(_command_line(command_line or {}))
-    return _merge(layers, profile, tuple(file.path for file in files))
+    layers.append(_command_line(command_line or {}, typed or {}))
+    return _merge(layers, profile, tuple(file.path for file in files), typed or {})
 
 
-def of_command_line(given: Mapping[str, Any]) -> Config:
+def of_command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Config:
     """Return what the command line says, over the defaults: no variable and no file is asked.
 
     ``given`` is as for `load`. Raises UsageError.
     """
-    return _merge([_defaults(), _command_line(given)], None, ())
-
-
-_TOML = "mend it at that place: texts stand in quotes, keys before an equals sign, tables in [brackets]"
+    return _merge([_defaults(), _command_line(given, typed)], None, (), typed)
 
 
 def file_paths() -> tuple[Path, ...]:
     """Return where bwtui.toml is looked for, lowest precedence first; the files need not exist."""
     return Path(platformdirs.user_config_dir("bwtui")) / FILE_NAME, Path(FILE_NAME)
-
-
-def read_file(path: Path) -> ConfigFile:
-    """Read and check one bwtui.toml. Raises UsageError."""
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        reason = error if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
-        raise UsageError(f"{path} is not valid TOML: {reason}", _TOML) from error
-    except OSError as error:
-        raise file_failed(f"can't read {path}", error, UsageError) from error
-    profiles = data.pop(_PROFILE_KEY, {})
-    if not _is_table_of_tables(profiles):
-        raise UsageError(
-            f"{path}: 'profile' holds something else than [profile.NAME] tables",
-            "write [profile.NAME] above the keys of each profile",
-        )
-    origin = f"./{path}" if not path.is_absolute() else str(path)
-    return ConfigFile(
-        path,
-        _file_layer(path, origin, data),
-        {name: _file_layer(path, f"{origin} [profile.{name}]", table) for name, table in profiles.items()},
-    )
-
-
-def _is_table_of_tables(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
 
 
 def _defaults() -> Layer:
@@ -174,84 +144,12 @@ def _profile_layers(files: list[ConfigFile], profile: str | None) -> list[Layer]
     layers = [file.profiles[profile] for file in files if profile in file.profiles]
     if not layers:
         known = sorted({name for file in files for name in file.profiles})
-        raise UsageError(f"there is no profile {profile!r}", _suggestion(profile, known))
+        raise UsageError(f"there is no profile {profile!r}", suggestion(profile, known))
     return layers
 
 
-def _suggestion(word: str, known: list[str]) -> str:
-    close = nearest(word, known)
-    if close is not None:
-        return f"did you mean {close!r}?"
-    return "known: " + (", ".join(known) or "none")
-
-
-def _file_layer(path: Path, origin: str, data: dict[str, Any]) -> Layer:
-    layer = Layer(origin)
-    for raw, value in data.items():
-        key = raw.replace("_", "-")
-        if key in PAIR_OPTIONS:
-            layer.pairs[PAIR_OPTIONS[key].name] = _file_pairs(path, key, value)
-            continue
-        option = BY_NAME.get(key)
-        if option is None or option.kind == "pairs":
-            known = [o.name for o in OPTIONS if o.kind != "pairs"] + [*PAIR_OPTIONS, _PROFILE_KEY]
-            raise UsageError(f"{path}: unknown key {raw!r}", _suggestion(key, known))
-        if key in layer.values:
-            raise UsageError(f"{path}: {key!r} is set twice, with '-' and with '_'", "keep one of the two")
-        try:
-            layer.values[key] = _file_value(option, value)
-        except ValueError as error:
-            problem, advice = said(error)
-            raise UsageError(f"{path}: {raw}: {problem}", advice) from error
-    return layer
-
-
-def _file_value(option: Option, value: Any) -> Value:
-    if option.kind == "list":
-        items = [value] if isinstance(value, str) else value
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise ValueError("expected a list of strings (such as ['public.orders', 'audit.*'])")
-        for item in items:
-            parse(option, item)
-        return tuple(items)
-    if option.kind == "switch":
-        if not isinstance(value, bool):
-            raise ValueError("expected true or false (without quotes)")
-        return value
-    if option.kind == "number" and isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str):
-        raise ValueError("expected a string (put it in quotes)")
-    return parse(option, value)
-
-
-def _file_pairs(path: Path, table: str, value: Any) -> dict[str, str]:
-    if not isinstance(value, dict):
-        raise UsageError(f"{path}: {table!r} is not a table", f"write [{table}] above its keys")
-    try:
-        return dict(_flatten(value, ""))
-    except ValueError as error:
-        problem, advice = said(error)
-        raise UsageError(f"{path}: [{table}]: {problem}", advice) from error
-
-
-def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
-    # security.protocol = "SSL" without quotes is a nested table to TOML; it means the same here.
-    for key, value in table.items():
-        name = prefix + key
-        if isinstance(value, dict):
-            yield from _flatten(value, name + ".")
-        elif isinstance(value, bool):
-            yield name, str(value).lower()
-        elif isinstance(value, str | int | float):
-            check_property(name)
-            yield name, str(value)
-        else:
-            raise ValueError(f"{name}: expected a string, a number, or true or false (one value a property)")
-
-
 def _environment(environ: Mapping[str, str]) -> Layer:
-    layer = Layer("environment")
+    layer = Layer(ENVIRONMENT)
     for option in OPTIONS:
         text = environ.get(option.variable)
         if not text:
@@ -264,7 +162,7 @@ def _environment(environ: Mapping[str, str]) -> Layer:
     return layer
 
 
-def _command_line(given: Mapping[str, Any]) -> Layer:
+def _command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Layer:
     layer = Layer(COMMAND_LINE)
     for name, value in given.items():
         option = BY_NAME[name]
@@ -277,7 +175,7 @@ def _command_line(given: Mapping[str, Any]) -> Layer:
             _set_text(layer, option, value)
         except ValueError as error:
             problem, advice = said(error)
-            raise UsageError(f"--{name}: {problem}", advice) from error
+            raise UsageError(f"{place(COMMAND_LINE, name, typed)}: {problem}", advice) from error
     return layer
 
 
@@ -294,7 +192,9 @@ def _set_text(layer: Layer, option: Option, text: Any) -> None:
         layer.values[option.name] = parse(option, text)
 
 
-def _merge(layers: list[Layer], profile: str | None, files: tuple[Path, ...]) -> Config:
+def _merge(
+    layers: list[Layer], profile: str | None, files: tuple[Path, ...], typed: Mapping[str, str]
+) -> Config:
     values: dict[str, Setting] = {}
     pairs: dict[str, dict[str, Setting]] = {option.name: {} for option in PAIR_OPTIONS.values()}
     for layer in layers:
@@ -303,23 +203,11 @@ def _merge(layers: list[Layer], profile: str | None, files: tuple[Path, ...]) ->
         for name, properties in layer.pairs.items():
             for key, text in properties.items():
                 pairs[name][key] = Setting(text, _origin(layer, name))
-    return Config(values, pairs, profile, files)
+    return Config(values, pairs, profile, files, typed)
 
 
 def _origin(layer: Layer, name: str) -> str:
-    return BY_NAME[name].variable if layer.origin == "environment" else layer.origin
-
-
-def _check_together(settings: RelaySettings) -> None:
-    if len(settings.publication_name.encode()) > 63:
-        raise UsageError(
-            f"{settings.publication_name!r} is too long for the name of a publication",
-            "give it a name of at most 63 bytes with --publication",
-        )
-    if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
-        raise UsageError("--on-record-error goes with --record", "add --record DIR")
-    if settings.end_lsn is not None and settings.until_caught_up:
-        raise UsageError("--endpos and --until-caught-up exclude each other", "give the one that you mean")
+    return BY_NAME[name].variable if layer.origin == ENVIRONMENT else layer.origin
 
 
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str | None]:

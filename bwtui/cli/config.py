@@ -1,5 +1,6 @@
 """``bwtui config``: where every setting comes from, and whether the files are right."""
 
+import functools
 import os
 import stat
 from pathlib import Path
@@ -10,9 +11,11 @@ import click
 from bwtui import config as layers
 from bwtui.cli import relay_options
 from bwtui.cli.table import columns
+from bwtui.config_file import ConfigFile, read_file
 from bwtui.console import say, say_json
 from bwtui.masking import is_secret, mask_connection, mask_property
 from bwtui.options import OPTIONS, Value
+from bwtui.places import place
 
 _EPILOG = """\b
 Examples:
@@ -83,7 +86,7 @@ def validate(files: tuple[Path, ...]) -> None:
     Ends with exit code 2 at the first thing that is wrong. What is merely doubtful is told on stderr.
     """
     for path in files or [path for path in layers.file_paths() if path.is_file()]:
-        checked = layers.read_file(path)
+        checked = read_file(path)
         _check_properties(checked)
         for doubt in _doubts(checked):
             say(f"bwtui: warning: {doubt}", err=True)
@@ -92,11 +95,9 @@ def validate(files: tuple[Path, ...]) -> None:
         _validate_environment()
 
 
-def _check_properties(checked: layers.ConfigFile) -> None:
-    from bwtui.cli import librdkafka
-    from bwtui.errors import UsageError
+def _check_properties(checked: ConfigFile) -> None:
+    from bwtui.cli.connect import check_properties
     from bwtui.settings import RelaySettings
-    from bwtui.sink.config import producer_config
 
     for layer in (checked.base, *checked.profiles.values()):
         settings = RelaySettings(
@@ -104,20 +105,20 @@ def _check_properties(checked: layers.ConfigFile) -> None:
             topic_config=tuple(layer.pairs.get("topic-config", {}).items()),
             registry_config=tuple(layer.pairs.get("registry-config", {}).items()),
         )
-        try:
-            producer_config(settings)
-            librdkafka.check(settings)
-        except UsageError as error:
-            raise UsageError(f"{layer.origin}: {error.message}", error.hint) from error
+        check_properties(settings, functools.partial(_place, layer.origin))
 
 
-def _doubts(checked: layers.ConfigFile) -> list[str]:
+def _place(origin: str, name: str, key: str) -> str:
+    return place(origin, name, {})
+
+
+def _doubts(checked: ConfigFile) -> list[str]:
     if not _holds_secrets(checked) or not checked.path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
         return []
     return [f"{checked.path} holds secrets and others may read it; 'chmod 600 {checked.path}' mends that"]
 
 
-def _holds_secrets(checked: layers.ConfigFile) -> bool:
+def _holds_secrets(checked: ConfigFile) -> bool:
     for layer in (checked.base, *checked.profiles.values()):
         if any(is_secret(key) for properties in layer.pairs.values() for key in properties):
             return True

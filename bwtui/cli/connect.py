@@ -10,6 +10,7 @@ from bwtui.cli import relay_options
 from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
+from bwtui.places import OfProperty
 from bwtui.settings import RelaySettings
 
 if TYPE_CHECKING:
@@ -81,13 +82,21 @@ def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
 
 def relay_settings(given: dict[str, Any]) -> RelaySettings:
     """Return the settings of all layers, checked as far as that can be done without any I/O."""
+    config = relay_options.load(given)
+    settings = config.settings()
+    check_properties(settings, config.property_place)
+    return settings
+
+
+def check_properties(settings: RelaySettings, place: OfProperty) -> None:
+    """Raise UsageError for a property that its client does not know or that would break the promise."""
     from bwtui.cli import librdkafka
+    from bwtui.encode.registry_config import registry_config
     from bwtui.sink.config import producer_config
 
-    settings = relay_options.load(given).settings()
-    producer_config(settings)
-    librdkafka.check(settings)
-    return settings
+    producer_config(settings, place)
+    librdkafka.check(settings, place)
+    registry_config(settings.schema_registry, settings.registry_config, place)
 
 
 def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:

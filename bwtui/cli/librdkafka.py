@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bwtui.errors import UsageError
+from bwtui.file_errors import file_failed
 from bwtui.masking import is_secret
 from bwtui.options import nearest
+from bwtui.places import OfProperty, usual_place
 from bwtui.settings import Pairs, RelaySettings
 
+_NAMED = re.compile(r'property "[^"]*"')
 _UNKNOWN = -2
 _OK = 0
 _ROW = re.compile(
@@ -38,21 +41,21 @@ class Property:
     description: str
 
 
-def check(settings: RelaySettings) -> None:
+def check(settings: RelaySettings, place: OfProperty = usual_place) -> None:
     """Raise UsageError for a property that librdkafka does not know or whose value it refuses.
 
     So does a file that can't be read, also of the registry's: neither library says which it was.
     """
-    _check_files(settings.kafka_config, "-C")
-    _check_files(settings.registry_config, "--registry-config")
+    _check_files(settings.kafka_config, "kafka-config", place)
+    _check_files(settings.registry_config, "registry-config", place)
     library = _library()
     if library is None:
         return
-    _check_pairs(library, settings.kafka_config, topic=False)
-    _check_pairs(library, settings.topic_config, topic=True)
+    _check_pairs(library, settings.kafka_config, "kafka-config", place)
+    _check_pairs(library, settings.topic_config, "topic-config", place)
 
 
-def _check_files(pairs: Pairs, flag: str) -> None:
+def _check_files(pairs: Pairs, option: str, place: OfProperty) -> None:
     for key, value in pairs:
         # With "probe" librdkafka looks for the system's certificates.
         if not key.endswith(".location") or value in ("", "probe"):
@@ -61,13 +64,12 @@ def _check_files(pairs: Pairs, flag: str) -> None:
             if not Path(value).is_dir():
                 Path(value).open("rb").close()
         except OSError as error:
-            raise UsageError(
-                f"{flag}: {key} can't be read: {value}: {error.strerror}",
-                "check the path; one that is not absolute begins in the working directory",
-            ) from error
+            told = f"{place(option, key)}: {key} can't be read: {value}"
+            raise file_failed(told, error, UsageError) from error
 
 
-def _check_pairs(library: ctypes.CDLL, pairs: Pairs, topic: bool) -> None:
+def _check_pairs(library: ctypes.CDLL, pairs: Pairs, option: str, place: OfProperty) -> None:
+    topic = option == "topic-config"
     kind = "topic_conf" if topic else "conf"
     new = getattr(library, f"rd_kafka_{kind}_new")
     new.restype = ctypes.c_void_p
@@ -78,28 +80,28 @@ def _check_pairs(library: ctypes.CDLL, pairs: Pairs, topic: bool) -> None:
             text = ctypes.create_string_buffer(512)
             result = set_property(conf, key.encode(), value.encode(), text, ctypes.c_size_t(len(text)))
             if result == _UNKNOWN:
-                raise _unknown(key, topic)
+                raise _unknown(key, topic, place(option, key))
             if result != _OK:
-                raise _refused(key, text.value.decode("utf-8", "replace"), topic)
+                raise _refused(key, text.value.decode("utf-8", "replace"), place(option, key))
     finally:
         getattr(library, f"rd_kafka_{kind}_destroy")(conf)
 
 
-def _unknown(key: str, topic: bool) -> UsageError:
+def _unknown(key: str, topic: bool, where: str) -> UsageError:
     known = [p.name for p in properties() if p.topic or not topic]
     if topic and any(p.name == key for p in properties()):
-        return UsageError(f"{key} is not a topic property", f"give it with -C {key}=…")
+        return UsageError(f"{where}: {key} is not a topic property", f"give it with -C {key}=…")
     close = nearest(key, known)
-    flag = "-T" if topic else "-C"
     hint = f"did you mean {close}?" if close else "'bwtui connect --config-help' lists them"
-    return UsageError(f"{flag}: librdkafka has no property {key}", hint)
+    return UsageError(f"{where}: librdkafka has no property {key}", hint)
 
 
-def _refused(key: str, reason: str, topic: bool) -> UsageError:
-    flag = "-T" if topic else "-C"
+def _refused(key: str, reason: str, where: str) -> UsageError:
+    # librdkafka names the property that it stands for, which nobody has set: linger.ms is another name.
+    reason = _NAMED.sub(lambda _: f'property "{key}"', reason)
     if is_secret(key):
         reason = f"librdkafka refuses the value of {key}"
-    return UsageError(f"{flag}: {reason}", "'bwtui connect --config-help' says which values are allowed")
+    return UsageError(f"{where}: {reason}", "'bwtui connect --config-help' says which values are allowed")
 
 
 @functools.cache

@@ -14,6 +14,7 @@ import click
 from bwtui import __version__
 from bwtui.cli import streams
 from bwtui.cli.lazy import LazyGroup, Table
+from bwtui.cli.relay_options import ARGUMENTS
 from bwtui.console import say
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, Interrupted, UsageError
@@ -49,7 +50,10 @@ class _Program(LazyGroup):
     ) -> click.Context:
         """Parse the arguments; --help and --version write their text here."""
         with _plain_ends():
-            return super().make_context(info_name, args, parent, **extra)
+            given = list(args)
+            context = super().make_context(info_name, args, parent, **extra)
+            context.meta[ARGUMENTS] = given
+            return context
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""

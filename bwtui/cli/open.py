@@ -109,7 +109,7 @@ def connections(given: dict[str, Any], broker: str, registry: str) -> "Connectio
     """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
     from bwtui.cli import relay_options
     from bwtui.cli.single_records import records_by
-    from bwtui.config import DEFAULT
+    from bwtui.places import DEFAULT
     from bwtui.tui.audit.desk import Connections
 
     config = relay_options.load(given)

@@ -13,6 +13,9 @@ import click
 from bwtui import config
 from bwtui.errors import UsageError
 
+#: The key of a context's meta under which the arguments stand, as they were typed.
+ARGUMENTS = "bwtui.arguments"
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Command], Command]
 
@@ -166,4 +169,27 @@ def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
         given = {**given, "record": str(Path(given["record"]).absolute())}
     values = {key.replace("_", "-"): value for key, value in given.items()}
     profile = values.pop("profile", None)
-    return config.of_command_line(values) if alone else config.load(values, profile)
+    typed = _typed()
+    if alone:
+        return config.of_command_line(values, typed)
+    return config.load(values, profile, typed=typed)
+
+
+def _typed() -> dict[str, str]:
+    """Return the options of this command as they were typed, by name: ``-s`` or ``--slot``."""
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return {}
+    given: list[str] = context.meta.get(ARGUMENTS, [])
+    found: dict[str, str] = {}
+    for parameter in context.command.params:
+        for name in (*parameter.opts, *parameter.secondary_opts):
+            if parameter.name and any(_is_option(name, argument) for argument in given):
+                found[parameter.name.replace("_", "-")] = name
+    return found
+
+
+def _is_option(name: str, argument: str) -> bool:
+    if name.startswith("--"):
+        return argument.partition("=")[0] == name
+    return argument.startswith(name) and not argument.startswith("--")

@@ -211,11 +211,12 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
     from confluent_kafka.schema_registry.error import SchemaRegistryError
 
     from bwtui.encode.registry import MISSING
+    from bwtui.encode.registry_config import registry_config
+
+    configured = registry_config(settings.schema_registry, settings.registry_config)
 
     def ask(number: int) -> str | None:
-        url = settings.schema_registry
         try:
-            configured = {"url": url, "timeout": 10, **dict(settings.registry_config)}
             with contextlib.closing(SchemaRegistryClient(configured)) as client:
                 return client.get_schema(number).schema_str
         except SchemaRegistryError as error:

@@ -13,6 +13,7 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from bwtui.encode.differences import incompatibilities
+from bwtui.encode.registry_config import registry_config
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 from bwtui.settings import Pairs
 
@@ -66,7 +67,7 @@ class SchemaRegistry:
         self.url_without_user = _without_user(url)
         self._asked = 0
         try:
-            self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 0, **dict(config)})
+            self._client = SchemaRegistryClient(registry_config(url, config))
         except (ValueError, TypeError, OSError) as error:
             told = f"the schema registry's settings are not valid: {error}"
             raise UsageError(told, "check -r/--schema-registry and [registry] of bwtui.toml") from error

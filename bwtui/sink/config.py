@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bwtui.errors import UsageError
+from bwtui.places import OfProperty, usual_place
 from bwtui.settings import RelaySettings
 
 #: Messages larger than Kafka's default of 1 MiB are ordinary in change data capture.
@@ -60,13 +61,20 @@ def client_config(settings: RelaySettings) -> dict[str, Any]:
     return config
 
 
-def producer_config(settings: RelaySettings) -> dict[str, Any]:
-    """Return the producer's configuration. Raises UsageError for a setting that would break the promise."""
+def producer_config(settings: RelaySettings, place: OfProperty = usual_place) -> dict[str, Any]:
+    """Return the producer's configuration.
+
+    Raises UsageError for a setting that would break the promise; ``place`` says where it was set.
+    """
     config: dict[str, Any] = dict(DEFAULTS)
-    for key, value in (*settings.kafka_config, *settings.topic_config):
+    given = [("kafka-config", *pair) for pair in settings.kafka_config]
+    given += [("topic-config", *pair) for pair in settings.topic_config]
+    for option, key, value in given:
         allowed, reason = FIXED.get(key, (None, ""))
         if allowed is not None and value.lower() not in allowed:
-            raise UsageError(f"{key}={value} is refused: {reason}", "leave this setting out")
+            raise UsageError(
+                f"{place(option, key)}: {key}={value} is refused: {reason}", "leave this setting out"
+            )
         config[key] = value
     if config["client.id"] == "bwtui":
         config["client.id"] = f"bwtui-{settings.slot}"

@@ -68,8 +68,29 @@ def test_validate_warns_of_variables_that_nothing_reads(file: Path, monkeypatch:
     ("text", "message"),
     [
         ('[kafka]\n"batch.szie" = 1', "librdkafka has no property batch.szie"),
-        ('[profile.x.kafka]\nacks = "1"', "./other.toml [profile.x]: acks=1 is refused"),
-        ("broker = 1", "broker: expected a string"),
+        ('[profile.x.kafka]\nacks = "1"', "./other.toml [profile.x.kafka]: acks=1 is refused"),
+        ("broker = 1", "./other.toml: broker: expected a string"),
+        ('[profile.x]\nbrokr = "b"', "./other.toml [profile.x]: unknown key 'brokr'"),
+        ('[profile.x]\nslot = "Big"', "./other.toml [profile.x]: slot: 'Big' can't name"),
+        (
+            "[kafka]\nlinger.ms = 'soon'",
+            '[kafka]: Invalid value for configuration property "linger.ms"',
+        ),
+        ("[topic]\nlinger.ms = 1", "./other.toml [topic]: linger.ms is not a topic property"),
+        (
+            "[kafka]\nssl.ca.location = '/nowhere'",
+            "[kafka]: ssl.ca.location can't be read: /nowhere",
+        ),
+        (
+            "[profile.x.registry]\nssl.ca.location = '/nowhere'",
+            "./other.toml [profile.x.registry]: ssl.ca.location can't be read: /nowhere",
+        ),
+        (
+            "[registry]\nbasic.auth = 'x'",
+            "[registry]: the registry's client has no property basic.auth",
+        ),
+        ("[registry]\ntimeout = 'soon'", "./other.toml [registry]: timeout=soon is no number"),
+        ("[registry]\nurl = 'http://x'", "./other.toml [registry]: url is refused"),
     ],
 )
 def test_validate_refuses_a_wrong_file(text: str, message: str) -> None:
@@ -85,3 +106,42 @@ def test_validate_of_a_missing_file() -> None:
     error, hint = err.splitlines()
     assert error == "bwtui: error: can't read missing.toml: No such file or directory"
     assert hint.startswith("hint: check the path")
+
+
+def test_a_property_is_named_with_the_variable_that_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("bwtui.toml").unlink()
+    monkeypatch.setenv("BWTUI_KAFKA_CONFIG", "acks=1")
+    code, _, err = invoke("connect", "--headless")
+    assert (code, err.splitlines()[0].partition(" is refused")[0]) == (
+        2,
+        "bwtui: error: BWTUI_KAFKA_CONFIG: acks=1",
+    )
+    monkeypatch.setenv("BWTUI_KAFKA_CONFIG", "linger.ms=5")
+    monkeypatch.setenv("BWTUI_REGISTRY_CONFIG", "no.such=5")
+    assert "BWTUI_REGISTRY_CONFIG: the registry's client has no property no.such" in told
+
+
+@pytest.mark.parametrize(
+    ("args", "place"),
+    [
+        (["-s", "Bad"], "-s"),
+        (["--slot", "Bad"], "--slot"),
+        (["--slot=Bad"], "--slot"),
+        (["-sBad"], "-s"),
+        (["--kafka-config", "acks=1"], "--kafka-config"),
+        (["-Cacks=1"], "-C"),
+        (["-T", "acks=1"], "-T"),
+    ],
+)
+def test_an_option_is_named_as_it_was_typed(args: list[str], place: str) -> None:
+    assert invoke("connect", "--headless", *args)[2].startswith(f"bwtui: error: {place}: ")
+
+
+def test_every_property_of_the_registrys_client_is_taken_by_it() -> None:
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+
+    from bwtui.encode.registry_config import _NUMBERS, registry_config
+
+    given = tuple((key, "1") for key in _NUMBERS)
+    texts = (("basic.auth.user.info", "me:x"), ("proxy", "http://proxy"))
+    SchemaRegistryClient(registry_config("http://registry", given + texts)).close()

@@ -6,6 +6,7 @@ import pytest
 
 from bwtui import config
 from bwtui.errors import UsageError
+from bwtui.places import usual_place
 from bwtui.settings import RelaySettings
 
 
@@ -163,7 +164,7 @@ def test_a_wrong_file_is_refused(text: str, message: str, hint: str | None) -> N
     ],
 )
 def test_a_wrong_value_is_refused_and_named(name: str, value: object) -> None:
-    with pytest.raises(UsageError, match=f"--{name}: "):
+    with pytest.raises(UsageError, match=f"{usual_place(name)}: "):
         config.load({name: value}, environ={})
 
 

@@ -1,0 +1,135 @@
+"""One bwtui.toml, read and checked: its keys, and those of its profiles."""
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import UsageError
+from bwtui.file_errors import file_failed
+from bwtui.options import BY_NAME, OPTIONS, PAIR_OPTIONS, Option, Value, check_property, nearest, parse, said
+from bwtui.places import place
+
+FILE_NAME = "bwtui.toml"
+_PROFILE_KEY = "profile"
+_TOML = "mend it at that place: texts stand in quotes, keys before an equals sign, tables in [brackets]"
+
+
+@dataclass(slots=True)
+class Layer:
+    """Everything that one place sets; values are checked already."""
+
+    origin: str
+    values: dict[str, Value] = field(default_factory=dict)
+    #: By option name, then by property.
+    pairs: dict[str, dict[str, str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class ConfigFile:
+    """One bwtui.toml, read and checked: its own layer and one for each profile."""
+
+    path: Path
+    base: Layer
+    profiles: dict[str, Layer]
+
+
+def read_file(path: Path) -> ConfigFile:
+    """Read and check one bwtui.toml. Raises UsageError."""
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        reason = error if isinstance(error, tomllib.TOMLDecodeError) else "it is not UTF-8"
+        raise UsageError(f"{path} is not valid TOML: {reason}", _TOML) from error
+    except OSError as error:
+        raise file_failed(f"can't read {path}", error, UsageError) from error
+    profiles = data.pop(_PROFILE_KEY, {})
+    if not _is_table_of_tables(profiles):
+        raise UsageError(
+            f"{path}: 'profile' holds something else than [profile.NAME] tables",
+            "write [profile.NAME] above the keys of each profile",
+        )
+    origin = f"./{path}" if not path.is_absolute() else str(path)
+    return ConfigFile(
+        path,
+        _file_layer(origin, data),
+        {name: _file_layer(f"{origin} [profile.{name}]", table) for name, table in profiles.items()},
+    )
+
+
+def _is_table_of_tables(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
+
+
+def suggestion(word: str, known: list[str]) -> str:
+    close = nearest(word, known)
+    if close is not None:
+        return f"did you mean {close!r}?"
+    return "known: " + (", ".join(known) or "none")
+
+
+def _file_layer(origin: str, data: dict[str, Any]) -> Layer:
+    layer = Layer(origin)
+    for raw, value in data.items():
+        key = raw.replace("_", "-")
+        if key in PAIR_OPTIONS:
+            layer.pairs[PAIR_OPTIONS[key].name] = _file_pairs(origin, PAIR_OPTIONS[key], value)
+            continue
+        option = BY_NAME.get(key)
+        if option is None or option.kind == "pairs":
+            known = [o.name for o in OPTIONS if o.kind != "pairs"] + [*PAIR_OPTIONS, _PROFILE_KEY]
+            raise UsageError(f"{origin}: unknown key {raw!r}", suggestion(key, known))
+        if key in layer.values:
+            raise UsageError(f"{origin}: {key!r} is set twice, with '-' and with '_'", "keep one of the two")
+        try:
+            layer.values[key] = _file_value(option, value)
+        except ValueError as error:
+            problem, advice = said(error)
+            raise UsageError(f"{place(origin, key, {})}: {problem}", advice) from error
+    return layer
+
+
+def _file_value(option: Option, value: Any) -> Value:
+    if option.kind == "list":
+        items = [value] if isinstance(value, str) else value
+        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+            raise ValueError("expected a list of strings (such as ['public.orders', 'audit.*'])")
+        for item in items:
+            parse(option, item)
+        return tuple(items)
+    if option.kind == "switch":
+        if not isinstance(value, bool):
+            raise ValueError("expected true or false (without quotes)")
+        return value
+    if option.kind == "number" and isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise ValueError("expected a string (put it in quotes)")
+    return parse(option, value)
+
+
+def _file_pairs(origin: str, option: Option, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        told = f"{origin}: {option.table!r} is not a table"
+        raise UsageError(told, f"write [{option.table}] above its keys")
+    try:
+        return dict(_flatten(value, ""))
+    except ValueError as error:
+        problem, advice = said(error)
+        raise UsageError(f"{place(origin, option.name, {})}: {problem}", advice) from error
+
+
+def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    # security.protocol = "SSL" without quotes is a nested table to TOML; it means the same here.
+    for key, value in table.items():
+        name = prefix + key
+        if isinstance(value, dict):
+            yield from _flatten(value, name + ".")
+        elif isinstance(value, bool):
+            yield name, str(value).lower()
+        elif isinstance(value, str | int | float):
+            check_property(name)
+            yield name, str(value)
+        else:
+            raise ValueError(f"{name}: expected a string, a number, or true or false (one value a property)")

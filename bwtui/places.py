@@ -1,0 +1,43 @@
+"""Where a setting came from, in the words of whoever set it: an error names that place.
+
+A place is an option as it was typed (``-s``, ``--slot``), a variable (``BWTUI_SLOT``), or a key of a file
+(``./bwtui.toml: slot``, ``./bwtui.toml [profile.prod]: slot``); of a property it is the table
+(``./bwtui.toml [profile.prod.kafka]``).
+"""
+
+from collections.abc import Callable, Mapping
+
+from bwtui.options import BY_NAME
+
+COMMAND_LINE = "command line"
+ENVIRONMENT = "environment"
+DEFAULT = "default"
+
+#: Says where the property of an option's table was set: option name, property → place.
+OfProperty = Callable[[str, str], str]
+
+_FLAGS = {"kafka-config": "-C", "topic-config": "-T"}
+
+
+def place(origin: str, name: str, typed: Mapping[str, str]) -> str:
+    """Return the place of option ``name``, which ``origin`` sets; ``typed`` are those as typed."""
+    option = BY_NAME[name]
+    if origin in (COMMAND_LINE, DEFAULT):
+        return typed.get(name) or usual_place(name)
+    if origin in (ENVIRONMENT, option.variable):
+        return option.variable
+    if option.kind != "pairs":
+        return f"{origin}: {name}"
+    return (
+        f"{origin.removesuffix(']')}.{option.table}]"
+        if origin.endswith("]")
+        else f"{origin} [{option.table}]"
+    )
+
+
+def usual_place(name: str, key: str = "") -> str:
+    """Return what sets option ``name`` usually, for whoever does not know where it was set."""
+    option = BY_NAME[name]
+    if option.kind == "pairs":
+        return _FLAGS.get(name, f"[{option.table}]")
+    return f"--{name}"
