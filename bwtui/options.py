@@ -108,7 +108,10 @@ def _parse_number(text: str) -> int:
     match = re.fullmatch(r"(\d{1,15})([kKMG]?)", text.strip())
     if match is None or not int(match[1]):
         raise ValueError(f"{text!r} is not a positive whole number (such as 300 or 64M)")
-    return int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
+    number = int(match[1]) << {"": 0, "k": 10, "K": 10, "M": 20, "G": 30}[match[2]]
+    if number >= 1 << 53:
+        raise ValueError(f"{text!r} is too large (nothing here counts beyond 8 petabytes)")
+    return number
 
 
 def check_name(text: str) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.numbers import Number
 from bwtui.console import say, say_json, terminal
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 
@@ -39,20 +40,26 @@ Examples:
 @click.option("--headless", is_flag=True, help="No screens: a line a second, and the verdict at the end.")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(0.001, 1e6),
     help=f"With --headless: how long the shop is written to.  [default: {_SECONDS:.0f}]",
 )
 @click.option(
     "--rate",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(0.001, 1e6),
     default=300.0,
     show_default=True,
     help="Transactions a second.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, help="The same seed, the same rows.")
+@click.option(
+    "--seed",
+    type=Number(0, 2**63 - 1, whole=True),
+    default=1,
+    show_default=True,
+    help="The same seed, the same rows.",
+)
 @click.option(
     "--scale",
-    type=click.FloatRange(min=0, min_open=True, max=100),
+    type=Number(0.001, 100),
     default=1.0,
     show_default=True,
     help="How large the shop is to begin with; 1 means 24,000 rows.",

@@ -124,14 +124,30 @@ def _line(text: str) -> str:
 
 
 def _from_click(error: click.ClickException) -> UsageError:
-    path = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "bwtui"
-    hint = f"'{path} --help' explains the options"
+    hint = _advice(error)
     if isinstance(error, click.NoSuchOption):
         close = error.possibilities or []
         meant = nearest(error.option_name, close) or (close[0] if close else None)
         return UsageError(f"no such option {error.option_name}", f"did you mean {meant}?" if meant else hint)
     message, _, meant = error.format_message().partition(" Did you mean ")
     return UsageError(message[:1].lower() + message[1:], f"did you mean {meant}" if meant else hint)
+
+
+def _advice(error: click.ClickException) -> str:
+    """Return what helps against an error of click's own."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context else "bwtui"
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        kind = error.param.type
+        if isinstance(kind, click.Choice):
+            return f"give one of {', '.join(map(str, kind.choices))}"
+        if isinstance(kind, (click.File, click.Path)):
+            return "check the path; one that is not absolute begins in the working directory"
+        if not isinstance(error, click.MissingParameter):
+            return f"'{path} --help' says what {'/'.join(error.param.opts)} takes"
+    if context is not None and not isinstance(error, click.NoSuchOption | click.BadOptionUsage):
+        return f"write it as: {context.get_usage().removeprefix('Usage: ')}"
+    return f"'{path} --help' explains the options"
 
 
 @click.group(

@@ -3,20 +3,14 @@
 from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
 
+from bwtui.cli.completing import relays
 from bwtui.console import say
 from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.options import check_name, nearest, said
 
 if TYPE_CHECKING:
     from bwtui.relay.status import Status
-
-
-def _complete(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from bwtui.relay.control import running_relays
-
-    return [CompletionItem(s.name) for s in running_relays() if s.name.startswith(incomplete)]
 
 
 def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -31,11 +25,11 @@ def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
 relay_option = click.option(
     "--relay",
     metavar="NAME",
-    shell_complete=_complete,
+    shell_complete=relays,
     callback=_check,
     help="Take every setting from the relay NAME, which runs; --table and --exclude-table narrow its tables.",
 )
-name_argument = click.argument("name", required=False, shell_complete=_complete, callback=_check)
+name_argument = click.argument("name", required=False, shell_complete=relays, callback=_check)
 
 
 def only_relay(name: str | None) -> str:
@@ -64,13 +58,17 @@ def all_running() -> "tuple[list[Status], list[str]]":
     for error in errors:
         say(f"bwtui: {error.message}; {error.hint}", err=True)
     if not running:
-        raise ConnectionFailed("no relay is running", "start one with 'bwtui connect'")
+        from bwtui.relay import last_status
+
+        killed = last_status.newest()
+        hint = f"of {killed.name}: {last_status.told(killed)}" if killed else "start one with 'bwtui connect'"
+        raise ConnectionFailed("no relay is running", hint)
     return running, silent
 
 
 def status_of(name: str) -> "Status":
     """Return the relay's status. Raises ConnectionFailed, whose hint says how its last run ended."""
-    from bwtui.relay import outcome
+    from bwtui.relay import last_status, outcome
     from bwtui.relay.control import DoesNotAnswer, known_relays, request, running_relays
     from bwtui.relay.status import Status
 
@@ -84,6 +82,9 @@ def status_of(name: str) -> "Status":
             raise ConnectionFailed(error.message, f"its last run ended on: {ended.message}") from error
         if ended is not None:
             raise ConnectionFailed(error.message, "its last run was stopped cleanly") from error
+        killed = last_status.read(name)
+        if killed is not None:
+            raise ConnectionFailed(error.message, last_status.told(killed)) from error
         if name not in known_relays():
             close = nearest(name, [s.name for s in running_relays()])
             raise ConnectionFailed(

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from bwtui import config
+from bwtui.cli.completing import one_of, profiles
 from bwtui.errors import UsageError
 
 #: The key of a context's meta under which the arguments stand, as they were typed.
@@ -31,7 +32,12 @@ _BROKER = click.option(
 _REGISTRY = click.option(
     "-r", "--schema-registry", metavar="URL", help="Schema registry.  [default: http://localhost:8081]"
 )
-_PROFILE = click.option("--profile", metavar="NAME", help="Take [profile.NAME] of bwtui.toml into account.")
+_PROFILE = click.option(
+    "--profile",
+    metavar="NAME",
+    shell_complete=profiles,
+    help="Take [profile.NAME] of bwtui.toml into account.",
+)
 
 
 def _switch(*names: str, help: str) -> Decorator[Any]:
@@ -56,13 +62,20 @@ _RELAY: tuple[Decorator[Any], ...] = (
     click.option("-s", "--slot", metavar="NAME", help="Replication slot.  [default: bottledwater]"),
     _BROKER,
     _REGISTRY,
-    click.option("-f", "--output-format", metavar="FORMAT", help="avro or json.  [default: avro]"),
+    click.option(
+        "-f",
+        "--output-format",
+        metavar="FORMAT",
+        shell_complete=one_of("avro", "json"),
+        help="avro or json.  [default: avro]",
+    ),
     _switch("-u", "--allow-unkeyed", help="Relay tables without a key too, with a null key."),
     click.option("-p", "--topic-prefix", metavar="P", help="Put P and a dot before the name of every topic."),
     click.option(
         "-e",
         "--on-error",
         metavar="POLICY",
+        shell_complete=one_of("exit", "log"),
         help="A row can't be relayed: 'exit' stops before its transaction, so that it comes again; 'log' "
         "keeps the row in the dead letters and goes on.  [default: exit]",
     ),
@@ -97,6 +110,7 @@ _RELAY: tuple[Decorator[Any], ...] = (
     click.option(
         "--toast",
         metavar="MODE",
+        shell_complete=one_of("fetch", "error", "placeholder"),
         help="A large value that an UPDATE did not touch is not in the stream: 'fetch' reads the row's "
         "present one, 'error' follows --on-error, 'placeholder' sends null and names the column in "
         "__escaped.  [default: fetch]",
@@ -112,6 +126,7 @@ _RELAY: tuple[Decorator[Any], ...] = (
     click.option(
         "--on-record-error",
         metavar="POLICY",
+        shell_complete=one_of("stop", "stop-recording"),
         help="The recording can't be written: 'stop' ends the relay, 'stop-recording' goes on without.  "
         "[default: stop]",
     ),

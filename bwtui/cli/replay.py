@@ -1,15 +1,16 @@
 """``bwtui replay``: the messages of a recording are written into topics again."""
 
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from bwtui.cli.numbers import Number
 from bwtui.cli.progress import progress_json_option
 from bwtui.cli.recording.selection import selection_options
+from bwtui.cli.relay_options import profile_option
 from bwtui.console import say, say_json
 from bwtui.errors import UsageError
 
@@ -32,19 +33,6 @@ is kept, and what --only-missing can't mend. Exit codes: 2 refused, 4 no connect
 """
 
 
-def _between(
-    low: float, high: float
-) -> Callable[[click.Context, click.Parameter, float | None], float | None]:
-    """Return a check of a number, whose range the help need not tell."""
-
-    def check(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-        if value is not None and not low <= value <= high:
-            raise click.BadParameter(f"{value:g} is not between {low:g} and {high:,.0f}")
-        return value
-
-    return check
-
-
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
 @click.option("-b", "--broker", metavar="HOST:PORT,…", help="Kafka brokers.  [default: localhost:9092]")
@@ -54,7 +42,7 @@ def _between(
 @click.option(
     "-C", "--kafka-config", metavar="K=V", multiple=True, help="A property of librdkafka; repeatable."
 )
-@click.option("--profile", metavar="NAME", help="Take [profile.NAME] of bwtui.toml into account.")
+@profile_option
 @selection_options
 @click.option("--with-repeats", is_flag=True, help="Also what was sent again after a restart of the relay.")
 @click.option(
@@ -65,14 +53,11 @@ def _between(
 @click.option(
     "--keep-ids", is_flag=True, help="Refuse rather than change a schema id: the registry must have them all."
 )
-@click.option(
-    "--rate", metavar="N", type=float, callback=_between(1, 1e9), help="At most N messages a second."
-)
+@click.option("--rate", metavar="N", type=Number(1, 1e9), help="At most N messages a second.")
 @click.option(
     "--pace",
     metavar="X",
-    type=float,
-    callback=_between(0.001, 1e6),
+    type=Number(0.001, 1e6),
     help="As it was recorded, X times as fast.",
 )
 @click.option(

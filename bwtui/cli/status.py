@@ -47,14 +47,18 @@ def status(name: str | None, as_json: bool) -> None:
 
 
 def _named(name: str, as_json: bool) -> "Status":
-    from bwtui.relay import outcome
+    from bwtui.relay import last_status, outcome
+    from bwtui.relay.control import DoesNotAnswer
 
     try:
         return status_of(name)
+    except DoesNotAnswer:
+        raise
     except ConnectionFailed:
         ended = outcome.read(name)
-        if as_json and ended is not None and ended.status is not None:
-            say_json(ended.status.to_json())
+        last = ended.status if ended is not None else last_status.read(name)
+        if as_json and last is not None:
+            say_json(last.to_json())
         raise
 
 

@@ -2,6 +2,7 @@
 
 import click
 
+from bwtui.cli.numbers import Number
 from bwtui.cli.relay_name import name_argument, only_relay, status_of
 from bwtui.console import say
 from bwtui.errors import BwtuiError
@@ -18,7 +19,7 @@ Examples:
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Number(0, 1e6),
     default=60.0,
     show_default=True,
     help="How long to wait until the relay is gone.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli import relay_options
+from bwtui.cli.numbers import Number
 from bwtui.cli.progress import progress_json_option
 from bwtui.cli.relay_name import relay_option
 from bwtui.cli.verify_ahead import (
@@ -55,7 +56,7 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
     help="Compare every message with what PostgreSQL said, not just some of each table.",
 )
 @click.option("--show-values", is_flag=True, help="Show keys and values of rows, which are masked otherwise.")
-@click.option("--findings", metavar="N", type=click.IntRange(0), default=1_000, show_default=True,
+@click.option("--findings", metavar="N", type=Number(0, 10**9, whole=True), default=1_000, show_default=True,
               help="Tell at most N findings of a class one by one.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="The report as one JSON object.")
 @click.option("--html", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")

@@ -22,6 +22,7 @@ from bwtui.crash import crash, frames
 from bwtui.cycles import look_rarely
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.relay import outcome
+from bwtui.relay.last_status import LastStatus
 from bwtui.relay.lock import RelayLock
 from bwtui.relay.log import log_to_stderr, trim
 from bwtui.relay.outcome import Outcome
@@ -75,13 +76,15 @@ def run(
     # What the engine keeps in its folder is nobody else's business.
     os.umask(0o077)
     outcome.clear(name)
+    last = LastStatus(name)
+    last.forget()
     engine: RunnableEngine | None = None
     reporter: _Reporter | None = None
     error: BaseException | None = None
     signals: list[int] = []
     try:
         engine = factory(settings)
-        reporter = _Reporter(engine, listener)
+        reporter = _Reporter(engine, listener, last)
         with _stop_on_signal(engine, signals), ControlServer(name, engine):
             reporter.start()
             engine.run()
@@ -93,6 +96,8 @@ def run(
     except OSError as failure:
         # A full disk must not hide how the engine ended.
         _log.error("can't keep the outcome: %s", failure.strerror)
+    else:
+        last.forget()
     if reporter is not None and ended.status is not None:
         reporter.end(ended.status)
     lock.release()
@@ -162,9 +167,10 @@ def _ignore(number: int, frame: object) -> None:
 class _Reporter:
     """Tells a listener in a thread: one that is stuck holds up neither the relay nor, for long, its end."""
 
-    def __init__(self, engine: RunnableEngine, listener: Listener) -> None:
+    def __init__(self, engine: RunnableEngine, listener: Listener, kept: LastStatus) -> None:
         self._engine = engine
         self._listener = listener
+        self._kept = kept
         self._last: queue.SimpleQueue[Status] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="report", daemon=True)
 
@@ -183,7 +189,9 @@ class _Reporter:
 
     def _work(self) -> None:
         while True:
-            self._listener.emit(self._engine.status())
+            status = self._engine.status()
+            self._kept.keep(status)
+            self._listener.emit(status)
             try:
                 last = self._last.get(timeout=self._listener.interval)
             except queue.Empty:

@@ -244,7 +244,7 @@ def test_unkeyed_table_of_a_publication_without_its_key(
         (["-C", "enable.idempotence=false"], "enable.idempotence=false is refused"),
         (["-C", "acks=1"], "acks=1 is refused"),
         (["-C", "no.such.property=1"], "no.such.property"),
-        (["-C", "linger.ms=soon"], "queue.buffering.max.ms"),
+        (["-C", "linger.ms=soon"], 'property "linger.ms"'),
         (["-C", "without-a-value"], "KEY=VALUE"),
         (["-T", "no.such.property=1"], "no.such.property"),
         (["-e", "ignore"], "ignore"),

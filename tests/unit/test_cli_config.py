@@ -118,6 +118,7 @@ def test_a_property_is_named_with_the_variable_that_set_it(monkeypatch: pytest.M
     )
     monkeypatch.setenv("BWTUI_KAFKA_CONFIG", "linger.ms=5")
     monkeypatch.setenv("BWTUI_REGISTRY_CONFIG", "no.such=5")
+    told = invoke("connect", "--headless")[2]
     assert "BWTUI_REGISTRY_CONFIG: the registry's client has no property no.such" in told
 
 

@@ -1,0 +1,29 @@
+"""The type of every option that takes a number: one within bounds, and neither endless nor none at all."""
+
+from typing import Any
+
+import click
+
+
+class Number(click.ParamType[float]):
+    """A number from ``low`` to ``high``; `nan` and `inf` are none."""
+
+    name = "number"
+
+    def __init__(self, low: float, high: float, *, whole: bool = False) -> None:
+        self._low = low
+        self._high = high
+        self._whole = whole
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number that ``value`` says."""
+        kind: type[int] | type[float] = int if self._whole else float
+        try:
+            number = kind(value)
+        except (ValueError, OverflowError):
+            number = kind(-1) if self._low >= 0 else kind(self._low - 1)
+        # Nothing compares with what is not a number.
+        if not self._low <= number <= self._high:
+            what = "a whole number" if self._whole else "a number"
+            self.fail(f"{value!r} is not {what} from {self._low:,} to {self._high:,}", param, ctx)
+        return number

@@ -1,0 +1,63 @@
+"""What `status`, `stop` and `attach` say of a relay that was killed, and so could not say how it ended."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bwtui.relay import last_status
+from bwtui.relay.control import LOCK_NAME
+from bwtui.relay.last_status import LastStatus
+from bwtui.relay.status import Status
+from tests.unit.test_cli_main import invoke
+
+STATUS = Status("streaming", "shop", "cdc", pid=4711, time=1.0, confirmed_lsn=0x10)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The state folder of a relay that ran."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / LOCK_NAME).touch()
+    LastStatus("shop").keep(STATUS)
+    return tmp_path
+
+
+@pytest.mark.parametrize("args", [["status", "shop"], ["status"], ["stop", "shop"], ["attach"]])
+def test_a_killed_relay_is_told_of_with_slot_and_log(args: list[str], home: Path) -> None:
+    code, out, err = invoke(*args)
+    assert (code, out) == (4, "")
+    hint = err.splitlines()[1]
+    assert "its last run (pid 4711, slot cdc) was killed after 1970-01-01" in hint
+    assert str(home / "shop") in hint
+
+
+def test_its_last_status_is_what_json_tells() -> None:
+    code, out, _ = invoke("status", "shop", "--json")
+    told = json.loads(out)
+    assert (code, told["state"], told["detail"], told["confirmed_lsn"]) == (
+        4,
+        "failed",
+        "streaming until it was killed",
+        "0/10",
+    )
+
+
+def test_it_is_written_now_and_then_and_removed_at_the_end(home: Path) -> None:
+    kept = LastStatus("shop")
+    kept.keep(STATUS)
+    before = (home / "shop" / "last-status.json").stat()
+    kept.keep(STATUS)
+    assert (home / "shop" / "last-status.json").stat().st_mtime_ns == before.st_mtime_ns
+    assert before.st_mode & 0o777 == 0o600
+    kept.forget()
+    assert last_status.read("shop") is None
+    assert [path.name for path in (home / "shop").iterdir()] == [LOCK_NAME]
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"state": 1}', "\x00"])
+def test_a_file_that_says_nothing_is_none(text: str, home: Path) -> None:
+    (home / "shop" / "last-status.json").write_text(text)
+    assert last_status.read("shop") is None
+    assert "start one with" in invoke("status")[2]
