@@ -17,7 +17,7 @@ settings.load_profile("patient")
 
 #: Folders of files that take a minute and more, and then those of quick ones: with a long file at the end of
 #: a run one of two processes would wait for the other.
-_FOLDERS = ("pipeline", "integration", "faults", "audit", "tui", "property", "unit")
+_FOLDERS = ("pipeline", "integration", "faults", "audit", "tui", "property", "cli", "unit")
 
 
 @pytest.hookimpl(trylast=True)

@@ -40,12 +40,12 @@ Examples:
 @click.option("--headless", is_flag=True, help="No screens: a line a second, and the verdict at the end.")
 @click.option(
     "--seconds",
-    type=Number(0.001, 1e6),
+    type=Number(0.001, 10**6),
     help=f"With --headless: how long the shop is written to.  [default: {_SECONDS:.0f}]",
 )
 @click.option(
     "--rate",
-    type=Number(0.001, 1e6),
+    type=Number(0.001, 10**6),
     default=300.0,
     show_default=True,
     help="Transactions a second.",

@@ -184,13 +184,13 @@ def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:
         given = {**given, "record": str(Path(given["record"]).absolute())}
     values = {key.replace("_", "-"): value for key, value in given.items()}
     profile = values.pop("profile", None)
-    typed = _typed()
+    typed = typed_options()
     if alone:
         return config.of_command_line(values, typed)
     return config.load(values, profile, typed=typed)
 
 
-def _typed() -> dict[str, str]:
+def typed_options() -> dict[str, str]:
     """Return the options of this command as they were typed, by name: ``-s`` or ``--slot``."""
     context = click.get_current_context(silent=True)
     if context is None:

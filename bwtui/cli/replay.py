@@ -53,11 +53,11 @@ is kept, and what --only-missing can't mend. Exit codes: 2 refused, 4 no connect
 @click.option(
     "--keep-ids", is_flag=True, help="Refuse rather than change a schema id: the registry must have them all."
 )
-@click.option("--rate", metavar="N", type=Number(1, 1e9), help="At most N messages a second.")
+@click.option("--rate", metavar="N", type=Number(1, 10**9), help="At most N messages a second.")
 @click.option(
     "--pace",
     metavar="X",
-    type=Number(0.001, 1e6),
+    type=Number(0.001, 10**6),
     help="As it was recorded, X times as fast.",
 )
 @click.option(

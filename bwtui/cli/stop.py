@@ -19,7 +19,7 @@ Examples:
 @click.option(
     "--timeout",
     metavar="SECONDS",
-    type=Number(0, 1e6),
+    type=Number(0, 10**6),
     default=60.0,
     show_default=True,
     help="How long to wait until the relay is gone.",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from bwtui.cli.relay_options import typed_options
 from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.options import OPTIONS
 
@@ -45,12 +46,13 @@ def refuse_replaced() -> None:
 
 
 def _on_command_line() -> Iterator[tuple[str, str]]:
-    """Yield the name of every option that was given, and the option in its long form."""
+    """Yield the name of every option that was given, and the option as it was typed."""
     context = click.get_current_context()
+    typed = typed_options()
     for parameter in context.command.params:
         name = parameter.name or ""
         if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
-            yield name, max(parameter.opts, key=len)
+            yield name, typed.get(name.replace("_", "-"), max(parameter.opts, key=len))
 
 
 def unwritable(html: Path, reason: str | None) -> BwtuiError:

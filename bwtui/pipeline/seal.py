@@ -70,7 +70,7 @@ def seal(
     ``cores`` is how many tasks there should be at least, by default those of this machine.
     Raises UsageError, RefusedError, DamagedRecording, StateFailed, and what `spark_session` raises.
     """
-    folder = Path(folder).resolve()
+    folder = Path(os.path.realpath(folder))
     # Refused before anything is made for the work.
     finished_segments(folder, existing_segments(folder), Plan())
     begin = time.monotonic()

@@ -2,6 +2,7 @@
 
 import bisect
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,8 @@ class Recording:
         """
         self.folder = folder
         self._may_lack_first = may_lack_first
-        self.name = folder.resolve().name
+        # Unlike Path.resolve, it lets a circle of links be what opening it says of it.
+        self.name = Path(os.path.realpath(folder)).name
         self.segments: list[SegmentReader] = []
         try:
             self._open()

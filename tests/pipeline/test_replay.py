@@ -269,7 +269,7 @@ def test_bad_input_is_told_in_a_sentence(
     ):
         with pytest.raises(UsageError, match=what):
             run(str(folder), *options, "--yes")
-    with pytest.raises(BadParameter, match="0 is not between 1 and 1,000,000,000"):
+    with pytest.raises(BadParameter, match="'0' is not a number from 1 to 1,000,000,000"):
         CliRunner().invoke(
             command, [str(folder), "--rate", "0"], standalone_mode=False, catch_exceptions=False, **CONTEXT
         )
