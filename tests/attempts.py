@@ -64,10 +64,14 @@ class Attempts:
 
     def start(self, dsn: str, *args: str) -> "subprocess.Popen[str]":
         """Start ``bwtui connect`` without an end; the caller ends it."""
-        full = [*_COMMAND, "connect", "--headless", "--json", "-s", self.name, "-p", self.name]
+        full = ["connect", "--headless", "--json", "-s", self.name, "-p", self.name]
         full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry, *args]
+        return self.begin(*full)
+
+    def begin(self, *args: str) -> "subprocess.Popen[str]":
+        """Start a command of ``bwtui``; the caller ends it."""
         return subprocess.Popen(
-            full,
+            [*_COMMAND, *args],
             env=self._environment,
             cwd=self._folder,
             stdin=subprocess.DEVNULL,

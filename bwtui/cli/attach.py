@@ -1,11 +1,9 @@
 """``bwtui attach``: opens the screens on a relay that runs already."""
 
-import sys
-
 import click
 
 from bwtui.cli.relay_name import name_argument, only_relay, status_of
-from bwtui.errors import UsageError
+from bwtui.terminal import need_screens
 
 _EPILOG = """\b
 Examples:
@@ -24,6 +22,5 @@ def attach(name: str | None) -> None:
     from bwtui.cli.connect import show
 
     name = status_of(only_relay(name)).name
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("there is no terminal for the screens", f"'bwtui status {name}' needs none")
+    need_screens(f"'bwtui status {name}' needs none")
     show(name, owned=False)

@@ -1,7 +1,6 @@
 """``bwtui connect``: starts a relay, in this process (--headless) or in one of its own."""
 
 import os
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +11,7 @@ from bwtui.crash import crash
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 from bwtui.places import OfProperty
 from bwtui.settings import RelaySettings
+from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
     from bwtui.relay.launch import EngineProcess
@@ -104,8 +104,8 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
         raise UsageError("--headless and --detach exclude each other", "give the one that you mean")
     if as_json and not (headless or detach):
         raise UsageError("--json goes with --headless or --detach", "add one of them")
-    if not (headless or detach) and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("there is no terminal for the screens", "add --headless or --detach")
+    if not (headless or detach):
+        need_screens("add --headless or --detach")
 
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:

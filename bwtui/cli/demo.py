@@ -14,6 +14,7 @@ import click
 from bwtui.cli.numbers import Number
 from bwtui.console import say, say_json, terminal
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
+from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
     from bwtui.demo.audits import Audit
@@ -123,8 +124,7 @@ def _check_modes(headless: bool, seconds: float | None, audit: bool | None, sabo
         raise UsageError(f"{option} goes with --headless", "with the screens, record and use 'bwtui verify'")
     if seconds is not None:
         raise UsageError("--seconds goes with --headless", "with the screens, the demo runs until you leave")
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("there is no terminal for the screens", "add --headless")
+    need_screens("add --headless")
 
 
 def _headless(seconds: float) -> "Callable[[Demo], None]":

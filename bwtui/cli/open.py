@@ -2,14 +2,14 @@
 
 import contextlib
 import dataclasses
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bwtui.cli.relay_options import profile_option
-from bwtui.errors import BwtuiError, UsageError
+from bwtui.errors import BwtuiError
+from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
     from bwtui.recording.reader import Recording
@@ -55,7 +55,7 @@ def open(recording: Path, at: str | None, **given: Any) -> None:
         report = read_report(recording)
         found = _recording_of(report)
         if found is None:
-            _need_terminal("'bwtui verify' prints it in plain text")
+            need_screens("'bwtui verify' prints it in plain text")
             _open_report(recording, report, given)
             return
         recording = found
@@ -71,7 +71,7 @@ def _open_recording(
 
     view = open_recording(recording)
     try:
-        _need_terminal(f"'bwtui recording info {recording}' needs none")
+        need_screens(f"'bwtui recording info {recording}' needs none")
         services = connections(given, view.source.broker, view.source.registry)
         desk = RecordingDesk(recording, services, report)
         run_recording(view, lambda: open_recording(recording), at, _unfinished(view), desk)
@@ -86,11 +86,6 @@ def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> No
     source = report.raw.get("source") or {}
     services = connections(given, str(source.get("broker", "")), str(source.get("registry", "")))
     run_report(path.name, Desk(services, report))
-
-
-def _need_terminal(hint: str) -> None:
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("there is no terminal for the screens", hint)
 
 
 def _recording_of(report: "AuditReport") -> Path | None:

@@ -1,7 +1,6 @@
 """What ``bwtui verify`` and ``replay`` show while they run: a bar on a terminal, plain lines elsewhere."""
 
 import contextlib
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any, Protocol, Self, TextIO
 
 from bwtui.cli.progress import JsonLines
 from bwtui.console import say, terminal
+from bwtui.terminal import draws
 
 
 class View(Protocol):
@@ -103,5 +103,4 @@ def view_of(*, as_json: bool, progress_json: bool) -> View:
     if as_json:
         return Silent()
     # A bar is drawn again and again, which a terminal that can only print can't do.
-    draws = sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
-    return Bar(sys.stderr) if draws else Lines()
+    return Bar(sys.stderr) if draws(sys.stderr) else Lines()

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP at any moment: the demo unwinds, and nothing that it started stays behind.
+"""A signal at any moment: the demo unwinds, and nothing that it started stays behind.
 
 An exception out of a signal handler is fine where the demo's own code runs, which expects one anywhere.
 Inside the screens it is not: it can come in the middle of a lock's own code, and leave it locked.
@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
+from bwtui import terminal
 from bwtui.errors import Interrupted
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Interrupts:
@@ -70,7 +71,7 @@ class Interrupts:
         self._asked = True
         if self._shields:
             return
-        divert = self._hang_up if number == signal.SIGHUP else self._leave
+        divert = self._hang_up if number == signal.SIGHUP and terminal.is_gone() else self._leave
         if divert is None:
             raise Interrupted()
         divert()

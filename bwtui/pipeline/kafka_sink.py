@@ -29,6 +29,7 @@ from pyspark.sql.types import StructType
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka_client import Config, Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.failure import TaskFailed, plain_errors
+from bwtui.pipeline.handover import Handed, hand_over
 from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.session import WRITE_ONCE
 
@@ -88,7 +89,8 @@ def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
     _check(rows)
     with scratch("bwtui-sink-") as folder:
         report = folder / "written.json"
-        bound = type("BoundKafkaSink", (KafkaSink,), {"config": dict(config), "report": str(report)})
+        handed = hand_over(rows.sparkSession, dict(config), config)
+        bound = type("BoundKafkaSink", (KafkaSink,), {"config": handed, "report": str(report)})
         bound.__module__ = "__main__"
         with plain_errors():
             rows.sparkSession.dataSource.register(bound)
@@ -131,7 +133,7 @@ class Delivered(WriterCommitMessage):
 class KafkaSink(DataSource):
     """The sink that Spark sees; a subclass of it knows where to write."""
 
-    config: ClassVar[dict[str, Any]]
+    config: ClassVar[Handed[dict[str, Any]]]
     report: ClassVar[str]
 
     @classmethod
@@ -147,7 +149,7 @@ class KafkaSink(DataSource):
 class KafkaWriter(DataSourceArrowWriter):
     """Writes the rows of a task; then, beside the driver, adds up what all tasks wrote."""
 
-    def __init__(self, config: dict[str, Any], report: str) -> None:
+    def __init__(self, config: Handed[dict[str, Any]], report: str) -> None:
         self._config = config
         self._report = report
 
@@ -157,7 +159,7 @@ class KafkaWriter(DataSourceArrowWriter):
             context = TaskContext.get()
             if context is not None and context.attemptNumber() > 0:
                 raise started_again()
-            sender = _Sender(self._config)
+            sender = _Sender(self._config.take())
             for batch in iterator:
                 sender.send(batch)
             return Delivered(sender.finish())

@@ -21,8 +21,8 @@ reading, of splits that have holes only.
 Only the columns that are asked for are made: headers cost more than all others together. Rows of a
 partition are in order within a split, and splits are Spark's partitions.
 
-The settings of the client never become options of the source, which Spark shows in plans and logs: they are
-pickled into the class that is registered, with the task.
+The settings of the client never become options of the source, which Spark shows in plans and logs: the tasks
+get them from `bwtui.pipeline.handover`, by way of the class that is registered.
 """
 
 from bisect import bisect_right
@@ -37,6 +37,7 @@ from pyspark.sql.types import StructType
 
 from bwtui.kafka_client import Config
 from bwtui.pipeline.failure import in_task
+from bwtui.pipeline.handover import Handed, hand_over
 from bwtui.pipeline.kafka_columns import ABORTED, COLUMNS, Batches, Hole
 from bwtui.pipeline.kafka_offsets import Place, Range
 from bwtui.pipeline.kafka_scan import Isolation, SplitScan
@@ -72,7 +73,8 @@ def read_kafka(
     """
     assert columns, "at least one column is needed"
     splits = split(offsets, spark.sparkContext.defaultParallelism, *split_sizes)
-    request = Request(dict(config), tuple(splits), tuple(columns), isolation, aborted, patience)
+    handed = hand_over(spark, dict(config), config)
+    request = Request(handed, tuple(splits), tuple(columns), isolation, aborted, patience)
     spark.dataSource.register(_bound(request))
     return spark.read.format(FORMAT).load()
 
@@ -81,16 +83,12 @@ def read_kafka(
 class Request:
     """What one DataFrame reads."""
 
-    config: dict[str, Any]
+    config: Handed[dict[str, Any]]
     splits: tuple[Split, ...]
     columns: tuple[str, ...]
     isolation: Isolation
     aborted: bool
     patience: float
-
-    def __repr__(self) -> str:
-        # The configuration may hold secrets.
-        return f"Request({len(self.splits)} splits)"
 
 
 class KafkaDataSource(DataSource):
@@ -149,7 +147,7 @@ def read_split(request: Request, split: Split) -> Iterator[pa.RecordBatch]:
     held: list[Hole] = []
     delivered = missing = 0
     keeps_gaps = request.aborted and request.isolation == "read_committed"
-    for part in SplitScan(request.config, split, request.isolation, request.patience):
+    for part in SplitScan(request.config.take(), split, request.isolation, request.patience):
         yield from batches.of_messages(part.messages, part.offsets)
         held += part.holes
         delivered += len(part.offsets)
@@ -169,7 +167,7 @@ def _aborted(request: Request, split: Split, gaps: list[Hole], batches: Batches)
     """Read again from the first gap to the last: what is in them is of aborted transactions."""
     within = split._replace(low=gaps[0].low, high=gaps[-1].high)
     lows = [gap.low for gap in gaps]
-    for part in SplitScan(request.config, within, "read_uncommitted", request.patience):
+    for part in SplitScan(request.config.take(), within, "read_uncommitted", request.patience):
         # Compaction may have made more holes meanwhile, where the first reading had its records.
         yield from batches.of_holes(within_gaps(part.holes, gaps))
         found = [

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.pipeline.failure import plain_errors
+from bwtui.pipeline.handover import hand_over
 from bwtui.pipeline.kafka_offsets import pin
 from bwtui.pipeline.replay_changed import refuse_cut
 from bwtui.pipeline.replay_desk import Desk, LaneDone
@@ -76,7 +77,8 @@ class Delivery:
                 self._pace_from(plan, rows),
                 tails,
             )
-            results = self._collect(lambda: rows.send(self._spark, placing, work))
+            handed = hand_over(self._spark, work, work.producer, work.client)
+            results = self._collect(lambda: rows.send(self._spark, placing, handed))
         return self._outcome(plan, results, time.monotonic() - began)
 
     def _pace_from(self, plan: Plan, rows: Rows) -> int:

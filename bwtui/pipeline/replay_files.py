@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
 from bwtui.pipeline.failure import in_task
+from bwtui.pipeline.handover import Handed
 from bwtui.pipeline.replay_place import HEADER_COLUMNS, Placing, Survey, Surveyed, surveyed, surveys
 from bwtui.pipeline.replay_plan import Count, conditions, files_of, sendable
 from bwtui.pipeline.replay_rows import Route
@@ -262,7 +263,7 @@ class FileRows:
                 told(done, self._rows)
         return surveys(found, routes)
 
-    def send(self, spark: SparkSession, placing: Placing, work: Work) -> list[Sent]:
+    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
         """Send them in as many tasks as ``placing`` has."""
         tasks = max(placing.tasks) + 1
         # Without a data frame: Spark would make a plan of it, and compile that, for nothing.
@@ -276,14 +277,14 @@ class _Sending:
 
     files: Files
     placing: Placing
-    work: Work
+    work: Handed[Work]
 
     def __call__(self, tasks: Iterable[int]) -> Iterator[Sent]:
         return _send(tasks, self.files, self.placing, self.work)
 
 
 @in_task
-def _send(tasks: Iterable[int], files: Files, placing: Placing, work: Work) -> Iterator[Sent]:
+def _send(tasks: Iterable[int], files: Files, placing: Placing, work: Handed[Work]) -> Iterator[Sent]:
     columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
     for task in tasks:
         read = files.in_order(columns, placing.begin)

@@ -7,6 +7,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from bwtui.pipeline.failure import in_task
+from bwtui.pipeline.handover import Handed
 from bwtui.pipeline.replay_place import HEADER_COLUMNS, Placing, Survey, surveyed, surveys
 from bwtui.pipeline.replay_plan import conditions, files_of
 from bwtui.pipeline.replay_rows import Route
@@ -68,7 +69,7 @@ class FrameRows:
         keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
         return surveys(surveyed(keys.toArrow().to_batches(), routes), routes)
 
-    def send(self, spark: SparkSession, placing: Placing, work: Work) -> list[Sent]:
+    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
         """Send them in as many tasks as ``placing`` has."""
         placed = self._rows.mapInArrow(_Placed(placing), placing.columns)
         tasks = placed.repartitionById(max(placing.tasks) + 1, "task")
@@ -86,7 +87,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Sending:
-    work: Work
+    work: Handed[Work]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for one in in_task(send)(batches, self.work):

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from pyspark.sql import SparkSession
 
+from bwtui.pipeline.handover import Handed
 from bwtui.pipeline.replay_place import Placing, Survey
 from bwtui.pipeline.replay_plan import Count
 from bwtui.pipeline.replay_rows import Route
@@ -59,7 +60,7 @@ class Rows(Protocol):
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
 
-    def send(self, spark: SparkSession, placing: Placing, work: Work) -> list[Sent]:
+    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
         """Send them, and return what became of each lane."""
 
 

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka_client import Heard, bad_setting, log, plain_kafka_error
+from bwtui.pipeline.handover import Handed
 from bwtui.pipeline.kafka_sink import started_again
 from bwtui.pipeline.replay_desk import MOST, DeskAddress, DeskLine, LaneDone
 from bwtui.pipeline.replay_tail import Tail, read_tail
@@ -112,7 +113,7 @@ class _Lane:
         return self.noted, *self.done, self.last_offset
 
 
-def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[Sent]:
+def send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent]:
     """Send a task's rows, and yield what became of them."""
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
@@ -121,7 +122,7 @@ def send(batches: Iterator[pa.RecordBatch], work: Work) -> Iterator[Sent]:
     first = next(batches, None)
     if first is None:
         return
-    sender = _Sender(work)
+    sender = _Sender(work.take())
     try:
         sender.send(first)
         for batch in batches:

@@ -223,6 +223,9 @@ def _settings(
     settings = {"spark.master": master, "spark.app.name": app_name, **_SETTINGS}
     settings |= {"spark.driver.memory": memory, "spark.executor.memory": memory}
     settings |= {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    if master.startswith("local"):
+        # Its ports are open to every user of the machine. Spark makes the secret, which no command line has.
+        settings["spark.authenticate"] = "true"
     if master.startswith("local") or all(_is_loopback(host) for host, _ in _masters(master)):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings | dict(config or {})

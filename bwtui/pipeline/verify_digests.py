@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from bwtui.audit.partitioner import murmur2_of
 from bwtui.kafka_client import Config
 from bwtui.pipeline.failure import in_task
+from bwtui.pipeline.handover import hand_over
 from bwtui.pipeline.kafka_offsets import Pinned
 from bwtui.pipeline.kafka_source import Request, read_split
 from bwtui.pipeline.kafka_splits import LARGEST, SMALLEST, Split, split
@@ -86,7 +87,8 @@ def write_digests(
     it chooses. Both sides are one job, so that no core waits for the end of one before it begins the other.
     """
     splits = split(pinned.offsets, spark.sparkContext.defaultParallelism, SMALLEST, LARGEST)
-    request = Request(dict(config), tuple(splits), _KAFKA, "read_committed", True, 5.0)
+    handed = hand_over(spark, dict(config), config)
+    request = Request(handed, tuple(splits), _KAFKA, "read_committed", True, 5.0)
     tasks: list[list[SealedFile] | Split] = [*_gathered(files), *splits]
 
     @in_task

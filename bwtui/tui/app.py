@@ -19,6 +19,7 @@ from bwtui.tui.audit.desk import Desk, RelayDesk
 from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.palette import ActionProvider
 from bwtui.tui.plain import LastWord
+from bwtui.tui.running import run_app
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
 from bwtui.tui.screens.dialogs import Ending, HelpScreen, LeaveScreen
@@ -237,13 +238,13 @@ def run(
 def run_source(source: DataSource, session: Session, desk: RelayDesk | None = None) -> int:
     """Show a relay until the user leaves, and return the exit code."""
     app = RelayApp(source, session, desk=desk)
-    ending = app.run()
+    name = source.name
+    ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
+    ending = run_app(app, f"relay {name} was left as it was: {ways}")
     if app.return_code:
         return app.return_code
     status = app.model.live.status
     if ending == "detach":
-        name = source.name
-        ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
         say(f"bwtui: relay {name} runs on: {ways}", err=True)
         return 0
     return status.exit_code or 0 if status is not None else 0

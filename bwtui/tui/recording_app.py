@@ -15,6 +15,7 @@ from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.desk import RecordingDesk
 from bwtui.tui.plain import Text
 from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
+from bwtui.tui.running import run_app
 from bwtui.tui.screens.as_of import AsOfScreen
 from bwtui.tui.screens.auditing import Auditing
 from bwtui.tui.screens.base import RelayScreen
@@ -137,6 +138,6 @@ def run_recording(
     if app.recording_desk.report is not None:
         app.first_mode = "audit"
     app.recording_desk.remember(view.source.recording)
-    app.run()
+    run_app(app, "the recording is as it was: 'bwtui open' shows it again")
     if source.damage is not None:
         raise source.damage

@@ -10,6 +10,7 @@ from bwtui.relay.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.actions import Kind
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.desk import Desk
+from bwtui.tui.running import run_app
 from bwtui.tui.screens.report import ReportScreen
 from bwtui.tui.state import DataSource, Link, Model, Session
 
@@ -79,4 +80,4 @@ class ReportApp(RelayApp):
 
 def run_report(name: str, desk: Desk) -> None:
     """Show a report until the user leaves."""
-    ReportApp(name, desk).run()
+    run_app(ReportApp(name, desk), "the report is as it was: 'bwtui open' shows it again")

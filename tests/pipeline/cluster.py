@@ -1,7 +1,11 @@
-"""A standalone Spark cluster on loopback: one master and some workers, out of pyspark's own jars."""
+"""A standalone Spark cluster on loopback: one master and some workers, out of pyspark's own jars.
+
+It lets only those in who know its secret, as every cluster should that gets Kafka's password.
+"""
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,17 +14,28 @@ from pathlib import Path
 
 import pyspark
 
+from bwtui.pipeline.environment import environment
 from bwtui.pipeline.java import spark_java
 from tests.waiting import eventually
 
 _PACKAGE = "org.apache.spark.deploy"
 _STARTED = re.compile(r"Starting Spark master at (spark://\S+)")
 _REGISTERED = "Registering worker"
+_DEFAULTS = "spark.authenticate true\nspark.authenticate.secret {secret}\n"
 
 
 @contextmanager
 def spark_cluster(folder: Path, workers: int = 2, memory: str = "512m") -> Iterator[str]:
-    """Start a cluster, whose files lie in ``folder``, and yield the master's URL; end it with the block."""
+    """Start a cluster, whose files lie in ``folder``, and yield the master's URL; end it with the block.
+
+    Meanwhile SPARK_CONF_DIR names a folder with the cluster's secret in it.
+    """
+    (folder / "spark-defaults.conf").write_text(_DEFAULTS.format(secret=secrets.token_hex()))
+    with environment(SPARK_CONF_DIR=str(folder)):
+        yield from _cluster(folder, workers, memory)
+
+
+def _cluster(folder: Path, workers: int, memory: str) -> Iterator[str]:
     started: list[subprocess.Popen[bytes]] = []
     log = folder / "master.log"
     try:

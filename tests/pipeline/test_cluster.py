@@ -43,7 +43,7 @@ from bwtui.pipeline.kafka_sink import write_kafka
 from bwtui.pipeline.kafka_source import read_kafka
 from bwtui.pipeline.session import WRITE_ONCE, spark_session
 master, broker, source, copy, digest = sys.argv[1:]
-config = {"bootstrap.servers": broker}
+config = {"bootstrap.servers": broker, "sasl.password": "hunter2"}
 
 def places(batches):
     import pyarrow, bwtui.pipeline.kafka_scan as module

@@ -1,0 +1,68 @@
+"""Runs the screens, and gives the terminal back however they end.
+
+After a signal the screens close as they do when the user leaves, and the command says that it was
+interrupted. Screens that don't close soon end at once, and the terminal is put back without them. So do those
+whose terminal is gone: with nowhere to write to they may never close.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from textual.app import App
+
+from bwtui import terminal
+from bwtui.errors import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+#: So long screens may take to close after a signal.
+_CLOSE_SECONDS = 5.0
+
+
+T = TypeVar("T")
+
+
+def run_app(app: App[T], hint: str) -> T | None:
+    """Run ``app`` until the user leaves, and return what it ends with.
+
+    Raises Interrupted with ``hint`` after a signal.
+    """
+    with _closed_by_signals(app) as was_told:
+        ending = app.run()
+    if was_told.is_set():
+        raise Interrupted("interrupted", hint)
+    return ending
+
+
+@contextlib.contextmanager
+def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
+    """Close the app on a signal; yields what is set by one."""
+    put_back, was_told = terminal.kept(), threading.Event()
+
+    def end() -> None:
+        put_back()
+        os._exit(Interrupted.exit_code)
+
+    last = threading.Timer(_CLOSE_SECONDS, end)
+    last.daemon = True
+
+    def close(*_: object) -> None:
+        if was_told.is_set() or terminal.is_gone():
+            end()
+        was_told.set()
+        last.start()
+        with contextlib.suppress(RuntimeError):
+            # Without a loop the app has ended, or not begun; the timer waits for it.
+            asyncio.get_running_loop().call_soon_threadsafe(app.exit)
+
+    before = {number: signal.signal(number, close) for number in _SIGNALS}
+    try:
+        yield was_told
+    finally:
+        last.cancel()
+        for number, handler in before.items():
+            signal.signal(number, handler)

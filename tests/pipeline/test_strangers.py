@@ -1,0 +1,135 @@
+"""While an audit or a replay runs, no other user of the machine gets at Kafka's password."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bwtui.errors import RefusedError
+from bwtui.pipeline.handover import hand_over
+from bwtui.pipeline.kafka_offsets import pin
+from bwtui.pipeline.kafka_source import read_kafka
+from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts
+from tests.database import session
+from tests.pipeline.conftest import MakeTopic
+from tests.pipeline.messages import produce
+from tests.pipeline.stranger import Loot, Stranger, family
+
+pytestmark = pytest.mark.services
+
+Config = dict[str, str]
+#: A session with open doors; what it waits for is the end of its input.
+OPEN = """
+import json, sys
+from bwtui.pipeline.handover import hand_over
+from bwtui.pipeline.kafka_offsets import pin
+from bwtui.pipeline.kafka_source import read_kafka
+from bwtui.pipeline.session import spark_session
+given = json.loads(sys.stdin.readline())
+with spark_session("local[1]", memory="512m", config={"spark.authenticate": "false"}) as spark:
+    offsets = pin(given["config"], [given["topic"]]).offsets
+    handed = hand_over(spark, given["config"], given["config"])
+    assert spark.sparkContext.parallelize([1]).map(lambda _: handed.take()).first() == given["config"]
+    print(read_kafka(spark, given["config"], offsets).count(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def word() -> str:
+    """A password."""
+    return f"hunter-{secrets.token_hex(8)}"
+
+
+@pytest.fixture
+def stranger(word: str) -> Iterator[Stranger]:
+    """Another user, who would know the password if he saw it."""
+    with Stranger(word) as stranger:
+        yield stranger
+
+
+def folders() -> list[Path]:
+    """Return what is in places that all users share and has our name."""
+    shared = {Path(tempfile.gettempdir()), Path("/tmp"), Path("/dev/shm")}
+    return [one for place in shared for one in place.glob("*bwtui*")]
+
+
+def test_a_session_tells_a_stranger_nothing(
+    spark: SparkSession, make_topic: MakeTopic, config: Config, word: str, stranger: Stranger
+) -> None:
+    topic = make_topic()
+    produce(config, topic, [(b"k", b"v", [])])
+    assert read_kafka(spark, {**config, "sasl.password": word}, pin(config, [topic]).offsets).count() == 1
+    java = spark._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
+    loot = stranger.attack([os.getpid(), *family(java)], folders())
+    # Spark's two ports, its gateway, and PySpark's for figures.
+    assert loot.ports >= 4 and loot.files
+    assert (loot.blocks, loot.answered, loot.found) == (0, 0, [])
+
+
+def test_what_spark_sends_its_tasks_has_no_password(
+    spark_classes: None, make_topic: MakeTopic, config: Config, word: str, stranger: Stranger
+) -> None:
+    topic = make_topic()
+    produce(config, topic, [(b"k", b"v", [])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", OPEN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    with process:
+        given = {"config": {**config, "sasl.password": word}, "topic": topic}
+        process.stdin.write(json.dumps(given) + "\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "1\n"
+        # A busy machine may be slow to answer.
+        found = iter(lambda: stranger.attack(family(process.pid), folders()), None)
+        loot = next(one for one in found if one.blocks)
+        process.stdin.close()
+    assert process.returncode == 0
+    # Nobody was asked who he is, so the attack works; there is just nothing to be had.
+    assert loot.answered > 0
+    assert loot.found == []
+
+
+def test_verify_and_replay_tell_a_stranger_nothing(
+    spark_classes: None, services: Services, database: str, tmp_path: Path, word: str, stranger: Stranger
+) -> None:
+    attempts, recording = Attempts(services, tmp_path), tmp_path / "recording"
+    with session(database) as opened:
+        opened.run("create table t (id int primary key, v text)")
+        opened.run("insert into t select i, 'v' || i from generate_series(1, 500) i")
+        attempts.succeed(database, "--record", str(recording))
+    (tmp_path / "bwtui.toml").write_text(f'[kafka]\n"sasl.password" = "{word}"\n')
+    ends = ("-b", services.broker, "-r", services.schema_registry, "--json")
+    for command in (("verify",), ("replay", "--yes", "--topic-prefix", attempts.name + "_copy")):
+        loot = Loot()
+        with attempts.begin(command[0], str(recording), *command[1:], *ends) as process:
+            while process.poll() is None:
+                loot.add(stranger.attack(family(process.pid), folders()))
+        assert process.returncode == 0
+        assert loot.ports >= 4 and loot.files
+        assert (loot.blocks, loot.answered, loot.found) == (0, 0, [])
+
+
+def test_a_cluster_that_asks_nobody_gets_no_password() -> None:
+    def cluster(**settings: str) -> SparkSession:
+        conf = {"spark.master": "spark://far:7077"} | {f"spark.{key}": one for key, one in settings.items()}
+        return cast(SparkSession, SimpleNamespace(sparkContext=SimpleNamespace(getConf=lambda: conf)))
+
+    config = {"bootstrap.servers": "b:9092"}
+    assert hand_over(cluster(), config, config).take() == config
+    config["sasl.password"] = "hunter2"
+    assert hand_over(cluster(authenticate="true"), config, config).take() == config
+    with pytest.raises(RefusedError, match="would give Kafka's password to everyone") as refused:
+        hand_over(cluster(authenticate="false"), config, config)
+    assert "SPARK_CONF_DIR" in str(refused.value.hint)
