@@ -66,7 +66,7 @@ Examples:
     help="How large the shop is to begin with; 1 means 24,000 rows.",
 )
 @click.option("--keep", is_flag=True, help="Leave PostgreSQL, Kafka and the schema registry running.")
-@click.option("--record", metavar="DIR", default="", help="Record what is relayed into DIR, a new folder.")
+@click.option("--record", metavar="DIR", help="Record what is relayed into DIR, a new folder.")
 @click.option(
     "--audit/--no-audit",
     default=None,
@@ -81,7 +81,7 @@ def demo(
     seed: int,
     scale: float,
     keep: bool,
-    record: str,
+    record: str | None,
     audit: bool | None,
     sabotage: bool,
     as_json: bool,
@@ -100,7 +100,7 @@ def demo(
 
     progress = for_stderr()
     # The relay is a process of its own, which may run in another folder.
-    recording = str(Path(record).absolute()) if record else ""
+    recording = _recording(record)
     audit = headless if audit is None else audit
     options = Options(rate, seed, scale, keep, recording, audit, sabotage)
     show = _headless(seconds or _SECONDS) if headless else _with_screens
@@ -125,6 +125,18 @@ def _check_modes(headless: bool, seconds: float | None, audit: bool | None, sabo
     if seconds is not None:
         raise UsageError("--seconds goes with --headless", "with the screens, the demo runs until you leave")
     need_screens("add --headless")
+
+
+def _recording(record: str | None) -> str:
+    """Return the folder to record into, or nothing; raise if nobody can record there."""
+    from bwtui.recording.continuing import check_ahead
+
+    if record is None:
+        return ""
+    if not record:
+        raise UsageError("--record names no folder", "name the folder of the recording: --record DIR")
+    check_ahead(Path(record).absolute())
+    return str(Path(record).absolute())
 
 
 def _headless(seconds: float) -> "Callable[[Demo], None]":

@@ -91,12 +91,15 @@ def replay(
     from bwtui.cli.replay_view import Screen, to_json, told
     from bwtui.cli.verify_view import view_of
     from bwtui.pipeline.replay import Job, Replay
-    from bwtui.pipeline.session import WRITE_ONCE, spark_session
+    from bwtui.pipeline.session import WRITE_ONCE, check_master, spark_session
     from bwtui.relay.control import state_root
 
     names = ("broker", "schema_registry", "kafka_config", "profile")
-    settings = _settings({name: given.pop(name) for name in names})
+    # The prefix only to have it checked: a relay's own, in a variable or a file, is not meant.
+    prefix = {"topic_prefix": given["topic_prefix"]}
+    settings = _settings({name: given.pop(name) for name in names} | prefix)
     options = _options(given)
+    check_master(spark_master)
     chosen = _selection(recording, given, with_repeats=with_repeats)
 
     # Beside a result for a program nothing is said, but a bar that somebody looks at is in nobody's way.

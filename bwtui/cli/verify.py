@@ -93,6 +93,10 @@ def verify(
     check(settings)
     if html is not None:
         refuse_unwritable(html)
+    if not database:
+        from bwtui.pipeline.session import check_master
+
+        check_master(spark_master)
     for recording in recordings:
         refuse_empty(recording)
     view = view_of(as_json=as_json, progress_json=progress_json)

@@ -1,7 +1,6 @@
 """The demo as a whole: what it starts, in which order it ends, and what it says of the result."""
 
 import contextlib
-import fcntl
 import shutil
 import threading
 import time
@@ -18,12 +17,12 @@ from bwtui.demo.process import WorkloadProcess
 from bwtui.demo.sabotage import Fault, sabotage
 from bwtui.demo.topics import TopicReader
 from bwtui.demo.verdict import Comparison
-from bwtui.errors import BwtuiError, Indeterminate, Interrupted, RefusedError
+from bwtui.errors import BwtuiError, Indeterminate, Interrupted
 from bwtui.lsn import format_lsn
 from bwtui.relay import launch
 from bwtui.relay.control import request
 from bwtui.relay.status import Status
-from bwtui.sandbox.layout import sandbox_folder
+from bwtui.sandbox.layout import Layout, demo_folder, usable
 from bwtui.sandbox.progress import Progress
 from bwtui.sandbox.supervisor import Sandbox, Services
 from bwtui.settings import RelaySettings
@@ -36,11 +35,6 @@ PREFIX = "shop"
 CATCH_UP_SECONDS = 60.0
 _STOP_SECONDS = 30.0
 _POLL = 0.1
-
-
-def demo_folder() -> Path:
-    """Return the folder of the demo's own sandbox, beside the user's sandbox."""
-    return sandbox_folder().with_name("demo-sandbox")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,15 +266,10 @@ class Demo:
                 stack.callback(self._workload.kill)
 
     def _lock_folder(self) -> None:
-        self.options.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = (self.options.folder / "demo.lock").open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RefusedError(
-                "another demo is running in this user's sandbox",
-                "end it first, or give this one another folder with BWTUI_SANDBOX_HOME and BWTUI_STATE_HOME",
-            ) from None
+        folder = self.options.folder
+        with usable(folder):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = Layout(folder).lock_demo()
 
 
 class Notes:

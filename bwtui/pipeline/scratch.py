@@ -9,6 +9,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bwtui.errors import RefusedError
+from bwtui.file_errors import reason_of
+
 _LOCK = "in-use"
 #: A folder this young may not have its lock yet.
 _YOUNG_SECONDS = 60.0
@@ -16,8 +19,19 @@ _YOUNG_SECONDS = 60.0
 
 @contextlib.contextmanager
 def scratch(prefix: str, parent: Path | None = None) -> Iterator[Path]:
-    """Yield a new folder in ``parent``, by default the system's for temporary files. Raises OSError."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    """Yield a new folder in ``parent``, by default the system's for temporary files.
+
+    Raises OSError for a ``parent`` that can't be used, and RefusedError if there is no place at all.
+    """
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
+        if parent is not None:
+            raise
+        raise RefusedError(
+            f"there is no place for temporary files: {reason_of(error)}",
+            "set TMPDIR to a folder that you may write to, on a disk with room",
+        ) from error
     try:
         _sweep(folder.parent, prefix)
         # The kernel drops the lock with the process, however that ends.

@@ -99,7 +99,9 @@ def spark_session(
     Raises UsageError for a wrong master or memory, RefusedError when there is no Java, ConnectionFailed when
     no master answers, and for the block's Spark errors a BwtuiError with one plain sentence.
     """
-    _check(master, memory)
+    check_master(master)
+    if not _MEMORY.fullmatch(memory):
+        raise UsageError(f"{memory!r} is no amount of memory", "give it as 512m or 2g")
     with _as_interrupts():
         yield from _opened(master, app_name, memory, config)
 
@@ -231,13 +233,15 @@ def _settings(
     return settings | dict(config or {})
 
 
-def _check(master: str, memory: str) -> None:
+def check_master(master: str) -> None:
+    """Raise UsageError for what names no Spark master, and ConnectionFailed for one that does not answer.
+
+    A command asks before it does anything that would stay if there were no Spark.
+    """
     if not _MASTER.fullmatch(master):
         raise UsageError(
             f"--spark-master {master!r} is no Spark master", "give local[*], local[4] or spark://host:7077"
         )
-    if not _MEMORY.fullmatch(memory):
-        raise UsageError(f"{memory!r} is no amount of memory", "give it as 512m or 2g")
     masters = _masters(master)
     # Spark itself goes on trying for a minute.
     if masters and not any(_answers(*one) for one in masters):

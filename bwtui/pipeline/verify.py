@@ -72,13 +72,13 @@ def verify_recording(
     """
     options = options or Options()
     begin = time.monotonic()
-    # What is wrong with a file, with the folder, or with the brokers is said before Spark starts.
-    told("looking at the recording, and for Kafka")
-    check_cluster(folder, config)
-    found = basis(folder, config) if is_sealed(folder) else None
-    looked = time.monotonic()
-    told("starting Spark")
     with _work(options) as work, contextlib.ExitStack() as session:
+        # What is wrong with a file, with a folder, or with the brokers is said before Spark starts.
+        told("looking at the recording, and for Kafka")
+        check_cluster(folder, config)
+        found = basis(folder, config) if is_sealed(folder) else None
+        looked = time.monotonic()
+        told("starting Spark")
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
         started = time.monotonic()
         notes = []

@@ -86,14 +86,31 @@ def continue_in(folder: Path, source: dict[str, Any]) -> Continuation:
         raise
 
 
+def check_ahead(folder: Path) -> None:
+    """Raise what `continue_in` would for a folder in which nobody can record; nothing is made in it.
+
+    Whose recording is there is not looked at: its source is known only once PostgreSQL has been asked.
+    """
+    lock = FolderLock(folder)
+    try:
+        if not segments(folder):
+            _refuse_strangers(folder)
+    finally:
+        lock.give_back()
+
+
+def _refuse_strangers(folder: Path) -> None:
+    strangers = [path.name for path in folder.iterdir() if path.name != LOCK]
+    if strangers:
+        raise RefusedError(
+            f"{folder} holds other files ({min(strangers)})", "record into a folder that is new or empty"
+        )
+
+
 def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuation:
     found = segments(folder)
     if not found:
-        strangers = [path.name for path in folder.iterdir() if path.name != LOCK]
-        if strangers:
-            raise RefusedError(
-                f"{folder} holds other files ({min(strangers)})", "record into a folder that is new or empty"
-            )
+        _refuse_strangers(folder)
         return Continuation(folder, lock, secrets.token_hex(16))
     for segment in found:
         # Whose it is comes first: another's recording is not touched.

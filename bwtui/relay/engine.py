@@ -17,7 +17,7 @@ from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
-from bwtui.recording.continuing import continue_in
+from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay import picture
 from bwtui.relay.beginning import Beginning
 from bwtui.relay.catalog_memory import CatalogMemory
@@ -62,7 +62,12 @@ class Engine:
     """One relay; see `bwtui.relay.server.StatusSource` for what other threads may call."""
 
     def __init__(self, settings: RelaySettings) -> None:
-        """Check the settings as far as that needs no connection. Raises UsageError."""
+        """Check the settings as far as that needs no connection.
+
+        Raises UsageError, and RefusedError or StateFailed for a folder in which nobody can record.
+        """
+        if settings.record:
+            check_ahead(Path(settings.record))
         self._settings = settings
         # At once: it looks at this process's variables and folder, which the other threads leave alone.
         self._settings_elsewhere = for_elsewhere(settings)

@@ -1,5 +1,8 @@
 """Where one sandbox keeps its things, and what it remembers between two starts."""
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import pwd
@@ -7,16 +10,21 @@ import secrets
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import platformdirs
 
 from bwtui.errors import RefusedError
+from bwtui.file_errors import reason_of, remedy
 
 #: Names of all that a sandbox makes in its folder; only these are wiped.
 _OWN = ("memory.json", "status.json", "control", "lock", "starting", "logs", "data")
+#: Held by a demo for as long as it runs; where it is, these are the demo's.
+_DEMO_LOCK = "demo.lock"
+_OF_DEMO = ("recording", _DEMO_LOCK)
 
 
 def sandbox_folder() -> Path:
@@ -24,6 +32,29 @@ def sandbox_folder() -> Path:
     named = os.environ.get("BWTUI_SANDBOX_HOME")
     folder = Path(named) if named else Path(platformdirs.user_state_dir("bwtui")) / "sandbox"
     return folder.expanduser().absolute()
+
+
+def demo_folder() -> Path:
+    """Return the folder of the demo's own sandbox: within the user's, unless that is a demo's itself."""
+    folder = sandbox_folder()
+    # A folder that may not be entered is told by whoever enters it.
+    return folder if os.access(folder / _DEMO_LOCK, os.F_OK) else folder / "demo"
+
+
+@contextlib.contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Raise RefusedError in place of what the system says of a sandbox's folder, or of what is in it."""
+    try:
+        yield
+    except OSError as error:
+        named = Path(os.fsdecode(error.filename or ""))
+        if folder not in (named, *named.parents) and named not in folder.parents:
+            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO):
+            hint = remedy(error)
+        else:
+            hint = "set BWTUI_SANDBOX_HOME to a folder that you may write to"
+        raise RefusedError(f"can't use the sandbox's folder {folder}: {reason_of(error)}", hint) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +111,9 @@ class Layout:
         self.memory = folder / "memory.json"
         self.logs = folder / "logs"
         self.data = folder / "data"
+        #: The sandbox that `bwtui demo` has in here.
+        self.demo = folder / "demo"
+        self._demo_lock = folder / _DEMO_LOCK
         #: What a killed Java process leaves behind is in the sandbox, and not in everybody's folder.
         self.temporary = self.data / "tmp"
 
@@ -121,13 +155,31 @@ class Layout:
             return Path(place)
         return self.data
 
+    def lock_demo(self) -> IO[str]:
+        """Return the lock of a demo that runs in here, held until it is closed. Raises RefusedError."""
+        lock = self._demo_lock.open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise RefusedError(
+                f"another demo is running in {self.folder}",
+                "end it first, or give this one another folder with BWTUI_SANDBOX_HOME and BWTUI_STATE_HOME",
+            ) from None
+        return lock
+
+    def refuse_demo(self) -> None:
+        """Raise RefusedError if a demo runs in here."""
+        if self._demo_lock.exists():
+            self.lock_demo().close()
+
     def wipe(self) -> None:
         """Remove everything the sandbox made; files of others in the folder stay."""
         if self.memory.exists():
             place = self.recall().postgres_place
             if place:
                 shutil.rmtree(place, ignore_errors=True)
-        for name in _OWN:
+        for name in (*_OWN, *(_OF_DEMO if self._demo_lock.exists() else ())):
             path = self.folder / name
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)

@@ -23,7 +23,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.sandbox import kafka, postgres, registry
 from bwtui.sandbox.artifacts import ArtifactStore
 from bwtui.sandbox.daemon import DETACH, DISPOSE, KEEP
-from bwtui.sandbox.layout import Layout, sandbox_folder
+from bwtui.sandbox.layout import Layout, sandbox_folder, usable
 from bwtui.sandbox.lockfile import postgres_group
 from bwtui.sandbox.progress import Progress, Silent
 from bwtui.sandbox.runner import START_SECONDS, State
@@ -115,8 +115,7 @@ class Sandbox:
         """
         progress = progress or Silent()
         kafka.heap_mb()
-        self._layout.make()
-        with self._exclusive():
+        with usable(self.folder), self._exclusive():
             running = self.status()
             if running is None:
                 self._start(progress, attached, disposable)
@@ -126,8 +125,9 @@ class Sandbox:
 
     def status(self) -> SandboxStatus | None:
         """Return what the supervisor published last, or None when no supervisor runs."""
-        if self._supervisor() is None:
-            return None
+        with usable(self.folder):
+            if self._supervisor() is None:
+                return None
         try:
             return _parse(json.loads(self._layout.status.read_text()))
         except FileNotFoundError:
@@ -140,9 +140,15 @@ class Sandbox:
     def down(self, *, wipe: bool = False) -> None:
         """Stop everything cleanly and wait until it is gone; with `wipe` remove the data too.
 
-        Does nothing when the sandbox does not run.
+        Does nothing when the sandbox does not run. What a demo has in here is removed too. Raises
+        RefusedError when that demo still runs.
         """
-        pid = self._supervisor()
+        with usable(self.folder):
+            if wipe:
+                self._layout.refuse_demo()
+                if self._layout.demo.is_dir():
+                    Sandbox(self._layout.demo).down(wipe=True)
+            pid = self._supervisor()
         if pid is not None:
             _signal(pid, signal.SIGTERM)
             if not self._gone(pid, DOWN_SECONDS):
@@ -151,7 +157,8 @@ class Sandbox:
                 self._gone(pid, DOWN_SECONDS)
         self._let_go()
         if wipe:
-            self._layout.wipe()
+            with usable(self.folder):
+                self._layout.wipe()
 
     def stop_service(self, name: ServiceName) -> None:
         """End one service cleanly and wait until it is gone; it stays so until `start_service`."""
@@ -319,6 +326,7 @@ class Sandbox:
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
         # Two `up` at once: the second waits, and finds the sandbox running.
+        self._layout.make()
         with self._layout.starting.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

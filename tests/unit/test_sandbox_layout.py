@@ -1,14 +1,18 @@
 """Where the sandbox keeps its things, and the ports it takes."""
 
 import io
+import json
 import socket
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from bwtui.errors import UsageError
+from bwtui.errors import RefusedError, UsageError
 from bwtui.sandbox import kafka, ports
-from bwtui.sandbox.layout import Layout, Memory, reachable_by_others, sandbox_folder
+from bwtui.sandbox.layout import Layout, Memory, demo_folder, reachable_by_others, sandbox_folder
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox
 
@@ -16,6 +20,81 @@ from bwtui.sandbox.supervisor import Sandbox
 def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BWTUI_SANDBOX_HOME", "/somewhere/else")
     assert sandbox_folder() == Path("/somewhere/else")
+
+
+def test_the_demo_has_a_sandbox_within_each_folder_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for name in ("one", "two"):
+        monkeypatch.setenv("BWTUI_SANDBOX_HOME", str(tmp_path / name))
+        found.add(demo_folder())
+    assert found == {tmp_path / "one" / "demo", tmp_path / "two" / "demo"}
+    # As the demo itself says it: BWTUI_SANDBOX_HOME=… bwtui sandbox down.
+    for folder in found:
+        Layout(folder).make()
+        Layout(folder).lock_demo().close()
+        monkeypatch.setenv("BWTUI_SANDBOX_HOME", str(folder))
+        assert demo_folder() == folder
+
+
+def test_wiping_takes_the_demo_along_but_not_while_it_runs(tmp_path: Path) -> None:
+    box, demo = Sandbox(tmp_path / "box"), Layout(tmp_path / "box" / "demo")
+    demo.make()
+    (demo.folder / "recording").mkdir()
+    (demo.folder / "thesis.txt").touch()
+    with demo.lock_demo():
+        with pytest.raises(RefusedError, match="another demo is running in"):
+            box.down(wipe=True)
+        assert demo.data.is_dir()
+    box.down(wipe=True)
+    assert [one for one in tmp_path.rglob("*") if one.is_file()] == [demo.folder / "thesis.txt"]
+    (demo.folder / "thesis.txt").unlink()
+    box.down(wipe=True)
+    assert not box.folder.exists()
+
+
+#: Runs commands in a folder as somebody who may not do everything, and prints how each has ended.
+NOBODY = """
+import json, os, sys
+from click.testing import CliRunner
+from bwtui.cli import demo, main, sandbox
+import bwtui.demo.run, bwtui.relay.report
+if os.geteuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+for place in sys.argv[2:]:
+    os.environ["BWTUI_SANDBOX_HOME"] = os.path.join(sys.argv[1], place)
+    for command in ("up", "status", "env", "down", "down --wipe", "demo"):
+        args = ["demo", "--headless"] if command == "demo" else ["sandbox", *command.split()]
+        ended = CliRunner().invoke(main.cli, args, prog_name="bwtui")
+        print(json.dumps([place, command, ended.exit_code, ended.stderr]))
+"""
+
+
+def test_a_folder_that_can_not_be_used_is_no_bug() -> None:
+    # Not pytest's, which nobody else may enter.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "file").touch()
+        for one in ("closed", "locked"):
+            (folder / one).mkdir(mode=0o700)
+        (folder / "locked").chmod(0o555)
+        (folder / "closed").chmod(0)
+        places = ["file", "file/below", "closed/below", "locked/below", "/proc/nope"]
+        command = [sys.executable, "-c", NOBODY, name, *places]
+        ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+        (folder / "closed").chmod(0o700)
+    told = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(told) == len(places) * 6
+    for place, what, code, said in told:
+        # Where nothing is, nothing runs, and there is nothing to stop.
+        if place in ("locked/below", "/proc/nope") and what not in ("up", "demo"):
+            assert code == (0 if what.startswith("down") else 4), said
+            continue
+        error, hint = said.splitlines()
+        assert code == 2 and "can't use the sandbox's folder" in error and place in error, said
+        assert hint == "hint: set BWTUI_SANDBOX_HOME to a folder that you may write to"
 
 
 @pytest.mark.parametrize(("given", "heap"), [("", 512), ("300m", 300), ("2G", 2048)])

@@ -4,9 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+import pytest
+
+from bwtui.errors import RefusedError
 from bwtui.pipeline.scratch import scratch
 
 KILLED = """
@@ -22,6 +26,16 @@ with scratch("run-", Path(sys.argv[1])) as folder:
 def age(folder: Path) -> None:
     """Make a folder look as if it had been there for a while."""
     os.utime(folder, (time.time() - 3600,) * 2)
+
+
+def test_without_any_place_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with (
+        pytest.raises(RefusedError, match="no place for temporary files: No such file") as refused,
+        scratch("x-"),
+    ):
+        pass
+    assert "TMPDIR" in refused.value.hint
 
 
 def test_what_a_killed_run_left_is_removed_and_nothing_else(tmp_path: Path) -> None:

@@ -37,10 +37,11 @@ docs/recording-format.md describes the files. Exit code 6: the recording is dama
 def seal(recording: Path, spark_master: str, as_json: bool) -> None:
     """Turn RECORDING's journal into Parquet files with a manifest; the journal stays as it is."""
     from bwtui.pipeline.seal import seal as run
+    from bwtui.pipeline.session import check_master, spark_session
+
+    check_master(spark_master)
 
     def open_session() -> Any:
-        from bwtui.pipeline.session import spark_session
-
         return spark_session(spark_master, "bwtui recording seal", memory="512m")
 
     with _bar() as told:
