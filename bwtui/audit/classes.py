@@ -22,8 +22,8 @@ ANOMALIES = (
     "torn_transaction",
     "interleaved_sessions",
 )
-#: What `verify --database` finds, by key.
-DATABASE = ("missing_key", "different_row", "extra_key", "missing_row")
+#: What `verify --database` finds, by key; the last one by table.
+DATABASE = ("missing_key", "different_row", "extra_key", "missing_row", "not_captured")
 #: What `verify A B` finds, by row.
 RECORDINGS = ("missing", "extra", "said_differs", "sent_differs")
 #: What is wrong, whatever was asked, in the order in which it is told.

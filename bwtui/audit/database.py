@@ -9,13 +9,16 @@ is enough that one of the records says the row which may have been the latest on
 
 Rows without a key are counted: what the table has at the fence more often than the topic has ever had it is
 missing. That the topic has more says nothing, as rows are deleted, and sent again.
+
+A table that the relay is to carry and that no publication of its has is a finding by itself: what its topic
+holds, if there is one, is of another time.
 """
 
 import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import duckdb
@@ -53,6 +56,8 @@ class Request:
     config: Config
     show_values: bool = False
     samples: int = 1_000
+    #: Tables that the relay is to carry, and does not: each with the reason.
+    not_captured: Mapping[str, str] = field(default_factory=dict)
 
 
 def verify_database(
@@ -60,7 +65,7 @@ def verify_database(
 ) -> Report:
     """Compare the tables with their topics. Raises Indeterminate, RefusedError, ConnectionFailed."""
     begin = time.monotonic()
-    if not request.tables:
+    if not request.tables and not request.not_captured:
         raise RefusedError("no table is to be compared", "check --table, and -s/--slot")
     with (
         scratch("bwtui-verify-") as folder,
@@ -86,7 +91,7 @@ class _Live:
     def run(self, told: Callable[[str], None]) -> Report:
         """Compare until nothing is in doubt, or a key was written too often to say."""
         cluster = ""
-        for number in range(ROUNDS):
+        for number in range(ROUNDS if self._request.tables else 0):
             told(f"waiting for the relay at fence {number + 1}")
             with self._fence(is_first=not number) as (pinned, snapshot, found):
                 cluster = pinned.cluster_id
@@ -156,7 +161,11 @@ class _Live:
     def _report(self, cluster: str) -> Report:
         tables = {table.topic: table for table in self._request.tables}
         counts = dict.fromkeys((*DATABASE, UNDECIDED), 0) | self._fold.counts()
+        missing = self._request.not_captured
+        counts["not_captured"] = len(missing)
         findings = self._fold.findings(self._request.samples)
+        told = [self._finding(tables[topic], *found) for topic, *found in findings]
+        told += [Finding("not_captured", table=name, note=why) for name, why in sorted(missing.items())]
         return Report(
             verdict=verdict_of(counts),
             window={"fences": self._fences, "now_ms": time.time_ns() // 1_000_000},
@@ -165,7 +174,7 @@ class _Live:
             balance=_balance(counts, self._fold.rows, self._fold.keys()),
             classes=counts,
             without={},
-            findings=[self._finding(tables[topic], *told) for topic, *told in findings],
+            findings=told,
             found={name: number for name, number in counts.items() if number},
             by_topic=[],
             by_time=[],

@@ -121,8 +121,28 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
             yield _run(check.name, check.run)
         yield _run("unchanged large values", lambda: large_values(connection, settings))
         yield _run("slot is free", lambda: _check_free(connection, settings))
+        yield from _captured(connection, settings)
     finally:
         connection.close()
+
+
+def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Result]:
+    """Yield the tables of the selection that the publications lack; nothing would say so afterwards."""
+    import psycopg2
+
+    from bwtui.source.coverage import shortfalls
+    from bwtui.source.publication import existing
+
+    try:
+        missing = [one for one in shortfalls(connection, settings) if not one.captured]
+        found = "all" if existing(connection, settings.publication_name) else "all will be"
+    except (BwtuiError, psycopg2.Error):
+        yield Result("tables are captured", "not checked: see above", skipped=True)
+        return
+    for one in missing:
+        yield Result(one.subject, error=RefusedError(one.says, one.hint))
+    if not missing:
+        yield Result("tables are captured", found)
 
 
 def _advice(settings: RelaySettings) -> "list[Advice]":
@@ -135,7 +155,8 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
 
     try:
         with contextlib.closing(connect(settings.postgres)) as connection:
-            told = [Advice(one.subject, one.says, one.hint) for one in shortfalls(connection, settings)]
+            known = [one for one in shortfalls(connection, settings) if one.captured]
+            told = [Advice(one.subject, one.says, one.hint) for one in known]
             return [*advice(connection, settings), *told]
     except (BwtuiError, psycopg2.Error):
         return []

@@ -74,7 +74,7 @@ def _as_table(found: "list[Status]") -> list[str]:
             format_lsn(s.confirmed_lsn),
             size(s.wal_lag_bytes),
             f"{s.wal_lag_seconds:.1f}",
-            str(len(s.tables)),
+            _captured(s),
             str(sum(e.count for e in s.errors)),
             str(s.pid),
         )
@@ -96,13 +96,24 @@ def _in_full(s: "Status") -> list[str]:
         ("lag", f"{size(s.wal_lag_bytes)}, {s.wal_lag_seconds:.1f} s"),
         ("WAL kept", f"{size(s.retained_wal_bytes)}, {_safety(s)}"),
     ]
+    if s.not_captured:
+        doctor = "'bwtui doctor' with the relay's options says what to run"
+        facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured, {doctor}"))
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
         lines += ["", *_tables(s)]
     if s.errors:
         lines += ["", "last errors:"]
-        lines += [f"  {e.kind} {e.table or ''}: {e.message}" for e in s.errors[-5:]]
+        for e in s.errors[-5:]:
+            lines.append(f"  {e.kind} {e.table or ''}: {e.message}")
+            lines += [f"    hint: {e.hint}"] if e.hint else []
     return lines
+
+
+def _captured(s: "Status") -> str:
+    """Return how many tables are captured, and of how many if that is not all."""
+    captured = len(s.tables.keys() - set(s.not_captured))
+    return f"{captured} of {captured + len(s.not_captured)}" if s.not_captured else str(captured)
 
 
 def _safety(s: "Status") -> str:

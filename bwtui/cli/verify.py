@@ -156,24 +156,29 @@ def _database(
     from bwtui.audit.database import Request, verify_database
     from bwtui.cycles import look_rarely
 
+    tables, missing = _tables(settings, narrower)
     request = Request(
         settings.postgres,
         settings.slot,
-        _tables(settings, narrower),
+        tables,
         _kafka(settings),
         how["show_values"],
         how["findings"],
+        missing,
     )
     look_rarely()
     return verify_database(request, ask_registry(settings), told)
 
 
-def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "list[Table]":
-    """Return the tables of the relay's publication that both choose, and the topics that they go to."""
+def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "tuple[list[Table], dict[str, str]]":
+    """Return the tables of the relay's publication that both choose, with the topics that they go to, and
+    why others that they choose are not captured.
+    """
     from bwtui.audit.database import Table
     from bwtui.encode.names import topic_name
     from bwtui.source.catalog import TableFilter, list_tables, load_relation
     from bwtui.source.connection import connect
+    from bwtui.source.coverage import shortfalls
     from bwtui.source.publication import existing, published_tables
 
     filters = TableFilter(settings), TableFilter(narrower)
@@ -201,7 +206,12 @@ def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "list[Table
                     published.row_filter,
                 )
             )
-    return found
+        missing = {
+            one.info.qualified_name: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
+            for one in shortfalls(connection, settings)
+            if one.info and not one.captured and filters[1](one.info.namespace, one.info.name)
+        }
+    return found, missing
 
 
 def _kafka(settings: "RelaySettings") -> dict[str, Any]:

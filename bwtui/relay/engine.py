@@ -134,6 +134,7 @@ class Engine:
             tables=picture.tables(report, rates),
             stages=picture.stages(report, numbers, rates),
             errors=report.errors(),
+            not_captured=report.not_captured,
             recording=self._recorder.picture() if self._recorder is not None else None,
         )
 
@@ -228,6 +229,7 @@ class Engine:
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
             connection.close()
+        self._new_tables.reads = publications
         Following(self._settings, self._report, parts, self._enter).run(publications, target)
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:

@@ -22,6 +22,8 @@ class NewTables:
         self._settings = settings
         self._report = report
         self._looked_at = 0.0
+        #: The publications that the stream reads; none while there is no stream.
+        self.reads: tuple[str, ...] = ()
 
     def look(self, connection: Connection) -> None:
         """Look, if it is time to: at the beginning too, for a run may end before the next look."""
@@ -29,7 +31,8 @@ class NewTables:
         if self._looked_at and now - self._looked_at < _SECONDS:
             return
         self._looked_at = now
-        found = list(shortfalls(connection, self._settings))
+        found = list(shortfalls(connection, self._settings, self.reads))
+        self._report.not_captured = tuple(one.table or "" for one in found if not one.captured)
         for one in found[:_NOTICES]:
             hint = one.hint if len(one.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
             self._report.error("notice", RefusedError(f"{one.subject} {one.says}", hint), one.table)

@@ -11,8 +11,9 @@ from psycopg import pq
 from bwtui.errors import RefusedError
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.report import Report
-from bwtui.source.connection import execute_raw, quote_identifier, quote_literal
-from bwtui.source.publication import unkeyed_name
+from bwtui.source.connection import execute_raw, quote_literal
+from bwtui.source.printed import printed
+from bwtui.source.publication import create_statements, unkeyed_name
 
 _OPERATIONS = ("inserts", "updates", "deletes", "truncates")
 
@@ -56,8 +57,8 @@ class Published:
             if name not in found:
                 raise RefusedError(
                     f"publication {name} is gone, though the slot was read with it",
-                    f"make it again: CREATE PUBLICATION {quote_identifier(name)} …; if rows were written "
-                    "meanwhile the relay says so, and a new snapshot is needed",
+                    "if rows were written meanwhile the relay says so, and a new snapshot is needed; "
+                    f"'bwtui doctor' says which tables to add to it after this: {self._made(name)}",
                 )
         for name, now in found.items():
             self._tell(name, self._before.get(name, now), now)
@@ -67,6 +68,10 @@ class Published:
     def _wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:
         remembered = self._memory.last.publications if self._memory.last is not None else ()
         return tuple(dict.fromkeys((*names, *(name for name in remembered if name in self._family))))
+
+    def _made(self, name: str) -> str:
+        keyed, unkeyed = create_statements(self._family[0], ())
+        return printed(unkeyed if name == self._family[1] else keyed)
 
     def _tell(self, name: str, before: Look, now: Look) -> None:
         if before.oid != now.oid:

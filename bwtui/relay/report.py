@@ -75,6 +75,8 @@ class Report:
         self.commit_time = 0.0
         self.in_flight = 0
         self.in_flight_bytes = 0
+        #: Tables of the selection of which nothing is sent, since no publication of the stream has them.
+        self.not_captured: tuple[str, ...] = ()
         #: Told of every error that is new; any thread may be the one that tells.
         self.on_error: Callable[[ErrorEntry], None] | None = None
         self._outage: str | None = None

@@ -30,6 +30,7 @@ from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, load_types
 from bwtui.source.connection import Connection, holds_any_bytes
 from bwtui.source.history import attributes, primary_key_then
+from bwtui.source.printed import exclude_option
 from bwtui.source.questions import Questions
 from bwtui.types.registry import TypeInfo, is_built_in
 
@@ -332,7 +333,7 @@ def unkeyed_refusal(table: str) -> RefusedError:
     """Return the refusal of a table without a key."""
     return RefusedError(
         f"table {table} has no primary key and no replica identity index",
-        f"add a primary key, leave out with --exclude-table '{table}', or allow with -u",
+        f"add a primary key, leave out with {exclude_option([table])}, or allow with -u",
     )
 
 

@@ -127,6 +127,8 @@ class Status:
     tables: dict[str, TableStatus] = field(default_factory=dict)
     stages: dict[str, StageStatus] = field(default_factory=dict)
     errors: tuple[ErrorEntry, ...] = ()
+    #: Tables that the relay is to carry and that its publications lack: nothing of them is sent.
+    not_captured: tuple[str, ...] = ()
     recording: RecordingStatus | None = None
     #: Set when the engine ended on an error: the exit code of its process.
     exit_code: int | None = None
@@ -150,6 +152,7 @@ class Status:
             values[name] = {key: _known(kind, value) for key, value in values.get(name, {}).items()}
         recording = values.get("recording")
         values["recording"] = _known(RecordingStatus, recording) if recording else None
+        values["not_captured"] = tuple(values.get("not_captured", ()))
         values["errors"] = tuple(_known(ErrorEntry, value) for value in values.get("errors", ()))
         return cls(**values)
 

@@ -19,8 +19,9 @@ from bwtui.errors import ServiceRefused
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.route import Route
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import Connection, query
+from bwtui.source.connection import Connection, query, quote_qualified
 from bwtui.source.present_row import present_fields
+from bwtui.source.printed import printed
 from bwtui.source.snapshot import right_to_read
 
 _LOCKED_SQL = """select exists (select from pg_catalog.pg_locks
@@ -79,8 +80,9 @@ class ToastFill:
             return row
         if self._mode == "error" or not route.key_columns:
             error = UnchangedToastError(names[missing[0]])
-            table = route.relation.qualified_name
-            error.hint = f"use --toast fetch, or run: ALTER TABLE {table} REPLICA IDENTITY FULL"
+            table = quote_qualified(route.relation.namespace, route.relation.name)
+            alter = printed(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+            error.hint = f"use --toast fetch, or run: {alter}"
             raise error
         if self._mode == "fetch":
             self._wait_until_visible(xid)

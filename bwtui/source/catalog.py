@@ -25,7 +25,6 @@ class TableInfo:
     name: str
     replica_identity: str
     has_key: bool
-    readable: bool
     owned: bool
     partitioned: bool
     estimate: int | None
@@ -43,8 +42,6 @@ select c.oid, n.nspname, c.relname, case when bare then 'n' else c.relreplident:
                                where i.indrelid = c.oid and i.indisreplident)
             else exists (select from pg_catalog.pg_index i where i.indrelid = c.oid and i.indisprimary
                                 and i.indimmediate) end end,
-       pg_catalog.has_table_privilege(c.oid, 'select')
-         or pg_catalog.has_any_column_privilege(c.oid, 'select'),
        pg_catalog.pg_has_role(c.relowner, 'usage'),
        c.relkind = 'p',
        case when c.reltuples >= 0 then c.reltuples::bigint end

@@ -1,17 +1,20 @@
 """What the publications leave out, and what they do to the applications that write; nothing is changed here.
 
-``bwtui doctor`` shows it, and a relay that runs tells of it as notices. docs/adr/0037-lists-of-tables.md has
-the reasons.
+``bwtui doctor`` shows it, a relay that runs tells of it as notices, and what is not captured at all is a
+finding of ``bwtui verify --database``. docs/adr/0037-lists-of-tables.md and
+docs/adr/0049-tables-that-are-not-captured.md have the reasons.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query, quote_identifier
+from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name, table_clause
+from bwtui.source.slot import slot_state
 
 # Publications of whole schemas exist from PostgreSQL 15 on.
 _OPEN_SQL = """
@@ -22,8 +25,11 @@ _LISTED_SQL = """
 select count(*) from pg_catalog.pg_publication_rel r join pg_catalog.pg_publication p on p.oid = r.prpubid
  where p.pubname = %s and r.prrelid = %s
 """
+_LEAVES_SQL = """
+select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p.level > 0 order by 1
+"""
 _EVERYTHING = "insert, update, delete, truncate"
-_NEW_ONE = "while the relay runs: {}; once it has caught up with that, start it again"
+_NEW_ONE = "while the relay runs, and start it again once it has caught up with that, run: {}"
 _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
 
 
@@ -31,34 +37,49 @@ _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where 
 class Shortfall:
     """One thing that the publications do not do: ``subject`` and ``says`` make a sentence.
 
-    ``table`` is its qualified name, or None when it is about no single table; ``hint`` says what to run.
+    ``info`` is None when it is about no single table; ``hint`` says what to run. A table that is not
+    ``captured`` has no row in Kafka.
     """
 
     subject: str
-    table: str | None
+    info: TableInfo | None
     says: str
     hint: str
+    captured: bool = True
+
+    @property
+    def table(self) -> str | None:
+        """The table's qualified name."""
+        return self.info.qualified_name if self.info else None
 
 
-def shortfalls(connection: Connection, settings: RelaySettings) -> Iterator[Shortfall]:
+def shortfalls(
+    connection: Connection, settings: RelaySettings, reads: Sequence[str] = ()
+) -> Iterator[Shortfall]:
     """Yield what people should know of the publications; nothing while they are still to be made.
 
-    Raises psycopg2.Error.
+    ``reads``: those that a stream reads, which is what there was when it began. Raises psycopg2.Error.
     """
-    names = publication.existing(connection, settings.publication_name)
+    there = publication.existing(connection, settings.publication_name)
+    names = tuple(name for name in there if name in reads) if reads else there
     if not names:
         return
     chosen = TableFilter(settings)
     tables = [table for table in list_tables(connection) if chosen(table.namespace, table.name)]
     published = {(one.namespace, one.name): one for one in publication.published_tables(connection, names)}
     opened = _open(connection, names)
-    yield from _of_publications(settings, names, tables, opened)
-    apart = [table for table in tables if (table.namespace, table.name) not in published]
-    yield from _left_out(connection, settings, names, apart)
+    has_slot = slot_state(connection, settings.slot) is not None
+    instead = _list_instead(settings, names, tables, has_slot=has_slot)
+    yield from _of_publications(opened, instead)
+    adding = _Adding(settings, names, there, has_slot=has_slot)
+    yield from _left_out(connection, adding, names, tables, published)
     # Also where the relay leaves a table out: PostgreSQL knows of the publication alone.
     every = list_tables(connection, partitions=True)
     for table in filter(lacks_identity, every):
-        yield from _blocked(table, published.get((table.namespace, table.name)))
+        if entry := published.get((table.namespace, table.name)):
+            yield from _blocked(table, entry)
+            if not entry.inserts and chosen(table.namespace, table.name):
+                yield _silent(table, instead)
     own = {(one.namespace, one.name) for one in publication.published_tables(connection, names[:1])}
     # Updates of what it has without a replica identity, now or later, must not be published.
     is_mixed = names[0] in opened or any(
@@ -69,12 +90,13 @@ def shortfalls(connection: Connection, settings: RelaySettings) -> Iterator[Shor
         if entry is None or lacks_identity(table) or not chosen(table.namespace, table.name):
             continue
         if (table.namespace, table.name) not in own:
-            yield from _in_part(table, entry, _move(connection, settings.publication_name, table))
+            move = _move(connection, settings.publication_name, table)
+            yield from _in_part(table, entry, f"run: {move}")
         elif is_mixed:
-            yield from _in_part(table, entry, _list_instead(settings, names, tables))
+            yield from _in_part(table, entry, instead)
         else:
-            alter = f"ALTER PUBLICATION {quote_identifier(names[0])}"
-            yield from _in_part(table, entry, f"run: {alter} SET (publish = '{_EVERYTHING}')")
+            alter = f"ALTER PUBLICATION {quote_identifier(names[0])} SET (publish = '{_EVERYTHING}')"
+            yield from _in_part(table, entry, f"run: {printed(alter)}")
 
 
 def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
@@ -83,9 +105,7 @@ def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
     return dict(query(connection, sql, list(names)))
 
 
-def _of_publications(
-    settings: RelaySettings, names: Sequence[str], tables: Sequence[TableInfo], opened: dict[str, bool]
-) -> Iterator[Shortfall]:
+def _of_publications(opened: dict[str, bool], instead: str) -> Iterator[Shortfall]:
     """Yield the publications that will block tables which are not there yet."""
     for name in (name for name, publishes_updates in opened.items() if publishes_updates):
         yield Shortfall(
@@ -93,83 +113,124 @@ def _of_publications(
             None,
             "takes in every table that is made later, and publishes updates and deletes: PostgreSQL refuses"
             " an application's UPDATE and DELETE on one without a replica identity",
-            _list_instead(settings, names, tables),
+            instead,
         )
 
 
-def _list_instead(settings: RelaySettings, names: Sequence[str], tables: Sequence[TableInfo]) -> str:
+def _list_instead(
+    settings: RelaySettings, names: Sequence[str], tables: Sequence[TableInfo], *, has_slot: bool
+) -> str:
     """Return what makes the publications lists, so that nothing falls in between.
 
     A name that was there before may get another publication at any time. A new one is different: the stream
     must not come upon WAL from before it was made.
     """
     unkeyed = [table for table in tables if lacks_identity(table)]
-    if unkeyed and len(names) == 1 and settings.allow_unkeyed:
-        made = publication.create_unkeyed_statement(names[0], unkeyed)
-        return f"first run, {_NEW_ONE.format(made)}; then 'bwtui doctor' says what to run next"
-    made = "; ".join(publication.create_statements(names[0], tables)[: len(names)])
+    joins = bool(unkeyed) and len(names) == 1 and settings.allow_unkeyed
+    if joins and has_slot:
+        made = printed(publication.create_unkeyed_statement(names[0], unkeyed))
+        return f"'bwtui doctor' says what to run after this: {_NEW_ONE.format(made)}"
+    statements = publication.create_statements(names[0], tables)[: 2 if joins else len(names)]
     dropped = ", ".join(map(quote_identifier, names))
-    return (
-        f"for a list of tables instead, run: BEGIN; DROP PUBLICATION {dropped}; {made}; COMMIT, "
-        "with the row filters and options that it had"
+    return "for a list of tables instead, with the row filters and options that it had, run: " + printed(
+        f"DROP PUBLICATION {dropped}", *statements
     )
 
 
 def _left_out(
-    connection: Connection, settings: RelaySettings, names: Sequence[str], apart: Sequence[TableInfo]
+    connection: Connection,
+    adding: "_Adding",
+    names: Sequence[str],
+    tables: Sequence[TableInfo],
+    published: Container[tuple[str, str]],
 ) -> Iterator[Shortfall]:
-    """Yield the tables of ``apart`` that are none of the publications'.
+    """Yield those of ``tables`` that are none of the publications'.
 
     The publications' tables were read after them, as of another moment: a table that is not there any more
     under its name was dropped or renamed in between. pg_publication_tables has the latest catalog whatever
     the transaction's snapshot is, so one snapshot for both would not help.
     """
+    apart = [table for table in tables if (table.namespace, table.name) not in published]
     if not apart:
         return
+    there = {one.oid: one for one in list_tables(connection, partitions=True)}
+    still = {(one.oid, one.namespace, one.name) for one in there.values()}
+    apart = [table for table in apart if (table.oid, table.namespace, table.name) in still]
+    adding.tables = [table for table in apart if lacks_identity(table)]
     by_partition = not publication.via_root(connection, names)
-    still = {(table.oid, table.namespace, table.name) for table in list_tables(connection)}
     for table in apart:
-        if (table.oid, table.namespace, table.name) in still and not (table.partitioned and by_partition):
-            hint = _add(settings, names, table)
-            yield Shortfall(
-                f"table {table.qualified_name}", table.qualified_name, "is not in the publication", hint
-            )
+        leaves = [there[oid] for (oid,) in query(connection, _LEAVES_SQL, table.oid) if oid in there]
+        missing = [leaf for leaf in leaves if (leaf.namespace, leaf.name) not in published]
+        if table.partitioned and len(missing) < len(leaves):
+            for leaf in filter(adding.chosen, missing):
+                yield _shortfall(leaf, "is not in the publication", adding.hint(leaf), captured=False)
+        elif leaves or not (table.partitioned and by_partition):
+            yield _shortfall(table, "is not in the publication", adding.hint(table), captured=False)
 
 
-def _add(settings: RelaySettings, names: Sequence[str], table: TableInfo) -> str:
-    """Return what an owner should run, so that ``table`` joins and no application breaks."""
-    if not lacks_identity(table):
-        return (
-            f"rows from now on: ALTER PUBLICATION {quote_identifier(names[0])} ADD TABLE "
-            f"{table_clause(table)}; those from before come with a new slot's snapshot only"
-        )
-    if not settings.allow_unkeyed:
-        pattern = table.qualified_name
-        return (
-            f"it has no replica identity: give it a primary key first, leave it out with "
-            f"--exclude-table '{pattern}', or start the relay again with -u"
-        )
-    keyed = (
-        "it has no replica identity: give it a primary key first, or add it to the publication of inserts: "
-    )
-    companion = publication.unkeyed_name(names[0])
-    if companion in names:
-        return f"{keyed}ALTER PUBLICATION {quote_identifier(companion)} ADD TABLE {table_clause(table)}"
-    made = publication.create_unkeyed_statement(names[0], [table])
-    return f"{keyed}run, {_NEW_ONE.format(made)}"
+class _Adding:
+    """What an owner should run, so that a table joins and no application breaks."""
+
+    def __init__(
+        self, settings: RelaySettings, names: Sequence[str], there: Sequence[str], *, has_slot: bool
+    ) -> None:
+        """``names``: the publications that are read; ``there``: those that exist."""
+        self._settings = settings
+        self._names = names
+        self._companion = publication.unkeyed_name(names[0])
+        self._exists = self._companion in there
+        self._has_slot = has_slot
+        #: All the tables without a replica identity that are to join.
+        self.tables: Sequence[TableInfo] = ()
+
+    def chosen(self, table: TableInfo) -> bool:
+        """Return whether the relay is to take the table."""
+        return TableFilter(self._settings)(table.namespace, table.name)
+
+    def hint(self, table: TableInfo) -> str:
+        """Return it for one of them."""
+        if not lacks_identity(table):
+            return f"{self._when()}{_add(self._names[0], table)}"
+        first = "it has no replica identity: give it a primary key first"
+        if not self._settings.allow_unkeyed:
+            return f"{first}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
+        first += ", or add it to the publication of inserts"
+        if self._companion in self._names:
+            return f"{first}; {self._when()}{_add(self._companion, table)}"
+        if self._exists:
+            return f"the relay reads {self._companion} from its next start on, once it has caught up with now"
+        # One statement for all of them, for the second would find that it is there.
+        tables = self.tables if table in self.tables else [table]
+        made = printed(publication.create_unkeyed_statement(self._names[0], tables))
+        return f"{first}; {_NEW_ONE.format(made) if self._has_slot else f'run: {made}'}"
+
+    def _when(self) -> str:
+        if not self._has_slot:
+            return "run: "
+        return "rows from before come with a new slot's snapshot only, those from now on after this: "
 
 
-def _blocked(table: TableInfo, entry: PublishedTable | None) -> Iterator[Shortfall]:
+def _add(name: str, table: TableInfo) -> str:
+    return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table_clause(table)}")
+
+
+def _shortfall(table: TableInfo, says: str, hint: str, *, captured: bool = True) -> Shortfall:
+    return Shortfall(f"table {table.qualified_name}", table, says, hint, captured)
+
+
+def _silent(table: TableInfo, hint: str) -> Shortfall:
+    """Return that a table without a replica identity is published, and none of its inserts."""
+    return _shortfall(table, "is published without its inserts, so nothing of it is", hint, captured=False)
+
+
+def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:
     """Yield a table whose UPDATE or DELETE PostgreSQL refuses, because of the publication."""
-    if entry is None:
-        return
     refused = [word for word, yes in (("UPDATE", entry.updates), ("DELETE", entry.deletes)) if yes]
     if not refused:
         return
-    alter = f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL"
-    yield Shortfall(
-        f"table {table.qualified_name}",
-        table.qualified_name,
+    alter = printed(f"ALTER TABLE {quoted_name(table)} REPLICA IDENTITY FULL")
+    yield _shortfall(
+        table,
         f"has no replica identity, and PostgreSQL refuses an application's {' and '.join(refused)} on it, "
         "because its publication publishes them",
         "give each partition of it a primary key, or REPLICA IDENTITY FULL"
@@ -183,8 +244,8 @@ def _move(connection: Connection, name: str, table: TableInfo) -> str:
     companion, to = publication.unkeyed_name(name), table_clause(table)
     add = f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {to}"
     if not query(connection, _LISTED_SQL, companion, table.oid)[0][0]:
-        return f"run: {add}"
-    return f"run: BEGIN; ALTER PUBLICATION {quote_identifier(companion)} DROP TABLE {to}; {add}; COMMIT"
+        return printed(add)
+    return printed(f"ALTER PUBLICATION {quote_identifier(companion)} DROP TABLE {to}", add)
 
 
 def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Shortfall]:
@@ -193,10 +254,10 @@ def _in_part(table: TableInfo, entry: PublishedTable, hint: str) -> Iterator[Sho
     missing = [word for word, yes in operations if not yes]
     if not missing:
         return
-    yield Shortfall(
-        f"table {table.qualified_name}",
-        table.qualified_name,
+    yield _shortfall(
+        table,
         f"has a replica identity, but its {' and '.join(missing)} are not published: "
         "its topic does not follow it",
-        f"{hint}; what was not published is not sent any more, but with a new slot's snapshot",
+        f"what was not published is not sent any more, but with a new slot's snapshot; {hint}",
+        captured=len(missing) < len(operations),
     )

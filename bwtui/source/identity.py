@@ -11,9 +11,10 @@ from bwtui.errors import RefusedError
 from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
-from bwtui.source.catalog import TableInfo
+from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query, quote_identifier, quote_qualified
 from bwtui.source.history import Attribute, attributes, identity_not_in
+from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable
 
 _IDENTITY_SQL = """
@@ -158,25 +159,30 @@ def _mend(
         return
     if any(attribute.generated for attribute in wanted) and connection.server_version < 180000:
         yield "a generated column can't be published before PostgreSQL 18: give the table another key"
-        yield f"or leave it out with --exclude-table '{table}'"
+        yield f"or leave it out with {exclude_option([table])}"
+        return
+    if not members:
+        chosen = TableFilter(settings)
+        tables = [one for one in list_tables(connection) if chosen(one.namespace, one.name)]
+        made = publication.create_statements(settings.publication_name, tables, generated=True)
+        yield f"make the publications first: {printed(*made)}"
         return
     for namespace, name, partitioned in query(connection, _NAME_SQL, oid):
         named = f"{'' if partitioned else 'ONLY '}{quote_qualified(namespace, name)}"
-        if not members:
-            made = f"CREATE PUBLICATION {quote_identifier(settings.publication_name)} FOR TABLE {named}, …"
-            options = "publish_generated_columns = stored, publish_via_partition_root = true"
-            yield f"make the publication first: {made} WITH ({options})"
+        statements: list[str] = []
         for member in members:
             alter = f"ALTER PUBLICATION {quote_identifier(member.publication)}"
             if member.columns is not None:
-                yield "run: " + _listed_again(alter, named, member, now, wanted)
+                statements += _listed_again(alter, named, member, now, wanted)
             elif any(attribute.generated for attribute in wanted):
-                yield f"run: {alter} SET (publish_generated_columns = stored)"
+                statements.append(f"{alter} SET (publish_generated_columns = stored)")
+        if statements:
+            yield f"run: {printed(*statements)}"
 
 
 def _listed_again(
     alter: str, named: str, member: _Membership, now: Sequence[Attribute], wanted: Sequence[Attribute]
-) -> str:
+) -> tuple[str, str]:
     """Return what lists the table once more, with all of its key; at once, so that no row falls between."""
     assert member.columns is not None
     columns = [
@@ -186,4 +192,4 @@ def _listed_again(
     ]
     where = f" WHERE ({member.row_filter})" if member.row_filter else ""
     again = f"{alter} ADD TABLE {named} ({', '.join(columns)}){where}"
-    return f"BEGIN; {alter} DROP TABLE {named}; {again}; COMMIT"
+    return f"{alter} DROP TABLE {named}", again

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 from bwtui.errors import RefusedError
 from bwtui.settings import RelaySettings
-from bwtui.source import publication
+from bwtui.source import publication, rights
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
 from bwtui.source.connection import Connection, query
 from bwtui.source.identity import check_published
+from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable
 from bwtui.source.slot import PLUGIN, SlotState, check_readable, slot_state
 
@@ -21,6 +22,7 @@ MINIMUM_VERSION = 140_000
 #: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
 RELEASE_SECONDS = 10.0
 RELEASE_PAUSE_SECONDS = 0.1
+_WAL_LEVEL = "ALTER SYSTEM SET wal_level = logical"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,6 @@ def inspect(connection: Connection, settings: RelaySettings) -> Findings:
     version, identifier, database = _identity(connection)
     publications = publication.existing(connection, settings.publication_name)
     published = tuple(publication.published_tables(connection, publications)) if publications else ()
-    if slot is not None and not publications:
-        raise RefusedError(
-            f"slot {settings.slot} exists, but its publication {settings.publication_name} does not",
-            "name the slot's publication with --publication, or drop the slot with 'bwtui slots drop'",
-        )
     tables = _chosen(connection, settings, published if publications else None)
     return Findings(version, identifier, database, slot, publications, published, tables)
 
@@ -68,10 +65,11 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
     return (
         Check("server version", lambda: _check_version(connection)),
         Check("wal_level", lambda: _check_wal_level(connection)),
-        Check("replication privilege", lambda: _check_role(connection)),
+        Check("replication privilege", lambda: rights.check_replicate(connection)),
         Check("slot", lambda: _check_slot(connection, settings)),
         Check("tables are keyed", lambda: _check_keys(connection, settings)),
         Check("keys are published", lambda: _check_published(connection, settings)),
+        Check("publications", lambda: _check_publications(connection, settings)),
         Check("tables can be read", lambda: _check_readable(connection, settings)),
         Check("room for a slot", lambda: _check_room(connection, settings)),
         Check("room for a WAL sender", lambda: _check_senders(connection, settings)),
@@ -129,27 +127,13 @@ def enough_wal(level: str, effective: str | None, *, in_recovery: bool) -> str:
             return "replica, and logical once the slot is made"
         raise RefusedError(
             "the primary writes no WAL for logical decoding: its effective_wal_level is replica",
-            "make a logical slot on the primary, or run there: ALTER SYSTEM SET wal_level = logical, "
-            "and restart it",
+            "make a logical slot on the primary, or restart it after you have run there: "
+            + printed(_WAL_LEVEL),
         )
     raise RefusedError(
         f"the server's wal_level is {level}, not logical",
-        "run: ALTER SYSTEM SET wal_level = logical, and restart the server",
+        f"restart the server after you have run: {printed(_WAL_LEVEL)}",
     )
-
-
-def _check_role(connection: Connection) -> str:
-    # On Amazon RDS the right to replicate comes by membership in a role, not by the attribute.
-    sql = """select r.rolname, r.rolsuper or r.rolreplication or exists (
-                      select from pg_catalog.pg_roles m
-                       where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member'))
-               from pg_catalog.pg_roles r where r.rolname = current_user"""
-    role, allowed = query(connection, sql)[0]
-    if not allowed:
-        raise RefusedError(
-            f"role {role} may not replicate", f"let a superuser run: ALTER ROLE {role} REPLICATION"
-        )
-    return str(role)
 
 
 def _check_slot(connection: Connection, settings: RelaySettings) -> str:
@@ -174,10 +158,9 @@ def _check_keys(connection: Connection, settings: RelaySettings) -> str:
     if unkeyed and not settings.allow_unkeyed:
         names = ", ".join(unkeyed)
         plural = "tables have" if len(unkeyed) > 1 else "table has"
-        pattern = "|".join(unkeyed)
         raise RefusedError(
             f"{len(unkeyed)} {plural} no primary key and no replica identity index: {names}",
-            f"add a primary key, leave out with --exclude-table '{pattern}', or allow with -u",
+            f"add a primary key, leave out with {exclude_option(unkeyed)}, or allow with -u",
         )
     return f"{len(tables) - len(unkeyed)} of {len(tables)}"
 
@@ -189,18 +172,27 @@ def _check_published(connection: Connection, settings: RelaySettings) -> str:
     return "whole"
 
 
+def _check_publications(connection: Connection, settings: RelaySettings) -> str:
+    name = settings.publication_name
+    if names := publication.existing(connection, name):
+        return f"{' and '.join(names)} will be read"
+    if slot_state(connection, settings.slot) is not None:
+        raise RefusedError(
+            f"slot {settings.slot} exists, but its publication {name} does not",
+            "name the slot's publication with --publication, or drop the slot with 'bwtui slots drop'",
+        )
+    tables = selected_tables(connection, settings)
+    if not settings.allow_unkeyed and not all(table.has_key for table in tables):
+        return "will be made of tables that have a key, or are left out"
+    return rights.check_create(connection, name, tables)
+
+
 def _check_readable(connection: Connection, settings: RelaySettings) -> str:
     if settings.skip_snapshot or slot_state(connection, settings.slot) is not None:
         return "not needed: no snapshot will be taken"
-    tables = selected_tables(connection, settings)
-    hidden = [table for table in tables if not table.readable]
-    if hidden:
-        role = query(connection, "select current_user")[0][0]
-        raise RefusedError(
-            f"role {role} may not read {', '.join(table.qualified_name for table in hidden)}",
-            f"let the owner run: GRANT SELECT ON {', '.join(map(publication.quoted_name, hidden))} TO {role}",
-        )
-    return f"{len(tables)} tables"
+    published = _published(connection, settings)
+    tables = _chosen(connection, settings, published)
+    return rights.check_read(connection, tables, published or ())
 
 
 def _check_room(connection: Connection, settings: RelaySettings) -> str:
@@ -213,7 +205,8 @@ def _check_room(connection: Connection, settings: RelaySettings) -> str:
     if limit - used < needed:
         raise RefusedError(
             f"{used} of {limit} replication slots are in use, and the relay needs {needed}",
-            "drop one that is not needed ('bwtui slots list'), or raise max_replication_slots and restart",
+            "drop one that is not needed ('bwtui slots list'), or restart the server after you have run: "
+            + printed(f"ALTER SYSTEM SET max_replication_slots = {limit + needed}"),
         )
     return f"{limit - used} of {limit} are free"
 
@@ -228,7 +221,8 @@ def _check_senders(connection: Connection, settings: RelaySettings) -> str:
     if used >= limit:
         raise RefusedError(
             f"{used} of {limit} WAL senders are in use, and the relay needs one",
-            "raise max_wal_senders and restart the server",
+            "restart the server after you have run: "
+            + printed(f"ALTER SYSTEM SET max_wal_senders = {limit + 1}"),
         )
     return f"{limit - used} of {limit} are free"
 

@@ -26,6 +26,7 @@ from bwtui.source.connection import (
     quote_qualified,
     statement_failed,
 )
+from bwtui.source.printed import printed
 
 _PUBLISHED_SQL = """
 select t.schemaname, t.tablename, {columns}, {rowfilter}, p.pubinsert, p.pubupdate, p.pubdelete
@@ -131,21 +132,32 @@ def create(connection: Connection, publication: str, tables: Sequence[TableInfo]
             raise statement_failed(error) from error
         execute(connection, "rollback")
         plain = " ".join(str(error).split())
-        hint = f"let its owner run: begin; {'; '.join(statements)}; commit"
+        hint = f"let a superuser run: {printed(*statements)}"
         if isinstance(error, psycopg2.errors.LockNotAvailable):
             hint = "a table is being altered or vacuumed: start again when that is done"
         elif isinstance(error, psycopg2.errors.DuplicateObject):
-            alone = quote_identifier(unkeyed_name(publication))
-            hint = f"start again; if that does not help and nothing reads it, run: drop publication {alone}"
+            hint = drop_alone(publication)
         raise RefusedError(f"can't create publication {publication}: {plain}", hint) from error
     return publication, unkeyed_name(publication)
 
 
-def create_statements(publication: str, tables: Sequence[TableInfo]) -> tuple[str, str]:
-    """Return what makes the publications of ``tables``: the one of the keyed, and the one of the unkeyed."""
+def drop_alone(publication: str) -> str:
+    """Return what helps where the companion of ``publication`` is there, and itself is not."""
+    alone = printed(f"drop publication {quote_identifier(unkeyed_name(publication))}")
+    return f"start again; if that does not help and nothing reads it, run: {alone}"
+
+
+def create_statements(
+    publication: str, tables: Sequence[TableInfo], *, generated: bool = False
+) -> tuple[str, str]:
+    """Return what makes the publications of ``tables``: the one of the keyed, and the one of the unkeyed.
+
+    ``generated``: generated columns of the keyed ones too, which can be published since PostgreSQL 18.
+    """
     unkeyed = [table for table in tables if lacks_identity(table)]
     keyed = [table for table in tables if table not in unkeyed]
-    return _create_statement(publication, keyed, ""), create_unkeyed_statement(publication, unkeyed)
+    options = "publish_generated_columns = stored, " if generated else ""
+    return _create_statement(publication, keyed, options), create_unkeyed_statement(publication, unkeyed)
 
 
 def create_unkeyed_statement(publication: str, tables: Sequence[TableInfo]) -> str:

@@ -25,6 +25,7 @@ from bwtui.source.connection import (
     quote_literal,
     statement_failed,
 )
+from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy
 
 PLUGIN = "pgoutput"
@@ -130,8 +131,8 @@ def check_readable(slot: SlotState, server_version: int) -> None:
         raise RefusedError(
             f"slot {slot.name} was made with two_phase: it sends transactions when they are prepared, "
             "and the relay reads committed ones",
-            f"run in a session with replication=database: "
-            f"ALTER_REPLICATION_SLOT {quote_identifier(slot.name)} (TWO_PHASE false)"
+            "run in a session with replication=database: "
+            + printed(f"ALTER_REPLICATION_SLOT {quote_identifier(slot.name)} (TWO_PHASE false)")
             if server_version >= 180_000
             else f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
         )
@@ -196,7 +197,7 @@ def creation_refused(text: str, sqlstate: str | None, hint: str) -> RefusedError
     By SQLSTATE (PostgreSQL's "Error Codes"), for the text may be of any language.
     """
     if sqlstate == errorcodes.INSUFFICIENT_PRIVILEGE:
-        hint = "let a superuser run: ALTER ROLE <role> REPLICATION"
+        hint = "let a superuser give the role the right to replicate; 'bwtui doctor' prints the statement"
     elif sqlstate == errorcodes.CONFIGURATION_LIMIT_EXCEEDED:
         hint = "drop a slot that is not needed ('bwtui slots list') or raise max_replication_slots"
     return RefusedError(f"can't create the replication slot: {text}", hint)

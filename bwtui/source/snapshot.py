@@ -24,6 +24,7 @@ from bwtui.source.connection import (
     quote_qualified,
     server_encoding,
 )
+from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable
 
 
@@ -205,11 +206,12 @@ def copy_refused(error: psycopg2.Error, table: SnapshotTable, connection: Connec
     """Return the error for a table that PostgreSQL does not copy, and what helps, by its SQLSTATE."""
     reason = " ".join((error.diag.message_primary or str(error)).split())
     name, state = table.relation.qualified_name, error.pgcode or ""
-    hint = f"see PostgreSQL's log for SQLSTATE {state}, or leave the table out with --exclude-table '{name}'"
+    without = f"leave the table out with {exclude_option([name])}"
+    hint = f"see PostgreSQL's log for SQLSTATE {state}, or {without}"
     if isinstance(error, psycopg2.errors.InsufficientPrivilege):
         hint = right_to_read(reason, table.relation, connection)
     elif isinstance(error, psycopg2.errors.DataCorrupted | psycopg2.errors.IndexCorrupted):
-        hint = f"its files are damaged: restore them, or leave the table out with --exclude-table '{name}'"
+        hint = f"its files are damaged: restore them, or {without}"
     elif isinstance(error, psycopg2.DataError):
         # Its words may quote a row's value.
         reason = f"{type(error).__name__} (SQLSTATE {state})"
@@ -220,10 +222,11 @@ def copy_refused(error: psycopg2.Error, table: SnapshotTable, connection: Connec
 
 def right_to_read(reason: str, relation: Relation | TableInfo, connection: Connection) -> str:
     """Return the statement that lets the role of ``connection`` read the table that it could not read."""
-    role = connection.info.user
+    role = quote_identifier(connection.info.user)
     if "row-level security" in reason:
-        return f"it hides rows from the role: let a superuser run: ALTER ROLE {role} BYPASSRLS"
+        return f"it hides rows from the role: let a superuser run: {printed(f'ALTER ROLE {role} BYPASSRLS')}"
     if "permission denied for schema" in reason:
-        return f"let its owner run: GRANT USAGE ON SCHEMA {quote_identifier(relation.namespace)} TO {role}"
+        schema = quote_identifier(relation.namespace)
+        return f"let its owner run: {printed(f'GRANT USAGE ON SCHEMA {schema} TO {role}')}"
     table = quote_qualified(relation.namespace, relation.name)
-    return f"let its owner run: GRANT SELECT ON {table} TO {role}"
+    return f"let its owner run: {printed(f'GRANT SELECT ON {table} TO {role}')}"

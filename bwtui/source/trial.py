@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import psycopg2
 
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.source.connection import Connection, connect, execute
+from bwtui.source.connection import Connection, connect, execute, quote_identifier
+from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy
 from bwtui.source.script import Statement, statements
 
@@ -44,7 +45,11 @@ def _apply(connection: Connection, parts: list[Statement]) -> None:
     except psycopg2.errors.InsufficientPrivilege as error:
         raise RefusedError(
             "the role may not make a temporary table, which keeps the script from committing",
-            f"let a superuser run: GRANT TEMPORARY ON DATABASE {connection.info.dbname} TO the role",
+            "let a superuser run: "
+            + printed(
+                f"GRANT TEMPORARY ON DATABASE {quote_identifier(connection.info.dbname)}"
+                f" TO {quote_identifier(connection.info.user)}"
+            ),
         ) from error
     execute(connection, "reset search_path")
     execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")

@@ -33,6 +33,7 @@ MEANINGS = {
     "extra_key": "The topic has a latest value, and the table no such row.",
     "different_row": "The topic's latest value says another row than the table.",
     "missing_row": "The table has the row, which has no key, more often than the topic ever had it.",
+    "not_captured": "The relay is to carry the table, and no publication of its has it.",
     "missing": "Only the first recording has it.",
     "extra": "Only the second recording has it.",
     "said_differs": "The recordings do not have the same row.",

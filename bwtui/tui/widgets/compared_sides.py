@@ -12,6 +12,7 @@ _TABLE = {
     "different_row": "the table has the row; the report has what differs",
     "extra_key": "the table has no such row",
     "missing_row": "the table has the row, which has no key",
+    "not_captured": "nothing of the table is sent",
 }
 _UNDECIDED = "it was written to at every look, or nothing is proven"
 _NOT_THERE = "it does not have the row"

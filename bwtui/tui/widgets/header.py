@@ -131,6 +131,9 @@ def _news(model: Model, stopping: bool) -> Content:
         return Content.styled(f"▲ no news from the relay: figures are {age} old", "bold $warning")
     if status is None:
         return Content.styled(str(model.failure or "asking the relay for its status"), "$quiet")
+    if status.not_captured and not status.detail:
+        names = ", ".join(status.not_captured)
+        return Content.styled(f"▲ not captured: {names} · 4 says what to run", "bold $warning")
     return Content.styled(status.detail, "$quiet")
 
 

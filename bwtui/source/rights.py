@@ -1,0 +1,103 @@
+"""The rights that a relay's role needs, and the statements that give them; nothing is changed here."""
+
+from collections.abc import Sequence
+
+from bwtui.errors import RefusedError
+from bwtui.source import publication
+from bwtui.source.catalog import TableInfo
+from bwtui.source.connection import Connection, query, quote_identifier, quote_qualified
+from bwtui.source.printed import printed
+from bwtui.source.publication import PublishedTable
+
+# On Amazon RDS the right to replicate comes by membership in a role, not by the attribute.
+_ROLE_SQL = """
+select r.rolname, r.rolsuper or r.rolreplication or exists (
+         select from pg_catalog.pg_roles m
+          where m.rolname = 'rds_replication' and pg_catalog.pg_has_role(r.oid, m.oid, 'member'))
+  from pg_catalog.pg_roles r where r.rolname = current_user
+"""
+_CREATE_SQL = """
+select current_user, current_database(), pg_catalog.pg_is_in_recovery(),
+       pg_catalog.has_database_privilege(current_database(), 'create'),
+       exists (select from pg_catalog.pg_publication where pubname = %s)
+"""
+#: Of each table: whether its schema is open to the role, whether rows are hidden, and the hidden columns.
+_READ_SQL = """
+select n.nspname, c.relname, pg_catalog.has_schema_privilege(n.oid, 'usage'),
+       pg_catalog.row_security_active(c.oid),
+       array(select a.attname::text from pg_catalog.pg_attribute a
+              where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+                and (a.attgenerated = '' or {generated})
+                and not pg_catalog.has_column_privilege(c.oid, a.attnum, 'select'))
+  from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where c.oid = any(%s) order by 1, 2
+"""
+
+
+def check_replicate(connection: Connection) -> str:
+    """Return the role's name. Raises RefusedError if it may not replicate."""
+    role, allowed = query(connection, _ROLE_SQL)[0]
+    if not allowed:
+        raise RefusedError(
+            f"role {role} may not replicate",
+            f"let a superuser run: {printed(f'ALTER ROLE {quote_identifier(role)} REPLICATION')}",
+        )
+    return str(role)
+
+
+def check_create(connection: Connection, name: str, tables: Sequence[TableInfo]) -> str:
+    """Return that both publications of ``tables`` will be made. Raises RefusedError if they can't be."""
+    companion = publication.unkeyed_name(name)
+    ((role, database, in_recovery, may_create, stands_alone),) = query(connection, _CREATE_SQL, companion)
+    if stands_alone:
+        message = f"publication {companion} exists, but {name} does not"
+        raise RefusedError(message, publication.drop_alone(name))
+    made = printed(*publication.create_statements(name, tables))
+    if in_recovery:
+        message = f"the server is a standby, and publication {name} is not there"
+        raise RefusedError(message, f"run on the primary: {made}")
+    lacking = [] if may_create else [f"has no right to create in database {database}"]
+    # A superuser owns them all.
+    if others := [table.qualified_name for table in tables if not table.owned]:
+        lacking.append(f"does not own {', '.join(others)}")
+    if lacking:
+        message = f"role {role} may not make publication {name}: it {' and '.join(lacking)}"
+        raise RefusedError(message, f"let a superuser run: {made}")
+    return f"{name} and {companion} will be made"
+
+
+def check_read(
+    connection: Connection, tables: Sequence[TableInfo], published: Sequence[PublishedTable]
+) -> str:
+    """Return how many tables there are. Raises RefusedError if a snapshot could not read one of them."""
+    columns = {(one.namespace, one.name): one.columns for one in published}
+    closed: dict[str, None] = {}
+    hidden: list[tuple[str, str]] = []
+    rows_hidden = []
+    listable = connection.server_version >= 180000 and published
+    sql = _READ_SQL.format(generated="true" if listable else "false")
+    for namespace, name, is_open, hides_rows, unreadable in query(connection, sql, [t.oid for t in tables]):
+        chosen = columns.get((namespace, name))
+        if not is_open:
+            closed[namespace] = None
+        if any(chosen is None or column in chosen for column in unreadable):
+            hidden.append((namespace, name))
+        if hides_rows:
+            rows_hidden.append(f"{namespace}.{name}")
+    role = query(connection, "select current_user")[0][0]
+    grantee = quote_identifier(role)
+    granted = [f"GRANT USAGE ON SCHEMA {quote_identifier(one)} TO {grantee}" for one in closed]
+    if hidden:
+        listed = ", ".join(quote_qualified(*one) for one in hidden)
+        granted.append(f"GRANT SELECT ON {listed} TO {grantee}")
+    if granted:
+        names = [f"schema {one}" for one in closed] + [".".join(one) for one in hidden]
+        raise RefusedError(
+            f"role {role} may not read {', '.join(names)}", f"let the owner run: {printed(*granted)}"
+        )
+    if rows_hidden:
+        raise RefusedError(
+            f"row-level security hides rows of {', '.join(rows_hidden)} from role {role}",
+            f"let a superuser run: {printed(f'ALTER ROLE {grantee} BYPASSRLS')}",
+        )
+    return f"{len(tables)} tables"
