@@ -38,8 +38,8 @@ def test_tables(attempts: Attempts, database: str, source: Session) -> None:
     tables = {name for name in found if name.startswith("table ")}
     assert tables == {"table public.unkeyed", "table public.nothing", "table public.large"}
     hints = {name: found[name]["hint"] for name in tables}
-    assert hints["table public.nothing"] == 'run: ALTER TABLE "public"."nothing" REPLICA IDENTITY DEFAULT'
-    assert hints["table public.large"] == 'run: ALTER TABLE "public"."large" REPLICA IDENTITY FULL'
+    assert hints["table public.nothing"] == 'run: ALTER TABLE "public"."nothing" REPLICA IDENTITY DEFAULT;'
+    assert hints["table public.large"] == 'run: ALTER TABLE "public"."large" REPLICA IDENTITY FULL;'
     source.run(hints["table public.large"].removeprefix("run: "))
     source.run(hints["table public.nothing"].removeprefix("run: "))
     assert "table public.large" not in warnings(attempts, database, "-u")

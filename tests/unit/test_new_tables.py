@@ -11,8 +11,8 @@ from bwtui.source.coverage import Shortfall
 
 
 def test_many_notices_are_some_and_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [Shortfall(f"table t{number}", f"t{number}", "is not there", "add it") for number in range(500)]
-    monkeypatch.setattr(new_tables, "shortfalls", lambda connection, settings: found)
+    found = [Shortfall(f"table t{number}", None, "is not there", "add it") for number in range(500)]
+    monkeypatch.setattr(new_tables, "shortfalls", lambda *_: found)
     report = Report()
     for _ in range(2):
         NewTables(RelaySettings(), report).look(Connection.__new__(Connection))
@@ -24,7 +24,7 @@ def test_many_notices_are_some_and_a_count(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_hint_with_every_table_is_left_to_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [Shortfall("publication p", None, "takes in every table", "create " * 1_000)]
-    monkeypatch.setattr(new_tables, "shortfalls", lambda connection, settings: found)
+    monkeypatch.setattr(new_tables, "shortfalls", lambda *_: found)
     report = Report()
     NewTables(RelaySettings(), report).look(Connection.__new__(Connection))
     (entry,) = report.errors()
