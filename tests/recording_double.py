@@ -63,6 +63,11 @@ def change(
         "without": None,
         "is_repeat": False,
     }
+    if operation == "truncate" and "truncated" not in more:
+        values["truncated"] = tuple(
+            table if name == table.qualified_name else Relation(0, *name.split("."), "n", ())
+            for name in (values | more)["tables"]
+        )
     return Change(
         operation=operation,
         relation=table,

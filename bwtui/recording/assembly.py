@@ -78,8 +78,7 @@ class Assembly:
             named = [
                 self._known.relations[oid] for oid in message.relation_oids if oid in self._known.relations
             ]
-            tables = tuple(relation.qualified_name for relation in named)
-            return self._change("truncate", frame, transaction, named[0], None, None, tables=tables)
+            return self._change("truncate", frame, transaction, named[0], None, None, truncated=tuple(named))
         relation = self._known.relations[message.relation_oid]
         if isinstance(message, Insert):
             return self._change("insert", frame, transaction, relation, None, message.new)
@@ -98,7 +97,7 @@ class Assembly:
         after: tuple[Field, ...] | list[Field] | None,
         before_is_key: bool = False,
         *,
-        tables: tuple[str, ...] = (),
+        truncated: tuple[Relation, ...] = (),
         only: _Sent | None = None,
     ) -> Change:
         filled = self._filled.get(frame, [])
@@ -127,7 +126,8 @@ class Assembly:
             received=self._block.received,
             operation=operation,
             relation=relation,
-            tables=tables or (relation.qualified_name,),
+            tables=tuple(one.qualified_name for one in truncated or (relation,)),
+            truncated=truncated,
             key_columns=key_columns(route, relation),
             before=tuple(before) if before is not None else None,
             before_is_key=before_is_key,

@@ -12,7 +12,7 @@ from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.change import Change
 from bwtui.recording.export_facts import NOTHING, Facts, Gap, counted, listed
 from bwtui.recording.export_jsonl import time_text
-from bwtui.recording.export_sql_tables import Doubt, TableWriter
+from bwtui.recording.export_sql_tables import Doubt, TableWriter, is_built_in
 from bwtui.recording.query_rows import NotThere, known
 from bwtui.source.connection import quote_identifier, quote_literal, quote_qualified
 
@@ -62,11 +62,11 @@ class SqlWriter:
         self._cut = 0
         self._takes_table = takes_table
         self._tables = TableWriter(self._say, create=create)
+        self._creates = create
         self._transaction: tuple[int, bool, int, int] | None = None
         self._lost = 0
         self._rows = 0
         self._snapshot_pass: int | None = None
-        self._filled: dict[str, tuple[str, str]] = {}
         self._say(_HEAD.format(name=comment(name)))
         for line in facts.lines:
             self._say(f"-- {comment(line)}\n")
@@ -85,7 +85,6 @@ class SqlWriter:
             self._truncate(change)
             return
         self._tables.prepare(change)
-        self._filled[change.table] = (change.relation.namespace, change.relation.name)
         if change.operation in ("snapshot", "insert"):
             self._insert(change)
         elif change.operation == "update":
@@ -94,8 +93,9 @@ class SqlWriter:
             self._delete(change)
 
     def finish(self) -> None:
-        """Commit."""
+        """Commit, and let go of tables whose names others took for good."""
         self._leave()
+        self._tables.finish()
         for gap in self._gaps:
             self._pass_gap(gap)
 
@@ -103,6 +103,9 @@ class SqlWriter:
     def notes(self) -> list[str]:
         """What is not as it was in the tables that the file makes, a line each."""
         found = [f"{what}: {listed(names)}" for kind, what in _DOUBTS if (names := self._tables.doubts[kind])]
+        if gone := self._tables.gone:
+            what = "dropped" if self._creates else "left in schemas of their own"
+            found.append(f"another table took the name, and nothing came since; {what}: {listed(gone)}")
         if self._lost:
             found.append(f"{counted(self._lost, 'change')} left out, for which row is not known")
         if self._cut:
@@ -148,10 +151,10 @@ class SqlWriter:
     def _begin_snapshot(self, number: int) -> None:
         """Empty what an earlier snapshot filled: this one says all of it again."""
         self._snapshot_pass = number
-        for namespace, name in self._filled.values():
-            self._say(f"DELETE FROM {quote_qualified(namespace, name)}; -- a new snapshot follows\n")
-        self._tables.empty(tuple(self._filled))
-        self._filled.clear()
+        for table in self._tables.filled:
+            quoted = quote_qualified(table.namespace, table.name)
+            self._say(f"DELETE FROM {quoted}; -- a new snapshot follows\n")
+        self._tables.empty(self._tables.filled)
 
     # Statements.
 
@@ -174,26 +177,36 @@ class SqlWriter:
         changed = _assignments(change, self._tables.doubtful(change.relation))
         if not changed:
             return
-        where = _where(change, self._tables.doubtful(change.relation))
+        where = self._where(change)
         if where is None:
             self._impossible(change)
             return
         self._say(f"UPDATE {_table(change)} SET {', '.join(changed)} WHERE {where};\n")
 
     def _delete(self, change: Change) -> None:
-        where = _where(change, self._tables.doubtful(change.relation))
+        where = self._where(change)
         if where is None:
             self._impossible(change)
             return
         self._say(f"DELETE FROM {_table(change)} WHERE {where};\n")
 
+    def _where(self, change: Change) -> str | None:
+        return _where(change, self._tables.doubtful(change.relation), as_created=self._creates)
+
     def _truncate(self, change: Change) -> None:
         # A table that nothing was said of yet is empty.
-        tables = [name for name in change.tables if self._takes_table(name) and self._tables.exists(name)]
-        quoted = [_table(change) if name == change.table else _split(name) for name in tables]
-        if quoted:
+        tables = [
+            table
+            for table in change.truncated
+            if self._takes_table(table.qualified_name) and self._tables.exists(table)
+        ]
+        quoted = [quote_qualified(table.namespace, table.name) for table in tables]
+        if len(tables) < len(change.truncated):
+            # One that is left out may have a foreign key, which TRUNCATE minds whatever is switched off.
+            self._say("".join(f"DELETE FROM {table};\n" for table in quoted))
+        else:
             self._say(f"TRUNCATE {', '.join(quoted)};\n")
-            self._tables.empty(tuple(tables))
+        self._tables.empty(tables)
 
     def _impossible(self, change: Change) -> None:
         self._lost += 1
@@ -228,11 +241,6 @@ def _table(change: Change) -> str:
     return quote_qualified(change.relation.namespace, change.relation.name)
 
 
-def _split(qualified: str) -> str:
-    namespace, _, name = qualified.partition(".")
-    return quote_qualified(namespace, name)
-
-
 def _assignments(change: Change, doubtful: set[str]) -> list[str]:
     """Return what an UPDATE sets: the columns that PostgreSQL sent, without those that did not change.
 
@@ -253,20 +261,30 @@ def _assignments(change: Change, doubtful: set[str]) -> list[str]:
     return found
 
 
-def _where(change: Change, doubtful: set[str]) -> str | None:
-    """Return the condition that finds the old row, or None where nothing does."""
+def _where(change: Change, doubtful: set[str], *, as_created: bool) -> str | None:
+    """Return the condition that finds the old row, or None where nothing does.
+
+    ``as_created``: the table is as this export creates it, with text for types that are not built in.
+    Elsewhere these may have no equality, or one in a schema that is not known.
+    """
     old = change.before is not None
     row = change.before if old else change.after
-    places = {column.name: index for index, column in enumerate(change.relation.columns)}
+    columns = change.relation.columns
+    places = {column.name: index for index, column in enumerate(columns)}
     if change.key_columns and row is not None and all(name in places for name in change.key_columns):
-        keys = [(name, row[places[name]]) for name in change.key_columns]
+        keys = [(columns[places[name]], row[places[name]]) for name in change.key_columns]
         if all(isinstance(value, bytes) for _, value in keys):
-            return " AND ".join(f"{quote_identifier(name)} = {literal(value)}" for name, value in keys)
+            return " AND ".join(
+                f"{quote_identifier(column.name)} = {literal(value)}"
+                if as_created or is_built_in(column)
+                else _is_same(quote_identifier(column.name), value)
+                for column, value in keys
+            )
     if change.before is None or change.before_is_key:
         return None
     same = {
         column.name: _is_same(quote_identifier(column.name), value)
-        for column, value in zip(change.relation.columns, change.before, strict=True)
+        for column, value in zip(columns, change.before, strict=True)
     }
     sure = " AND ".join(text for name, text in same.items() if name not in doubtful) or "true"
     # Where older rows may have other values than they had, the one that fits best is taken.

@@ -4,7 +4,8 @@ Where a table changed, some values of its older rows are not in the recording. A
 place, and `TableWriter` remembers in which columns they are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Literal
 
 from bwtui.pgoutput.messages import Column, Relation
@@ -27,32 +28,50 @@ class TableWriter:
         self._filled: set[int] = set()
         #: The columns of each table of which older rows may have other values than they had.
         self._doubtful: dict[int, set[str]] = {}
+        #: Tables whose names others took, and of which nothing came since.
+        self._aside: dict[int, str] = {}
+        self.gone: list[str] = []
         #: What is in doubt, as ``schema.table.column``.
         self.doubts: dict[Doubt, list[str]] = {"added": [], "again": [], "retyped": []}
 
-    def exists(self, qualified: str) -> bool:
+    @property
+    def filled(self) -> list[Relation]:
+        """The tables that may hold rows, under their present names."""
+        return [relation for oid, relation in self._seen.items() if oid in self._filled]
+
+    def exists(self, table: Relation) -> bool:
         """Whether there is such a table, as far as it is this export that makes them."""
-        return not self._create or any(one.qualified_name == qualified for one in self._seen.values())
+        return not self._create or any(_named_alike(one, table) for one in self._seen.values())
 
     def doubtful(self, relation: Relation) -> set[str]:
         """Return the columns whose values in older rows are not known."""
         return self._doubtful.get(relation.oid, set())
 
-    def empty(self, tables: tuple[str, ...]) -> None:
+    def empty(self, tables: Iterable[Relation]) -> None:
         """Note that tables hold no rows any more."""
-        for oid, relation in self._seen.items():
-            if relation.qualified_name in tables:
+        for table in tables:
+            for oid in [oid for oid, one in self._seen.items() if _named_alike(one, table)]:
                 self._filled.discard(oid)
                 self._doubtful.pop(oid, None)
+
+    def finish(self) -> None:
+        """Drop the tables whose names others took: they were dropped, or nothing came of them since."""
+        for oid, name in self._aside.items():
+            if self._create:
+                self._say(f"DROP TABLE {_quoted_table(self._seen.pop(oid))};\nDROP SCHEMA {_aside(oid)};\n")
+            self.gone.append(_one_line(name))
+        self._aside.clear()
 
     def prepare(self, change: Change) -> None:
         """Write what the table of ``change`` needs before it."""
         relation = change.relation
         before = self._seen.get(relation.oid)
         if before is not relation:
+            if before is None or not _named_alike(before, relation):
+                self._free_name(relation, is_new=before is None)
             self._seen[relation.oid] = relation
+            self._aside.pop(relation.oid, None)
             if before is None:
-                self._replace(relation)
                 if self._create:
                     self._say(_create(relation, change.key_columns))
             elif _shape(before) != _shape(relation):
@@ -64,7 +83,7 @@ class TableWriter:
         changes = became(before.columns, now.columns)
         if not self._create:
             self._say(f"-- here the table {_one_line(now.qualified_name)} changed its columns or name\n")
-        elif (before.namespace, before.name) != (now.namespace, now.name):
+        if not _named_alike(before, now):
             self._say("".join(f"{statement}\n" for statement in _move(before, now)))
         if now.oid in self._filled:
             self._doubt(changes, now, key)
@@ -98,16 +117,20 @@ class TableWriter:
         if kind is not None:
             self.doubts[kind].append(f"{name}.{_one_line(column)}")
 
-    def _replace(self, relation: Relation) -> None:
-        """Let go of the rows of a table that was dropped, whose name ``relation`` has now."""
-        named = [one.oid for one in self._seen.values() if one.qualified_name == relation.qualified_name]
-        for oid in named:
-            if oid != relation.oid:
-                del self._seen[oid]
-                table = quote_qualified(relation.namespace, relation.name)
-                self._say(
-                    f"DROP TABLE {table};\n" if self._create else f"DELETE FROM {table}; -- made anew\n"
-                )
+    def _free_name(self, relation: Relation, *, is_new: bool) -> None:
+        """Put aside the table that has had the name of ``relation`` until now.
+
+        It was dropped, or has another name by now: which one is said when something of it comes.
+        """
+        for other in [one for one in self._seen.values() if _named_alike(one, relation)]:
+            if is_new and not self._create:
+                # There is one table of that name, of which the new one needs the columns.
+                del self._seen[other.oid]
+                self._say(f"DELETE FROM {_quoted_table(relation)}; -- made anew\n")
+                continue
+            self._say("".join(f"{statement}\n" for statement in _put_aside(other)))
+            self._seen[other.oid] = replace(other, namespace=f"bwtui {other.oid}")
+            self._aside[other.oid] = other.qualified_name
 
 
 _ADDED = "was added: rows from before have NULL, what a DEFAULT gave them was not recorded"
@@ -126,7 +149,10 @@ def _create(relation: Relation, key: tuple[str, ...]) -> str:
     lines = [(f"{quote_identifier(column.name)} {kind}", note) for column, (kind, note) in _types(relation)]
     names = {column.name for column in relation.columns}
     if key and names.issuperset(key):
-        lines.append((f"PRIMARY KEY ({', '.join(map(quote_identifier, key))})", ""))
+        # Its index has the name too, which must be free in every schema that the table moves to.
+        lines.append(
+            (f'CONSTRAINT "bwtui {relation.oid}" PRIMARY KEY ({", ".join(map(quote_identifier, key))})', "")
+        )
     last = len(lines) - 1
     body = "".join(f"\n  {line}{',' * (place < last)}{note}" for place, (line, note) in enumerate(lines))
     table = quote_qualified(relation.namespace, relation.name)
@@ -136,6 +162,11 @@ def _create(relation: Relation, key: tuple[str, ...]) -> str:
 
 def _types(relation: Relation) -> list[tuple[Column, tuple[str, str]]]:
     return [(column, _type(column)) for column in relation.columns]
+
+
+def is_built_in(column: Column) -> bool:
+    """Whether a column's type is one that every database has."""
+    return not codec_for(column.type_oid, column.typmod, {}).as_text
 
 
 def _type(column: Column) -> tuple[str, str]:
@@ -188,16 +219,44 @@ def _retype(table: str, column: Column) -> str:
     return f"DO ${tag}$ {body} ${tag}$;{note}"
 
 
-def _move(before: Relation, now: Relation) -> list[str]:
-    statements = []
-    if before.namespace != now.namespace:
-        statements.append(f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(now.namespace)};")
-        old = quote_qualified(before.namespace, before.name)
-        statements.append(f"ALTER TABLE {old} SET SCHEMA {quote_identifier(now.namespace)};")
+def _move(before: Relation, now: Relation) -> Iterator[str]:
+    if before.namespace == now.namespace:
+        yield _rename_table(before, now.name)
+        return
+    at = before
     if before.name != now.name:
-        old = quote_qualified(now.namespace, before.name)
-        statements.append(f"ALTER TABLE {old} RENAME TO {quote_identifier(now.name)};")
-    return statements
+        # Either name may be taken in the other's schema.
+        at = replace(before, namespace=f"bwtui {before.oid}")
+        if at != before:
+            yield from _put_aside(before)
+        yield _rename_table(at, now.name)
+        at = replace(at, name=now.name)
+    yield f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(now.namespace)};"
+    yield f"ALTER TABLE {_quoted_table(at)} SET SCHEMA {quote_identifier(now.namespace)};"
+    if at.namespace == f"bwtui {before.oid}":
+        yield f"DROP SCHEMA {_aside(before.oid)};"
+
+
+def _put_aside(table: Relation) -> Iterator[str]:
+    """Yield what moves a table into a schema of its own, where its name and its index's are free."""
+    yield f"CREATE SCHEMA {_aside(table.oid)};"
+    yield f"ALTER TABLE {_quoted_table(table)} SET SCHEMA {_aside(table.oid)};"
+
+
+def _aside(oid: int) -> str:
+    return quote_identifier(f"bwtui {oid}")
+
+
+def _rename_table(table: Relation, name: str) -> str:
+    return f"ALTER TABLE {_quoted_table(table)} RENAME TO {quote_identifier(name)};"
+
+
+def _named_alike(one: Relation, other: Relation) -> bool:
+    return (one.namespace, one.name) == (other.namespace, other.name)
+
+
+def _quoted_table(table: Relation) -> str:
+    return quote_qualified(table.namespace, table.name)
 
 
 def _quoted(name: str) -> str:

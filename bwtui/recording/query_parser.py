@@ -11,10 +11,11 @@
 """
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from bwtui.lsn import parse_lsn
 from bwtui.options import nearest, parse_switch, said
-from bwtui.recording.query_fields import BY_NAME, SIDES, FieldName, Ref
+from bwtui.recording.query_fields import BY_NAME, SIDES, FieldName, Ref, Side
 from bwtui.recording.query_regex import Regex, RegexError, parse_regex
 from bwtui.recording.query_syntax import (
     And,
@@ -36,6 +37,8 @@ _RESERVED = ("and", "or", "not", "in", "is", "null", "unchanged")
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=", "~", "!~")
 _ORDERS: dict[str, Order] = {"=": "=", "!=": "=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 _DEEPEST = 100
+#: How alike a word is to what it was meant to be: 1 is the same. "water" is not "after".
+_MISSPELT = 0.85
 
 
 def parse_tree(text: str, end: int | None = None) -> Node:
@@ -209,10 +212,10 @@ class _Parser:
         if not self._token.is_operator("("):
             raise self._unexpected("'(' and a list of values")
         self._take()
-        parts: list[Node] = [Compare(ref, "=", self._operand(ref))]
+        parts: list[Node] = [Compare(ref, "=", self._operand(ref, "="))]
         while self._token.is_operator(","):
             self._take()
-            parts.append(Compare(ref, "=", self._operand(ref)))
+            parts.append(Compare(ref, "=", self._operand(ref, "=")))
         if not self._token.is_operator(")"):
             raise self._unexpected("',' or ')'")
         self._take()
@@ -225,7 +228,8 @@ class _Parser:
         if token.text in ("~", "!~"):
             node: Node = Match(ref, self._regex())
         else:
-            node = Compare(ref, _ORDERS[token.text], self._operand(ref))
+            order = _ORDERS[token.text]
+            node = Compare(ref, order, self._operand(ref, order))
         return Not(node) if token.text in ("!=", "!~") else node
 
     def _check_operator(self, ref: Ref, operator: str, token: Token) -> None:
@@ -258,17 +262,21 @@ class _Parser:
 
     def _regex(self) -> Regex:
         token = self._value()
+        if (side := _side_meant(token)) is not None:
+            raise self._no_column_here("an expression", side, token)
         try:
             return parse_regex(_plain(token))
         except RegexError as error:
             inside = error.offset + (token.kind == "string")
             raise QueryError(str(error), self._text, token.column + inside, error.hint) from error
 
-    def _operand(self, ref: Ref) -> Operand:
+    def _operand(self, ref: Ref, order: Order) -> Operand:
         kind = ref.kind
         token = self._value(is_column=kind == "columns")
         if kind == "column":
-            return self._column_operand(token)
+            return self._column_operand(token, order)
+        if (side := _side_meant(token)) is not None:
+            raise self._no_column_here(repr(ref.shown), side, token)
         text = _plain(token)
         if kind == "words":
             return Text(self._one_of(ref.field, text, token))
@@ -278,13 +286,28 @@ class _Parser:
             problem, advice = said(error)
             raise self._error(problem, token, advice) from error
 
-    def _column_operand(self, token: Token) -> Operand:
+    def _column_operand(self, token: Token, order: Order) -> Operand:
         if token.kind == "string":
             return Text(token.text)
-        head, dot, _ = token.text.partition(".")
-        if dot and head in SIDES:
+        head, dot, column = token.text.partition(".")
+        side = _side_meant(token)
+        if side is not None and side == head.lower():
             return self._ref(token)
+        if side is not None:
+            hint = f"did you mean {side}.{column}? a text is written in 'quotes'"
+            raise self._error(f"there is no row {head!r}", token, hint)
+        if order != "=" and dot and head.isidentifier():
+            hint = "columns are in before, after and key; a text is written in 'quotes'"
+            raise self._error(f"there is no row {head!r}", token, hint)
+        if order != "=" and head.lower() in BY_NAME:
+            hint = f"write after.{head} for a column, and '{head}' in quotes for the text"
+            raise self._error(f"a column is not compared with the field {head!r}", token, hint)
         return Text(_plain(token), bare=True)
+
+    def _no_column_here(self, what: str, side: Side, token: Token) -> QueryError:
+        shown = _plain(token)
+        hint = f"only columns are compared with columns; a text is written in quotes: '{shown}'"
+        return self._error(f"{what} is not compared with a column of {side!r}", token, hint)
 
     def _one_of(self, field: FieldName, text: str, token: Token) -> str:
         if text.lower() in field.words:
@@ -308,6 +331,15 @@ def _converted(kind: str, text: str, end: int | None) -> Operand:
             raise ValueError(f"{text!r} is not a whole number (such as 42 or -7)")
         return number
     return Text(text)
+
+
+def _side_meant(token: Token) -> Side | None:
+    """Return the row of whose columns a word names one, or was probably meant to; None for another text."""
+    head, dot, _ = token.text.partition(".")
+    if token.kind != "word" or not dot:
+        return None
+    meant = get_close_matches(head.lower(), SIDES, 1, _MISSPELT)
+    return next((side for side in SIDES if side in meant), None)
 
 
 def _plain(token: Token) -> str:

@@ -38,8 +38,9 @@ def rows(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
 def _truncated(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
     # The message of a TRUNCATE has the table's name as its key.
     left = list(change.messages)
-    for table in change.tables:
-        message = next((message for message in left if message.key == table.encode()), None)
+    for table in change.truncated:
+        named = table.qualified_name.encode()
+        message = next((message for message in left if message.key == named), None)
         if message is not None:
             left.remove(message)
         yield _of_table(change, table), message
@@ -47,11 +48,12 @@ def _truncated(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
         yield change, message
 
 
-def _of_table(change: Change, table: str) -> Change:
-    if table == change.table:
+def _of_table(change: Change, table: Relation) -> Change:
+    if table == change.relation:
         return change
-    namespace, _, name = table.partition(".")
-    return replace(change, relation=Relation(0, namespace, name, "n", ()), tables=(table,))
+    # Of its columns a TRUNCATE says nothing.
+    alone = Relation(0, table.namespace, table.name, "n", ())
+    return replace(change, relation=alone, tables=(table.qualified_name,), truncated=())
 
 
 def as_text(value: Field) -> str | UnchangedToast | None:

@@ -166,7 +166,8 @@ def test_sql_makes_tables_with_types_by_name() -> None:
 def test_sql_truncates_only_what_is_chosen() -> None:
     import re
 
-    assert 'TRUNCATE "shop"."item s";' in exported("sql", table=re.compile("shop.*")).decode()
+    # One that is left out may refer to it.
+    assert 'DELETE FROM "shop"."item s";' in exported("sql", table=re.compile("shop.*")).decode()
 
 
 def test_sql_follows_a_table_that_changes() -> None:
@@ -226,7 +227,8 @@ def test_sql_replaces_a_table_that_was_made_anew() -> None:
     again = relation("orders", ("id",), oid=17000)
     changes = [change(ORDERS, "insert", ("1", "a", "x")), change(again, "insert", ("2",))]
     text = exported("sql", changes, create=True).decode()
-    assert 'DROP TABLE "public"."orders";\nCREATE SCHEMA' in text
+    assert 'ALTER TABLE "public"."orders" SET SCHEMA "bwtui 16384";\nCREATE SCHEMA' in text
+    assert text.endswith('COMMIT;\nDROP TABLE "bwtui 16384"."orders";\nDROP SCHEMA "bwtui 16384";\n')
     assert "DELETE" in exported("sql", changes).decode()
 
 

@@ -65,6 +65,9 @@ def found(query: str, *changes: Change) -> list[bool]:
         "without is null",
         "after.note is null and before.note is not null",
         "after.total = before.total and after.status > before.status",
+        "after.total = BEFORE.total and AFTER.status > Before.status and after.id = KEY.id",
+        'after.status > BEFORE."status"',
+        "after.total <= '11' and after.id in (BEFORE.id)",
         "after.total = 10.5 and after.total != '10.5'",
         "after.total > 9 and after.total < '9'",
         "after.id in (1, 42)",
@@ -139,6 +142,23 @@ def test_a_change_without_a_message_has_no_topic() -> None:
     assert found("topic is null and state is null and without = dropped and repeat", DROPPED) == [True]
 
 
+@pytest.mark.parametrize("text", ["{}.total < {}.total", '{}."total" in ({}.total, 1)', "{}.id = {}.id"])
+def test_rows_are_named_in_any_case_in_every_dialect(text: str) -> None:
+    """In Python, DuckDB and Spark: a name that was taken for a text found nothing, without a word."""
+    lower, upper = parse(text.format("after", "before")), parse(text.format("AFTER", "Before"))
+    assert upper.tree == lower.tree
+    for dialect in ("duckdb", "spark"):
+        assert to_sql(upper, dialect) == to_sql(lower, dialect)  # type: ignore[arg-type]
+    less = change(ORDERS, "update", ("1", "t", "9", "x", "y"), ("1", "t", "10", "x", "y"))
+    assert upper.matches(less) == lower.matches(less)
+
+
+def test_texts_with_dots_are_texts_in_quotes_and_where_they_are_no_rows() -> None:
+    assert found("after.status = 'BEFORE.status'", PAID) == found("after.id = water.example", PAID)
+    assert found("table = 'key.orders' or topic = 'after.orders'", PAID) == [False]
+    assert found("after.status = received", PAID) == [False]
+
+
 def test_an_unknown_old_value_is_not_null() -> None:
     assert found("before.status is null", MOVED) == found("before.status is not null", MOVED) == [False]
     assert found("changed = status", MOVED) == found("not changed = status", MOVED) == [False]
@@ -197,6 +217,19 @@ def test_bytes_that_are_no_text_are_written_in_hexadecimal() -> None:
         ("table orders", 6, "an operator behind 'table'", None),
         ("after.a = http://x?a=b", 20, "'='", "quotes"),
         ("after.", 0, "expected a column", None),
+        ("after.total < befor.total", 14, "no row 'befor'", "did you mean before.total?"),
+        ("after.total = aftr.total", 14, "no row 'aftr'", "in 'quotes'"),
+        ("after.total < old.total", 14, "no row 'old'", "before, after and key"),
+        ("after.total < BEFORE.", 14, "expected a column", None),
+        ("after.total < BEFORE.a.b", 14, "two dots", 'BEFORE."a.b"'),
+        ("after.total > position", 14, "the field 'position'", "after.position"),
+        ("topic = after.topic", 8, "'topic' is not compared with a column of 'after'", "'after.topic'"),
+        ("schema < BEFORE.x", 9, "not compared with a column of 'before'", "quotes"),
+        ("table in (a, before.x)", 13, "not compared with a column", None),
+        ("changed = after.status", 10, "'changed' is not compared with a column of 'after'", None),
+        ("op = after.op", 5, "'op' is not compared with a column", None),
+        ("xid = Key.id", 6, "'xid' is not compared with a column of 'key'", None),
+        ("after.note ~ Before.note", 13, "an expression is not compared with a column", "'Before.note'"),
         ("after.a = '\ud800'", 10, "no value can hold", None),
         ("(" * 101 + "xid = 1" + ")" * 101, 100, "more than 100 parentheses", None),
     ],
