@@ -1,7 +1,7 @@
 """What a headless relay says: statuses on stdout with --json, and plain lines on stderr without.
 
-A line is told when something begins, none for each row. All lines stand in the relay's log as well. The relay
-goes on when nobody reads any of it (ADR 44).
+A line is told when something begins, and its hint in one of its own; none for each row. All lines stand in
+the relay's log as well. The relay goes on when nobody reads any of it (ADR 44).
 """
 
 import logging
@@ -57,10 +57,12 @@ class Lines:
             return
         self._told.add(which)
         where = f"table {entry.table}: " if entry.table and entry.table not in entry.message else ""
-        hint = f" ({entry.hint})" if entry.hint else ""
         more = "; more such rows are only counted" if entry.kind == "row" else ""
         kind = "notice" if entry.kind == "notice" else "error"
-        _say(status, f"{kind}: {where}{entry.message}{hint}{more}")
+        _say(status, f"{kind}: {where}{entry.message}{more}")
+        if entry.hint:
+            # By itself and whole: it may end with statements to paste.
+            _say(status, f"hint: {entry.hint}")
 
 
 def _which(entry: ErrorEntry) -> tuple[str, str | None, str]:

@@ -1,5 +1,7 @@
 """What the screens show: states, the tail, a relay that goes away, ways to leave, mouse, sizes."""
 
+from dataclasses import replace
+
 import pytest
 
 from bwtui.relay.status import Status
@@ -46,6 +48,21 @@ async def test_the_pipeline_goes_from_slot_to_topic() -> None:
             "cpu",
         ):
             assert word in shown
+
+
+class Lacking(Shop):
+    """A shop of whose tables two are in no publication."""
+
+    def status(self, now: float) -> Status:
+        return replace(super().status(now), detail="", not_captured=("public.[b]", "public.c"))
+
+
+@pytest.mark.parametrize("mode", ["overview", "changes", "registry", "errors"])
+async def test_a_table_that_is_not_captured_is_told_on_every_screen(mode: str) -> None:
+    stage = Stage(Lacking())
+    async with stage.run((120, 30)):
+        await stage.show(mode)
+        assert "▲ not captured: public.[b], public.c · 4 says what to run" in text(stage.app)
 
 
 async def test_the_slow_stage_says_so_and_only_while_it_is() -> None:

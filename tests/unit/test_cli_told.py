@@ -32,8 +32,10 @@ def test_each_error_and_notice_is_told_once(capsys: pytest.CaptureFixture[str]) 
     lines.emit(status(LATE, full))
     assert told(capsys) == [
         "streaming",
-        "notice: table public.late is not in the publication (add it)",
-        "error: the recording in /r can't be written: no space (free it)",
+        "notice: table public.late is not in the publication",
+        "hint: add it",
+        "error: the recording in /r can't be written: no space",
+        "hint: free it",
     ]
 
 
@@ -43,7 +45,8 @@ def test_rows_are_told_of_once_and_counted_at_the_end(capsys: pytest.CaptureFixt
     lines.emit(status(row(1), row(2), dropped=2))
     assert told(capsys) == [
         "streaming",
-        "error: table public.t: value 1 is too large (mend it); more such rows are only counted",
+        "error: table public.t: value 1 is too large; more such rows are only counted",
+        "hint: mend it",
     ]
     lines.emit_last(status(row(1), row(2), row(3), state="stopped", dropped=1_234))
     assert told(capsys) == [
