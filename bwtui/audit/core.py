@@ -48,6 +48,8 @@ class Window:
     first_received_us: int
     last_commit_us: int
     now_ms: int
+    #: A later session, whose messages are not among those expected, began to read here.
+    resumed: int = (1 << 63) - 1
 
 
 class Record(NamedTuple):

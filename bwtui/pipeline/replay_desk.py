@@ -21,6 +21,12 @@ from bwtui.errors import ConnectionFailed
 LaneDone = tuple[int, int, int, int]
 _GRANT_SECONDS = 0.1
 _ANSWER_SECONDS = 60.0
+#: How long a caller may take to say the word, and the longest lines that are read of it, before and after.
+_WORD_SECONDS = 10.0
+_WORD_BYTES, _LINE_BYTES = 1 << 10, 1 << 24
+#: Before another connection is taken when the system has nothing left for one.
+_REST_SECONDS = 0.2
+_REFUSAL = b"error: this is no task of the replay that runs here\n"
 #: Without a bound, a task may send so many before it reports again.
 MOST = 100_000
 
@@ -85,18 +91,23 @@ class Desk:
             try:
                 connection, _ = self._socket.accept()
             except OSError:
-                return
+                if self._closing.wait(_REST_SECONDS):
+                    return
+                continue
             threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 
     def _talk(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rw") as lines:
-            if not hmac.compare_digest(lines.readline().strip(), self.address.word):
+        with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as lines:
+            connection.settimeout(_WORD_SECONDS)
+            word = lines.readline(_WORD_BYTES).rstrip(b"\r\n")
+            if not hmac.compare_digest(word, self.address.word.encode()):
+                lines.write(_REFUSAL)
                 return
-            for line in lines:
-                said = json.loads(line)
-                lanes = {int(lane): tuple(done) for lane, done in said["lanes"].items()}
-                answer = self._answer(lanes, int(said["want"]))
-                lines.write(json.dumps(answer) + "\n")
+            connection.settimeout(None)
+            while line := lines.readline(_LINE_BYTES):
+                lanes, want = _said(line)
+                answer = self._answer(lanes, want)
+                lines.write(json.dumps(answer).encode() + b"\n")
                 lines.flush()
 
     def _answer(self, lanes: dict[int, Any], want: int) -> tuple[int, float, bool]:
@@ -130,6 +141,15 @@ class Desk:
                 return 0
 
 
+def _said(line: bytes) -> tuple[dict[int, Any], int]:
+    """Return the lanes that a task reports, and how much it wants to send. Raises ValueError."""
+    try:
+        said = json.loads(line)
+        return {int(lane): tuple(done) for lane, done in said["lanes"].items()}, int(said["want"])
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("it is no report") from error
+
+
 class DeskLine:
     """A task's line to the desk."""
 
@@ -152,7 +172,7 @@ class DeskLine:
             line = self._lines.readline()
             if line:
                 return Answer(*json.loads(line))
-        except OSError:
+        except (OSError, ValueError, TypeError):
             pass
         raise ConnectionFailed(
             "the driver of the replay has ended", "run the replay again: it goes on behind what is durable"

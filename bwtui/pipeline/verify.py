@@ -199,7 +199,13 @@ def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts)
     ).fetchone()
     first_lsn, last_lsn, first_received, last_commit = row or (0, 0, 0, 0)
     return core.Window(
-        first_lsn, last_lsn, facts.confirmed, first_received, last_commit, int(time.time() * 1000)
+        first_lsn,
+        last_lsn,
+        facts.confirmed,
+        first_received,
+        last_commit,
+        int(time.time() * 1000),
+        facts.resumed,
     )
 
 
@@ -272,8 +278,8 @@ def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
 
 def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
     notes = []
-    if facts.unfinished:
-        notes.append("the recording's last segment is not finished: what is in it is not audited")
+    if facts.later:
+        notes.append("the recording goes on behind what is sealed: what is there is not audited")
     if compared < messages:
         notes.append(
             f"{compared:,} of {messages:,} messages were compared with what PostgreSQL said; --deep: all"

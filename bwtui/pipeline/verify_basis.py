@@ -52,8 +52,7 @@ def basis(folder: Path, config: Config) -> Basis:
     DamagedRecording, StateFailed.
     """
     sealed = open_sealed(folder)
-    # What the journal has behind the sealed files is known by then.
-    facts = read_facts(folder)
+    facts = read_facts(folder, {segment.name for segment in sealed.manifest.segments})
     sent = _sent(sealed)
     try:
         return Basis(sealed, facts, sent, pin(config, sent))

@@ -145,7 +145,7 @@ def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]
 def _notes(folder: Path) -> list[str]:
     facts = read_facts(folder)
     notes = []
-    if facts.unfinished:
+    if facts.later:
         notes.append(f"the last segment of {folder} is not finished: what is in it was not compared")
     if facts.gaps:
         notes.append(f"{folder} has {len(facts.gaps)} gaps: what it lacks there is found as missing or extra")

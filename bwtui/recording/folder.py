@@ -68,24 +68,43 @@ class FolderLock:
         self._path = folder / LOCK
         #: What was made for the lock alone, innermost last.
         self._made: list[Path] = []
+        self._fd = -1
+        for _ in range(_ATTEMPTS):
+            try:
+                self._open(folder)
+            except FileNotFoundError:
+                # Who has just given it back took the folder away.
+                continue
+            except OSError as error:
+                self._undo()
+                raise StateFailed(
+                    f"the recording's folder {folder} can't be written: {_reason(error)}",
+                    "name a folder that can be made, or written",
+                ) from error
+            if not self._lock():
+                break
+            if self._is_in_place():
+                return
+            # It was taken away before we had it: the lock is another file by now, or none.
+            self.release()
+        self.release()
+        raise RefusedError(
+            f"another process is writing the recording {folder}", "stop it, or record into another folder"
+        )
+
+    def _open(self, folder: Path) -> None:
+        self._make(folder)
+        existed = self._path.exists()
+        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if not existed:
+            self._made.append(self._path)
+
+    def _is_in_place(self) -> bool:
+        """Whether the file that is locked is the one that others find."""
         try:
-            self._make(folder)
-            existed = self._path.exists()
-            self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            if not existed:
-                self._made.append(self._path)
-        except OSError as error:
-            self._undo()
-            raise StateFailed(
-                f"the recording's folder {folder} can't be written: {_reason(error)}",
-                "name a folder that can be made, or written",
-            ) from error
-        if not self._lock():
-            os.close(self._fd)
-            raise RefusedError(
-                f"another process is writing the recording {folder}",
-                "stop it, or record into another folder",
-            )
+            return os.path.samestat(os.fstat(self._fd), self._path.stat())
+        except OSError:
+            return False
 
     def _make(self, folder: Path) -> None:
         missing = []
@@ -108,7 +127,10 @@ class FolderLock:
         return False
 
     def give_back(self) -> None:
-        """Let go of the lock, and take away what was made for it, as far as that is still empty."""
+        """Let go of the lock, and take away what was made for it, as far as that is still empty.
+
+        First the file, then the lock on it: who gets that then sees that it holds nothing.
+        """
         self._undo()
         self.release()
 

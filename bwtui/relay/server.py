@@ -27,6 +27,8 @@ _MAX_CLIENTS = 64
 _MAX_REQUEST = 64 * 1024
 #: Seconds that a client may leave an answer unread.
 _PATIENCE = 5.0
+#: Seconds without taking new connections when the system has nothing left for one.
+_REST = 1.0
 _log = logging.getLogger(__name__)
 
 
@@ -105,6 +107,8 @@ class ControlServer:
         self._wake, self._waker = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
         self._listener: socket.socket | None = None
+        #: Until when no connection is taken, or 0.
+        self._resting = 0.0
 
     def __enter__(self) -> "ControlServer":
         self.start()
@@ -165,12 +169,18 @@ class ControlServer:
                 elif isinstance(key.fileobj, socket.socket):
                     self._step(key.fileobj)
             self._drop_stuck()
+            self._end_rest()
 
     def _accept(self) -> None:
         assert self._listener is not None
         try:
             connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
         except OSError:
+            # Without a descriptor left, it would be tried again at once, and for ever.
+            self._selector.unregister(self._listener)
+            self._resting = time.monotonic() + _REST
             return
         if len(self._clients) >= _MAX_CLIENTS:
             connection.close()
@@ -178,6 +188,12 @@ class ControlServer:
         connection.setblocking(False)
         self._clients[connection] = _Client()
         self._selector.register(connection, selectors.EVENT_READ)
+
+    def _end_rest(self) -> None:
+        if self._resting and time.monotonic() >= self._resting:
+            assert self._listener is not None
+            self._resting = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
 
     def _step(self, connection: socket.socket) -> None:
         client = self._clients[connection]

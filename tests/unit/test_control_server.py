@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import socket
 import stat
 import time
@@ -16,6 +17,7 @@ from bwtui.relay.control import ControlClient, DoesNotAnswer, request, settings_
 from bwtui.relay.server import ControlServer
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import SECRET, DoubleEngine
+from tests.waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -294,3 +296,30 @@ def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(
         silent: list[str] = []
         assert [status.name for status in control.running_relays(0.1, silent)] == ["one"]
         assert silent == ["two"]
+
+
+@pytest.mark.usefixtures("running")
+def test_without_descriptors_it_rests_and_goes_on(
+    running: ControlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_REST", 0.1)
+    attempts: list[float] = []
+    accept = running._accept
+
+    def counted() -> None:
+        attempts.append(time.monotonic())
+        accept()
+
+    monkeypatch.setattr(running, "_accept", counted)
+    caller = socket.socket(socket.AF_UNIX)
+    caller.settimeout(60)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        caller.connect(str(socket_path("one")))
+        eventually("it tries again", lambda: len(attempts) > 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert attempts[2] - attempts[0] > 0.2
+    assert ask(caller, b'{"request": "status"}')["ok"]
+    caller.close()

@@ -25,3 +25,7 @@ select topic.t, i.partition as p, i.low, i.high
 create macro is_unconfirmed(op, lsn, of_pass) as
   case when op in ('snapshot', 'cleanup') then not coalesce(of_pass, false)
        else lsn > getvariable('confirmed') end;
+
+-- What was confirmed comes again too, where a server that had not heard of it began before it.
+create macro may_come_again(op, lsn, of_pass) as
+  is_unconfirmed(op, lsn, of_pass) or (op not in ('snapshot', 'cleanup') and lsn > getvariable('resumed'));

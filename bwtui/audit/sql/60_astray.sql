@@ -1,9 +1,12 @@
 -- Where the first message of the recording stands in each partition; the ledger counts what was lost, too. The
--- last one must be there: a broker that lost its end gives the offsets to what the relay sent later.
+-- last one must be there: a broker that lost its end gives the offsets to what the relay sent later. A message of
+-- which no word came may have been found where a later session sent it again.
 create table since as
 select t, p, min(o) as o, max(o) filter (where is_there) as last_o
   from (select t, p, o, false as is_there from e where state = 'acknowledged' and t is not null
-        union all select t, p, o, true from hit where how <> 'moved')
+        union all
+        select hit.t, hit.p, hit.o, hit.how <> 'word' or not may_come_again(s.op, s.lsn, pass.is_confirmed)
+          from hit join s using (id) left join passes_in as pass using (pass) where hit.how <> 'moved')
  group by t, p;
 
 -- What is still missing without a proven excuse may stand in another partition, or in another topic.

@@ -12,7 +12,7 @@ select free.t, free.p, free.o, free.ts, free.kd, free.vd,
 create table copied as
 select x.t, x.p, x.o, true as here, same.comes_again
   from extra x
-  join (select e.t, e.kd, e.vd, bool_or(is_unconfirmed(e.op, e.lsn, pass.is_confirmed)) as comes_again
+  join (select e.t, e.kd, e.vd, bool_or(may_come_again(e.op, e.lsn, pass.is_confirmed)) as comes_again
           from e left join passes_in as pass using (pass)
           semi join extra on extra.t = e.t and extra.kd is not distinct from e.kd
            and extra.vd is not distinct from e.vd

@@ -44,11 +44,14 @@ select e.lsn, any_value(e.xid) as xid, min(e.id) as id
  group by e.lsn
 having bool_or(coalesce(settled.class, 'matched') in ('matched', 'redelivered'));
 
--- Records of a later pass before records of an earlier one: two relays wrote at once.
+-- Records of a later pass before records of an earlier one: two relays wrote at once. Of which pass a record is that
+-- was found by its bytes alone can't be known where a later session may have sent the same again.
 create table interleaved as
 select t, p, min(o) as o
   from (select s.t, hit.p, hit.o, s.pass, lag(s.pass) over (partition by s.t, hit.p order by hit.o) as before
-          from hit join s using (id) where hit.how in ('place', 'word', 'equivalent'))
+          from hit join s using (id) left join passes_in as pass using (pass)
+         where hit.how in ('place', 'equivalent')
+            or (hit.how = 'word' and not may_come_again(s.op, s.lsn, pass.is_confirmed)))
  where before > pass group by t, p;
 
 -- Holes in a log that has no reason for any, where the ledger has a message.

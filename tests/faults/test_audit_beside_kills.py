@@ -1,0 +1,115 @@
+"""An honest relay is killed and goes on, while its recording is audited again and again: nothing is found.
+
+``BWTUI_AUDITED_KILLS=50`` is a longer run of it; ``BWTUI_SEED`` repeats its moments.
+"""
+
+import os
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from bwtui.errors import DamagedRecording, UsageError
+from bwtui.pipeline import verify
+from bwtui.pipeline.failure import plain_errors
+from bwtui.sandbox.supervisor import Services
+from tests.faults.recordings import size
+from tests.faults.relays import Relay, wait_for
+from tests.faults.writer import Writer, create_tables
+
+pytestmark = pytest.mark.services
+
+KILLS = int(os.environ.get("BWTUI_AUDITED_KILLS", "3"))
+SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
+ROWS = 200
+#: So many bytes are recorded before a kill, at most, and in a segment.
+GROWTH, SEGMENT_BYTES = 60_000, 15_000
+
+
+class Kills:
+    """Starts the relay and kills it, in a thread of its own, until the last run catches up."""
+
+    def __init__(self, relay: Relay, folder: Path) -> None:
+        self._relay = relay
+        self._folder = folder
+        self._chance = random.Random(SEED)
+        self.failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Kills":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+        if self.failure is not None:
+            raise self.failure
+
+    @property
+    def go_on(self) -> bool:
+        """Whether there are more to come."""
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            for _ in range(KILLS):
+                self._relay.start()
+                self._wait(self._chance.randrange(SEGMENT_BYTES, GROWTH))
+                self._relay.kill()
+            # What this run sends again is not sealed for long.
+            self._relay.start()
+            self._wait(GROWTH)
+        except BaseException as error:
+            self.failure = error
+
+    def _wait(self, growth: int) -> None:
+        wanted = size(self._folder) + growth
+        wait_for(f"{growth} bytes more", lambda: size(self._folder) >= wanted or self._relay.has_ended)
+        assert not self._relay.has_ended, self._relay.last_words()
+
+
+def test_nothing_is_found(
+    services: Services,
+    database: str,
+    new_relay: Callable[..., Relay],
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @contextmanager
+    def shared(*_: Any, **__: Any) -> Iterator[SparkSession]:
+        with plain_errors():
+            yield spark
+
+    monkeypatch.setattr(verify, "spark_session", shared)
+    folder = tmp_path / "recording"
+    create_tables(database, ROWS)
+    relay = new_relay("--record", str(folder), "--segment-bytes", str(SEGMENT_BYTES))
+    relay.run()
+    audits = 0
+
+    def audit() -> None:
+        nonlocal audits
+        try:
+            report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
+        except (DamagedRecording, UsageError) as error:
+            # Between a kill and the next start somebody has to recover it.
+            assert "was not finished" in error.message, error.message
+            return
+        audits += 1
+        assert report.verdict == "clean", f"seed {SEED}: {report.found} {report.findings[:3]}"
+
+    with Writer(database, ROWS).going_on():
+        with Kills(relay, folder) as kills:
+            while kills.go_on:
+                audit()
+        audit()
+    relay.stop()
+    audit()
+    assert audits > KILLS
+    print(f"\nseed {SEED}: {audits} audits beside {KILLS} kills")

@@ -1,0 +1,50 @@
+"""The facts of an audit are of the segments whose messages it has, and of no later ones."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bwtui.pipeline.verify_facts import LARGEST, read_facts
+from tests.recorded_stream import Stream, table
+from tests.waiting import eventually
+
+ACCOUNTS = table(1, "accounts")
+
+
+def run(stream: Stream, transactions: int) -> int:
+    """Record a pass of so many transactions, all of them confirmed; return up to where."""
+    stream.begin_pass()
+    for key in range(transactions):
+        stream.change("insert", ACCOUNTS, key, b"body")
+        stream.commit()
+    stream.flush()
+    stream.deliver()
+    stream.recorder._journal.is_waited_for = True
+    wanted = stream.lsn
+    eventually("the disk", lambda: stream.recorder.reach(wanted) or stream.recorder.durable_lsn >= wanted)
+    return wanted
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_later_session_confirms_nothing_and_says_where_it_went_on(
+    tmp_path: Path, is_finished: bool
+) -> None:
+    stream = Stream(tmp_path / "recording")
+    confirmed = run(stream, 3)
+    stream.stop()
+    first = {path.name for path in stream.folder.glob("*.bwj")}
+    stream.start()
+    # The server had not heard all of it: what comes again is of the same LSNs.
+    stream.lsn = resumed = confirmed - 15
+    later = run(stream, 3)
+    assert later > confirmed
+    folder = Path(shutil.copytree(stream.folder, tmp_path / "left"))
+    stream.stop()
+    folder = stream.folder if is_finished else folder
+    found = read_facts(folder, first)
+    assert (found.confirmed, found.resumed, found.later, set(found.passes)) == (confirmed, resumed, 1, {1})
+    assert len(found.sessions) == 2
+    every = read_facts(folder)
+    assert every.later == (not is_finished)
+    assert (every.confirmed, every.resumed) == ((later, LARGEST) if is_finished else (confirmed, resumed))
