@@ -36,6 +36,7 @@ from bwtui.kafka_client import (
     topic_gone,
 )
 from bwtui.pipeline.kafka_columns import Hole
+from bwtui.pipeline.kafka_damage import begins, is_damage, is_within, readable_behind
 from bwtui.pipeline.kafka_offsets import ends
 from bwtui.pipeline.kafka_splits import Split
 
@@ -88,7 +89,6 @@ class SplitScan:
         self._next = split.low
         self._count = 1_000
         self._heard = Heard()
-        self._is_damaged = False
         self._short_since: float | None = None
         settings = {**config, **_SETTINGS, "isolation.level": isolation, "error_cb": self._heard}
         try:
@@ -112,16 +112,21 @@ class SplitScan:
             wanted = min(self._count, self._split.high - self._next)
             events = self._consumer.consume(wanted, _WAIT_SECONDS)
             messages = [event for event in events if event.error() is None]
+            if len(messages) < len(events):
+                # Behind a damaged batch nothing in the broker's answer can be trusted.
+                events, messages = _until_damage(events)
             if messages:
                 heard_at, self._short_since = time.monotonic(), None
                 yield self._take(messages)
             for event in events if len(messages) < len(events) else ():
+                heard_at = time.monotonic() if is_damage(event) else heard_at
                 yield from self._react(event)
             if self._short_since is not None:
                 heard_at = time.monotonic()
                 yield from self._look_at_the_end()
             if time.monotonic() - heard_at > _SILENCE_SECONDS:
-                raise self._silence()
+                yield from self._look_at_silence()
+                heard_at = time.monotonic()
             self._give_up_if_refused()
 
     def _take(self, messages: list[Message]) -> Delivered:
@@ -142,12 +147,10 @@ class SplitScan:
         expected = self._next
         if offsets[0] == expected and offsets[-1] - expected + 1 == len(offsets):
             return []
-        kind = "damaged" if self._is_damaged else "gap"
-        self._is_damaged = False
         holes = []
         for offset in offsets:
             if offset > expected:
-                holes.append(Hole(kind, expected, offset))
+                holes.append(Hole("gap", expected, offset))
             elif offset < expected:
                 raise BwtuiError(f"{self._place()} was written anew while it was read", "read it again")
             expected = offset + 1
@@ -168,12 +171,38 @@ class SplitScan:
             yield from self._at_end(event.offset() or 0)
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             yield from self._out_of_range()
-        elif code == KafkaError._BAD_MSG:
-            self._is_damaged = True
+        elif is_damage(event):
+            yield from self._pass_over(event)
         elif code in TOPIC_GONE:
             raise topic_gone(self._split.topic)
         elif error.fatal() or not error.retriable():
             raise plain_kafka_error(error, self._config, self._split.topic)
+
+    def _pass_over(self, event: Message) -> Iterator[Delivered]:
+        """Go on behind a damaged batch."""
+        batch = begins(event)
+        if batch is not None:
+            yield from self._skip("gap", min(batch, self._split.high))
+        if self._next < self._split.high:
+            try:
+                end = readable_behind(self._consumer, self._split, self._next, batch)
+            except TimeoutError as error:
+                raise self._silence() from error
+            yield from self._skip("damaged", end)
+            self._assign(end)
+
+    def _look_at_silence(self) -> Iterator[Delivered]:
+        """Pass over what the broker does not send though it answers. Raises ConnectionFailed."""
+        if self._heard.error is not None:
+            raise self._silence()
+        end = self._next
+        try:
+            if is_within(self._consumer, self._split, end):
+                end = readable_behind(self._consumer, self._split, end, None)
+        except TimeoutError as error:
+            raise self._silence() from error
+        yield from self._skip("damaged", end)
+        self._assign(end)
 
     def _at_end(self, offset: int) -> Iterator[Delivered]:
         """React to the end of the log, or of what is stable in it: ``offset`` would come next."""
@@ -203,8 +232,7 @@ class SplitScan:
 
     def _skip(self, kind: str, to: int) -> Iterator[Delivered]:
         if to > self._next:
-            hole = Hole("damaged" if self._is_damaged else kind, self._next, to)
-            self._is_damaged = False
+            hole = Hole(kind, self._next, to)
             self._next = to
             yield Delivered([], [], [hole])
 
@@ -228,3 +256,9 @@ class SplitScan:
 
     def _place(self) -> str:
         return f"topic {self._split.topic}, partition {self._split.partition}"
+
+
+def _until_damage(events: list[Message]) -> tuple[list[Message], list[Message]]:
+    """Return the events up to the first that tells of damage, and the messages among them."""
+    end = next((number for number, event in enumerate(events, 1) if is_damage(event)), len(events))
+    return events[:end], [event for event in events[:end] if event.error() is None]
