@@ -38,7 +38,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("TMPDIR", str(root / "tmp"))
         patch.setattr("tempfile.tempdir", None)
         # The place of --at is read before the screens, and they need a terminal, which these tests have not.
-        patch.setattr("bwtui.cli.open._need_terminal", lambda _: None)
+        patch.setattr("bwtui.cli.open.need_screens", lambda _: None)
         patch.chdir(here)
         yield root
 
