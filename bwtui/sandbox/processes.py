@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+#: Variables that a process of another user gets.
+_HARMLESS = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
 # Loaded now: between fork and exec a child must not start to load anything.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -36,7 +38,7 @@ def start(
             stdout=output,
             stderr=output,
             cwd=folder,
-            env={**os.environ, **(environment or {})},
+            env={**_ours(user), **(environment or {})},
             user=user,
             group=group,
             extra_groups=[] if user is not None else None,
@@ -44,6 +46,13 @@ def start(
             # It calls two functions of libc that were loaded before, takes no lock, and is done.
             preexec_fn=_tie_to(os.getpid(), parent_death),  # noqa: PLW1509
         )
+
+
+def _ours(user: int | None) -> dict[str, str]:
+    """Return what of our environment a process may have, which its user can read; ours may hold passwords."""
+    if user is None:
+        return dict(os.environ)
+    return {name: os.environ[name] for name in _HARMLESS if name in os.environ}
 
 
 def _tie_to(parent: int, death: signal.Signals) -> Callable[[], None] | None:

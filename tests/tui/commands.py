@@ -52,7 +52,7 @@ class Commands:
     def _child(self, arguments: tuple[str, ...]) -> Child:
         self.commands.append(arguments)
         os.mkfifo(self._ending)
-        return Child((str(self._ending),), (sys.executable, "-c", _COMMAND))
+        return Child(arguments, (sys.executable, "-c", _COMMAND, str(self._ending)))
 
     @property
     def _ending(self) -> Path:

@@ -1,5 +1,6 @@
 """Commands that run beside the screens: asked for, watched, sent to the background, cancelled, failed."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -227,3 +228,15 @@ async def test_what_says_nothing_is_told_with_its_exit_code() -> None:
     assert ended.error == "the command ended with exit code 7 and said nothing"
     ended = await Child((), (sys.executable, "-c", "print('[1]')")).run()
     assert (ended.code, ended.output, ended.error) == (0, b"[1]\n", "")
+
+
+async def test_a_command_line_that_everybody_sees_has_no_password() -> None:
+    child = Child(("status", "--registry", "http://me:hunter2@registry"))
+    running = asyncio.create_task(child.run())
+    while child._process is None:
+        await asyncio.sleep(0)
+    seen = Path(f"/proc/{child._process.pid}/cmdline").read_bytes()
+    ended = await running
+    assert b"bwtui" in seen and b"hunter2" not in seen
+    # Its arguments it has all the same.
+    assert (ended.code, ended.error) == (2, "no such option --registry")

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, UsageError
-from bwtui.sandbox import kafka, ports
+from bwtui.sandbox import kafka, ports, processes
 from bwtui.sandbox.layout import Layout, Memory, demo_folder, reachable_by_others, sandbox_folder
 from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox
@@ -95,6 +96,21 @@ def test_a_folder_that_can_not_be_used_is_no_bug() -> None:
         error, hint = said.splitlines()
         assert code == 2 and "can't use the sandbox's folder" in error and place in error, said
         assert hint == "hint: set BWTUI_SANDBOX_HOME to a folder that you may write to"
+
+
+def test_a_process_of_another_user_gets_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BWTUI_POSTGRES", "postgresql://u:hunter2@h/d")
+    nobody = 65534
+    if os.geteuid() == 0:
+        log = tmp_path / "log"
+        process = processes.start(["/usr/bin/env"], log, Path("/"), environment={"LC_ALL": "C"}, user=nobody)
+        assert process.wait(10) == 0
+        given = log.read_text()
+        assert "LC_ALL=C" in given
+    else:
+        # Only root can start one; this is what it would get.
+        given = str(processes._ours(nobody))
+    assert "PATH" in given and "hunter2" not in given
 
 
 @pytest.mark.parametrize(("given", "heap"), [("", 512), ("300m", 300), ("2G", 2048)])

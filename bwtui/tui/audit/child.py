@@ -15,7 +15,13 @@ from dataclasses import dataclass
 _PR_SET_PDEATHSIG = 1
 # Loaded now: between fork and exec a child must not start to load anything.
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-_COMMAND = (sys.executable, "-P", "-c", "from bwtui.cli.main import main; main()")
+#: Holds a command's arguments, with which a password may come: others see command lines, but no environment.
+_ARGUMENTS = "BWTUI_CHILD_ARGUMENTS"
+_RUN = (
+    f"import json, os, sys; sys.argv[1:] = json.loads(os.environ.pop({_ARGUMENTS!r})); "
+    "from bwtui.cli.main import main; main()"
+)
+_COMMAND = (sys.executable, "-P", "-c", _RUN)
 #: Seconds that an interrupted command has to end in order: what it sent becomes durable, its Java ends.
 _END_SECONDS = 20.0
 #: Seconds over which the rate is taken.
@@ -117,7 +123,7 @@ class Child:
         # A session of its own keeps the terminal's Ctrl-C away: it is ended in order.
         process = self._process = await asyncio.create_subprocess_exec(
             *self._command,
-            *self.arguments,
+            env={**os.environ, _ARGUMENTS: json.dumps(self.arguments)},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
