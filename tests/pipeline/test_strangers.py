@@ -111,7 +111,9 @@ def test_verify_and_replay_tell_a_stranger_nothing(
         attempts.succeed(database, "--record", str(recording))
     (tmp_path / "bwtui.toml").write_text(f'[kafka]\n"sasl.password" = "{word}"\n')
     ends = ("-b", services.broker, "-r", services.schema_registry, "--json")
-    for command in (("verify",), ("replay", "--yes", "--topic-prefix", attempts.name + "_copy")):
+    # Slowly, so that there is time to attack.
+    replay = ("replay", "--yes", "--rate", "250", "--topic-prefix", attempts.name + "_copy")
+    for command in (("verify",), replay):
         loot = Loot()
         with attempts.begin(command[0], str(recording), *command[1:], *ends) as process:
             while process.poll() is None:
