@@ -20,7 +20,7 @@ from bwtui.errors import Interrupted
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 #: So long screens may take to close after a signal.
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS = 10.0
 
 
 T = TypeVar("T")
