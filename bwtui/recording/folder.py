@@ -69,13 +69,13 @@ class FolderLock:
         #: What was made for the lock alone, innermost last.
         self._made: list[Path] = []
         self._fd = -1
-        for _ in range(_ATTEMPTS):
+        for attempt in reversed(range(_ATTEMPTS)):
             try:
                 self._open(folder)
-            except FileNotFoundError:
-                # Who has just given it back took the folder away.
-                continue
             except OSError as error:
+                if isinstance(error, FileNotFoundError) and attempt:
+                    # Who has just given it back took the folder away.
+                    continue
                 self._undo()
                 raise StateFailed(
                     f"the recording's folder {folder} can't be written: {_reason(error)}",
