@@ -139,8 +139,12 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
     except (BwtuiError, psycopg2.Error):
         yield Result("tables are captured", "not checked: see above", skipped=True)
         return
+    told = ""
     for one in missing:
-        yield Result(one.subject, error=RefusedError(one.says, one.hint))
+        # One statement may be for many tables.
+        hint = one.hint if one.hint != told else "what is said of the table before is for this one too"
+        told = one.hint
+        yield Result(one.subject, error=RefusedError(one.says, hint))
     if not missing:
         yield Result("tables are captured", found)
 

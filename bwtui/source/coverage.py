@@ -29,6 +29,8 @@ _LEAVES_SQL = """
 select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p.level > 0 order by 1
 """
 _EVERYTHING = "insert, update, delete, truncate"
+_BARE = "it has no replica identity: give it a primary key first"
+_JOINS = f"{_BARE}, or add it to the publication of inserts"
 _NEW_ONE = "while the relay runs, and start it again once it has caught up with that, run: {}"
 _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
 
@@ -156,10 +158,11 @@ def _left_out(
     there = {one.oid: one for one in list_tables(connection, partitions=True)}
     still = {(one.oid, one.namespace, one.name) for one in there.values()}
     apart = [table for table in apart if (table.oid, table.namespace, table.name) in still]
-    adding.tables = [table for table in apart if lacks_identity(table)]
+    adding.together(apart)
     by_partition = not publication.via_root(connection, names)
     for table in apart:
-        leaves = [there[oid] for (oid,) in query(connection, _LEAVES_SQL, table.oid) if oid in there]
+        found = query(connection, _LEAVES_SQL, table.oid) if table.partitioned else []
+        leaves = [there[oid] for (oid,) in found if oid in there]
         missing = [leaf for leaf in leaves if (leaf.namespace, leaf.name) not in published]
         if table.partitioned and len(missing) < len(leaves):
             for leaf in filter(adding.chosen, missing):
@@ -180,8 +183,13 @@ class _Adding:
         self._companion = publication.unkeyed_name(names[0])
         self._exists = self._companion in there
         self._has_slot = has_slot
-        #: All the tables without a replica identity that are to join.
-        self.tables: Sequence[TableInfo] = ()
+        self._unkeyed: dict[int, TableInfo] = {}
+        self._made = ""
+
+    def together(self, tables: Sequence[TableInfo]) -> None:
+        """Take note of the tables that are to join, for the publication of inserts is made once."""
+        self._unkeyed = {table.oid: table for table in tables if lacks_identity(table)}
+        self._made = self._make(list(self._unkeyed.values()))
 
     def chosen(self, table: TableInfo) -> bool:
         """Return whether the relay is to take the table."""
@@ -191,18 +199,18 @@ class _Adding:
         """Return it for one of them."""
         if not lacks_identity(table):
             return f"{self._when()}{_add(self._names[0], table)}"
-        first = "it has no replica identity: give it a primary key first"
         if not self._settings.allow_unkeyed:
-            return f"{first}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
-        first += ", or add it to the publication of inserts"
+            return f"{_BARE}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
         if self._companion in self._names:
-            return f"{first}; {self._when()}{_add(self._companion, table)}"
+            return f"{_JOINS}; {self._when()}{_add(self._companion, table)}"
         if self._exists:
             return f"the relay reads {self._companion} from its next start on, once it has caught up with now"
-        # One statement for all of them, for the second would find that it is there.
-        tables = self.tables if table in self.tables else [table]
+        return self._made if table.oid in self._unkeyed else self._make([table])
+
+    def _make(self, tables: Sequence[TableInfo]) -> str:
+        # One text for all of them: there may be thousands.
         made = printed(publication.create_unkeyed_statement(self._names[0], tables))
-        return f"{first}; {_NEW_ONE.format(made) if self._has_slot else f'run: {made}'}"
+        return f"{_JOINS}; {_NEW_ONE.format(made) if self._has_slot else f'run: {made}'}"
 
     def _when(self) -> str:
         if not self._has_slot:

@@ -155,7 +155,7 @@ def create_statements(
     ``generated``: generated columns of the keyed ones too, which can be published since PostgreSQL 18.
     """
     unkeyed = [table for table in tables if lacks_identity(table)]
-    keyed = [table for table in tables if table not in unkeyed]
+    keyed = [table for table in tables if not lacks_identity(table)]
     options = "publish_generated_columns = stored, " if generated else ""
     return _create_statement(publication, keyed, options), create_unkeyed_statement(publication, unkeyed)
 

@@ -6,6 +6,7 @@ Whoever walks runs a command, pastes the statements that it prints into a superu
 import json
 import re
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -254,6 +255,19 @@ def test_what_is_not_captured(
             for statement in dict.fromkeys(one for hint in hints for one in statements(hint)):
                 source.run(statement)
         assert not [one for one in shortfalls(connection, settings) if not one.captured]
+
+
+def test_thousands_of_tables_are_looked_at_quickly(database: str, source: Session) -> None:
+    """A relay looks every ten seconds; what is printed for each does not grow with the others."""
+    made = (f"create table u{number} (i int)" for number in range(800))
+    source.run("; ".join([*made, "create publication p"]))
+    settings = RelaySettings(postgres=database, publication="p", allow_unkeyed=True)
+    with closing(connect(database)) as connection:
+        begin = time.thread_time()
+        found = list(shortfalls(connection, settings))
+        assert time.thread_time() - begin < 1
+    assert len(found) == 800
+    assert len({id(one.hint) for one in found}) == 1
 
 
 def test_statements_of_a_server_that_writes_too_little_wal() -> None:

@@ -179,6 +179,14 @@ async def test_a_row_without_a_key_and_one_that_is_undecided() -> None:
 
     await opened(replace(report, findings=(finding,)), 0, check)
 
+    def outside(app: ReportApp) -> None:
+        shown = text(app)
+        assert "nothing of the table is sent" in shown
+        assert "public.bare" in shown
+
+    lacking = replace(finding, name="not_captured", topic=None, table="public.bare", key=None)
+    await opened(replace(report, findings=(lacking,)), 0, outside)
+
     def undecided(app: ReportApp) -> None:
         assert "it was written to at every look, or nothing is proven" in text(app)
 
