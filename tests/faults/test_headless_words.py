@@ -69,11 +69,11 @@ def test_record_speaks_of_postgresql_alone_and_of_new_tables_and_ends_on_ctrl_c(
 @pytest.mark.parametrize(
     ("args", "error", "hint"),
     [
-        (["--toast", "what"], "--toast: 'what' is not one of", "'bwtui record --help' says what"),
+        (["--toast", "what"], "--toast: 'what' is not one of", "give fetch or error or placeholder"),
         (["-o", ""], "-o DIR is missing", "name the folder of the recording"),
     ],
 )
-def test_a_wrong_option_of_record_points_to_its_own_help(
+def test_a_wrong_option_of_record_is_told_as_that_of_connect(
     new_relay: NewRelay, tmp_path: Path, args: list[str], error: str, hint: str
 ) -> None:
     relay = new_relay("-o", str(tmp_path / "recording"), kind=Recording)
