@@ -2,7 +2,7 @@
 
 import json
 import os
-import secrets
+import random
 import subprocess
 import sys
 import tempfile
@@ -47,8 +47,8 @@ with spark_session("local[1]", memory="512m", config={"spark.authenticate": "fal
 
 @pytest.fixture
 def word() -> str:
-    """A password."""
-    return f"hunter-{secrets.token_hex(8)}"
+    """A password no part of which comes twice, so that it stands whole in what Spark has compressed."""
+    return "".join(random.SystemRandom().sample("~^|#%&!{}()*+;<>?@QXZJKVW", 24))
 
 
 @pytest.fixture
