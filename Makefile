@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-verify bench-pipeline bench-replay torture campaign storm sample audit-proof venv lock clean
+.PHONY: help demo test check format bench bench-verify bench-pipeline bench-replay torture campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -64,6 +64,9 @@ sample: .venv/installed ## Record recordings/shop anew: a small shop, half a min
 
 audit-proof: .venv/installed-dev ## Plant 1,000 cases and write the confusion matrix into docs/audit.md.
 	@$(BIN)/python -m tests.audit.proof --cases $${BWTUI_AUDIT_CASES:-1000} --write $(ARGS)
+
+audit-segments: .venv/installed-dev ## Plant faults by rewriting Kafka's segment files, and audit them.
+	@$(BIN)/python -m tests.audit.segments $(ARGS)
 
 venv: .venv/installed-dev ## Make .venv with the development tools, and nothing more.
 

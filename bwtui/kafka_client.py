@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
 
 Config = Mapping[str, Any]
+
+#: Names and values of a record's headers.
+RecordHeaders = list[tuple[str, bytes | None]]
+#: Stands for the headers of a record of which one has a name that is no UTF-8: the client gives none of them.
+UNREADABLE: RecordHeaders = [("(a name that is no UTF-8)", None)]
 
 REQUEST_SECONDS = 10.0
 #: After so long, a login that is refused has been heard of.
@@ -65,6 +70,22 @@ WITHOUT_LEADER = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
+
+
+def headers_of(message: Message) -> RecordHeaders:
+    """Return a record's headers, or UNREADABLE. To be called once for a record.
+
+    At a name that is no UTF-8 the client notes an error, and returns a list in which the name is missing: to
+    touch it would end the process. Python may notice the error only where it next looks for one.
+    """
+    try:
+        # The stubs allow what a producer is given, too.
+        found: Any = message.headers()
+        # It looks for an error since -1 may stand for one.
+        "".ljust(-1)
+    except (UnicodeDecodeError, SystemError):
+        return UNREADABLE
+    return found or []
 
 
 def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = None) -> BwtuiError:

@@ -13,6 +13,7 @@ ANOMALIES = (
     *LOST,
     "duplicated",
     "corrupted",
+    "rekeyed",
     "reordered",
     "regressed",
     "misrouted",
@@ -26,6 +27,8 @@ ANOMALIES = (
 DATABASE = ("missing_key", "different_row", "extra_key", "missing_row", "not_captured")
 #: What `verify A B` finds, by row.
 RECORDINGS = ("missing", "extra", "said_differs", "sent_differs")
+#: Beside them, and not wrong: values that PostgreSQL did not send, and each relay read for itself.
+READ_ANEW = "read_anew"
 #: What is wrong, whatever was asked, in the order in which it is told.
 WRONG = (*ANOMALIES, *DATABASE, *RECORDINGS)
 #: Missing, and rightly so.
@@ -41,6 +44,8 @@ NOTES = (
     "outside_window",
     "aborted",
     "offset_gap",
+    "time_differs",
+    "headers_differ",
 )
 UNDECIDED = "indeterminate"
 CLASSES = (*ANOMALIES, *EXCUSED, UNDECIDED, *NOTES)
@@ -50,6 +55,7 @@ EXPECTED = (
     "matched",
     "redelivered",
     "corrupted",
+    "rekeyed",
     "misrouted",
     *LOST,
     *EXCUSED,
@@ -63,6 +69,7 @@ ACTUAL = (
     "redelivered",
     "duplicated",
     "corrupted",
+    "rekeyed",
     "misrouted",
     "phantom",
     "foreign",

@@ -25,9 +25,9 @@ CHUNK = 10_000
 INPUTS = {
     "expected_in": "id bigint, pass integer, is_repeat boolean, lsn bigint, ordinal integer, part integer,"
     " op varchar, xid bigint, commit_us bigint, received_us bigint, topic varchar, partition integer,"
-    ' "offset" bigint, state varchar, without varchar, kd bigint, vd bigint, hash31 integer',
+    ' "offset" bigint, state varchar, without varchar, kd bigint, vd bigint, hash31 integer, hd bigint',
     "actual_in": 'topic varchar, partition integer, "offset" bigint, offset_end bigint, kind varchar,'
-    " ts bigint, kd bigint, vd bigint",
+    " ts bigint, kd bigint, vd bigint, hd bigint",
     "topics_in": "topic varchar, partitions integer, settings_known boolean, compacts boolean,"
     " deletes boolean, retention_ms bigint, retention_bytes bigint, min_compaction_lag_ms bigint,"
     " delete_retention_ms bigint, log_append boolean",
@@ -106,7 +106,7 @@ def run(connection: duckdb.DuckDBPyConnection, window: Window, look: Look) -> No
     _search(connection, "35_wanted_word", "word")
     _run(connection, "50_excuses")
     _search(connection, "55_wanted_moved", "moved")
-    _run(connection, "60_astray")
+    _run(connection, "57_shifted", "58_same_bytes", "60_astray")
     _give(connection, "stray order by is_near desc, id, t, p, o", "misrouted")
     _run(connection, "65_astray_by_relay", "70_extra")
     _judge_extras(connection, look)
@@ -136,7 +136,7 @@ def _search(connection: duckdb.DuckDBPyConnection, wanted: str, how: str) -> Non
     if one(connection, "select count(*) from wanted"):
         connection.execute(f"set variable how = '{how}'")
         _run(connection, "40_search")
-        _give(connection, "choice where is_open order by id, o, p", how)
+        _give(connection, "open_choice order by id, away, o, p", how)
 
 
 def _give(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) -> None:
@@ -153,9 +153,11 @@ def _give(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) -> N
 
 
 def _excuse_equal_rows(connection: duckdb.DuckDBPyConnection, look: Look) -> None:
+    connection.execute("create table alike (id bigint)")
     for rows in _chunks(connection, "select id, t, p, o from differing order by t, p, o"):
         equal = pa.table({"id": pa.array(look.equal_rows([Pair(*row) for row in rows]), pa.int64())})
-        _with(connection, equal, "update hit set how = 'equivalent' from looked where hit.id = looked.id")
+        _with(connection, equal, "insert into alike select * from looked")
+    _run(connection, "32_alike")
 
 
 def _judge_extras(connection: duckdb.DuckDBPyConnection, look: Look) -> None:
@@ -164,7 +166,7 @@ def _judge_extras(connection: duckdb.DuckDBPyConnection, look: Look) -> None:
     )
     unknown = (
         "select t, p, o from extra left join copied using (t, p, o)"
-        " where not is_before and (here is null or is_later) order by t, p, o"
+        " where not is_before and (here is null or not here or is_behind) order by t, p, o"
     )
     for rows in _chunks(connection, unknown):
         found = list(look.judge([Record(*row) for row in rows]))
@@ -223,7 +225,7 @@ def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
             one(connection, "select coalesce(sum(high - low), 0)::bigint from part"),
         ),
     }
-    for name in ("matched", "redelivered", "corrupted"):
+    for name in ("matched", "redelivered", "corrupted", "rekeyed"):
         equations[f"both sides agree on {name}"] = (expected.get(name, 0), actual.get(name, 0))
     broken = [f"{name}: {left} is not {right}" for name, (left, right) in equations.items() if left != right]
     if broken:

@@ -25,7 +25,7 @@ import duckdb
 
 from bwtui.audit.classes import DATABASE, UNDECIDED, verdict_of
 from bwtui.audit.decoding import AskRegistry, Schemas
-from bwtui.audit.folding import Fold
+from bwtui.audit.folding import SPELLED, Fold
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.tables import Shape, Table, shapes
 from bwtui.errors import Indeterminate, RefusedError
@@ -58,6 +58,8 @@ class Request:
     samples: int = 1_000
     #: Tables that the relay is to carry, and does not: each with the reason.
     not_captured: Mapping[str, str] = field(default_factory=dict)
+    #: Returns the name of the relay that runs with the slot of a database, if there is one here.
+    reconnecting: Callable[[str], str | None] = lambda _: None
 
 
 def verify_database(
@@ -144,6 +146,12 @@ class _Live:
             if state.active:
                 last_read = now
             elif now - last_read > _RECONNECT_SECONDS:
+                if (name := self._request.reconnecting(self._connection.info.dbname)) is not None:
+                    raise Indeterminate(
+                        f"relay {name} is reconnecting to PostgreSQL: slot {self._request.slot!r} is at"
+                        f" {format_lsn(state.confirmed_lsn)}, not yet at {format_lsn(lsn)}",
+                        f"verify once it streams again: 'bwtui status {name}' says what it waits for",
+                    )
                 raise Indeterminate(
                     f"no relay reads slot {self._request.slot!r}: it is at {format_lsn(state.confirmed_lsn)},"
                     f" not yet at {format_lsn(lsn)}",
@@ -219,6 +227,7 @@ class _Live:
         note: str | None,
     ) -> Finding:
         names = table.key or table.columns
+        key = key.partition(SPELLED)[0]
         found = json.loads(key) if key[:1] in ("[", "{") else None
         shown = dict(zip(names, found, strict=False)) if isinstance(found, list) else found
         if shown and not self._request.show_values:

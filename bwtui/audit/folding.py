@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from bwtui.audit.decoding import Schemas, Undecodable
-from bwtui.audit.forms import Row, decode
+from bwtui.audit.forms import Row, decode, spelling
 from bwtui.audit.tables import CHUNK, Shape, rows
 from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
@@ -31,6 +31,10 @@ _PATIENCE_SECONDS = 5.0
 #: key, or under none.
 _OTHER = "a key of other columns than the table's"
 _SENT = "the row was sent before the table had this key"
+#: Stands between what a key says and how it is written, where that is not how its topic's keys are.
+SPELLED = "\x01"
+_SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
+_ALONE = "the row stands under this key in other bytes alone"
 #: So many records are folded at a time.
 _FOLD = 500_000
 _ODD = "topic varchar, key varchar, class varchar, fields varchar, p integer, o bigint, note varchar"
@@ -65,6 +69,8 @@ class Fold:
         #: Topics of tables without a key; of those of the others, how many records have none.
         self._keyless: set[str] = set()
         self.without_key: Counter[str] = Counter()
+        #: How the keys of a topic are written, most of them.
+        self._spelling: dict[str, str] = {}
         #: Rows of the tables, and those of which columns were not sent.
         self.rows = 0
         self.unsent = 0
@@ -87,6 +93,34 @@ class Fold:
             self._read_to[topic, partition] = high
             self._read_split(Split(topic, partition, start, high), by_topic[topic])
         self._fold()
+        self._learn_spellings()
+
+    def _learn_spellings(self) -> None:
+        """Take the bytes in which most keys of a topic are for those of its keys; others are other keys."""
+        found = self._store.execute(
+            """select topic, spelling
+                 from (select topic, split_part(key, chr(1), 2) as spelling, count(value) as n, max(ts) as ts
+                         from latest
+                        where starts_with(key, '[') and contains(key, chr(1))
+                          and not list_contains(?::varchar[], topic)
+                        group by all)
+               qualify row_number() over (partition by topic order by n desc, ts desc, spelling) = 1""",
+            [list(self._spelling)],
+        ).fetchall()
+        for topic, found_spelling in found:
+            self._spelling[topic] = found_spelling
+            self._store.execute(
+                "update latest set key = split_part(key, chr(1), 1)"
+                " where topic = ? and starts_with(key, '[') and split_part(key, chr(1), 2) = ?",
+                [topic, found_spelling],
+            )
+            # A topic that had none before: all of its keys have come since.
+            for table, columns in (("moved", "distinct topic, key"), ("history", "*")):
+                self._store.execute(
+                    f"insert into {table} select {columns} from latest semi join doubt using (topic, key)"
+                    " where topic = ?",
+                    [topic],
+                )
 
     def _read_split(self, split: Split, shape: Shape) -> None:
         for part in SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS):
@@ -119,11 +153,12 @@ class Fold:
         self._count(shape, others)
 
     def _key(self, shape: Shape, data: bytes) -> str:
-        """Return a key as the texts of its columns, or what can't be one."""
+        """Return a key as the texts of its columns, and how it is written, or what can't be one."""
         try:
-            return shape.key_of(decode(data, self._schemas))
+            key, spelled = shape.key_of(decode(data, self._schemas)), spelling(data, self._schemas)
         except Undecodable:
             return f"undecodable {data.hex()}"
+        return key if spelled == self._spelling.get(shape.table.topic) else f"{key}{SPELLED}{spelled}"
 
     def _fold(self) -> None:
         self._store.execute("""
@@ -175,6 +210,12 @@ class Fold:
                    and md5(t.row) in (select digest from counted where topic = $topic)""",
             {"topic": shape.table.topic},
         )
+        self._store.execute(
+            """update fresh set note = $note from latest as l
+                 where fresh.topic = $topic and class = 'missing_key' and l.topic = $topic
+                   and l.value is not null and starts_with(l.key, fresh.key || chr(1))""",
+            {"topic": shape.table.topic, "note": _ALONE},
+        )
         if is_last and shape.table.topic not in self._hidden:
             self._agree(shape)
 
@@ -207,7 +248,8 @@ class Fold:
             "select key from doubt where topic = ? limit ?", [shape.table.topic, CHUNK + 1]
         ).fetchall()
         keys = [key for (key,) in found]
-        # Bytes that are no text can't be asked for.
+        # What is written in other bytes is no key of the table's. Bytes that are no text can't be asked for.
+        keys = [key for key in keys if SPELLED not in key]
         return keys if len(keys) <= CHUNK and not any("\\u0000" in key for key in keys) else None
 
     def _pairs(self, topic: str, again: bool) -> Iterator[list[tuple[Any, ...]]]:
@@ -231,7 +273,7 @@ class Fold:
     ) -> tuple[Any, ...] | None:
         topic = shape.table.topic
         if row is None:
-            note = _OTHER if key.startswith("{") else None
+            note = _OTHER if key.startswith("{") else _SPELLED if SPELLED in key else None
             return None if value is None else (topic, key, "extra_key", "[]", *place, note)
         if value is None:
             return topic, key, "missing_key", "[]", *place, None
@@ -253,12 +295,13 @@ class Fold:
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
             f"""insert into {into}
-                select $topic, any_value(t.row), 'missing_row', '[]', null, null,
-                       concat(count(*), ' in the table, ', coalesce(any_value(c.n), 0), ' in the topic')
-                  from there as t
-                  left join (select digest, sum(n)::bigint as n from counted
-                              where topic = $topic group by digest) as c on c.digest = t.key
-                 group by t.key having count(*) > coalesce(any_value(c.n), 0)""",
+                select $topic, t.row, 'missing_row', '[]', null, null,
+                       concat(n, ' in the table, ', there, ' in the topic')
+                  from (select any_value(t.row) as row, count(*) as n, coalesce(any_value(c.n), 0) as there
+                          from there as t
+                          left join (select digest, sum(n)::bigint as n from counted
+                                      where topic = $topic group by digest) as c on c.digest = t.key
+                         group by t.key) as t, range(t.n - t.there)""",
             {"topic": topic},
         )
 

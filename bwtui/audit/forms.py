@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from bwtui.audit.decoding import Schemas, Undecodable
+from bwtui.audit.decoding import Schemas, Undecodable, schema_id
 from bwtui.audit.texts import ESCAPED, UNSENT, elements, of_json, pairs, plain, written
 
 #: How a type is written: "" as it is, "float4", "float8", "money", "hstore", or "[,]" before an element's.
@@ -84,6 +84,42 @@ class Row:
     values: Mapping[str, Any]
     #: Columns of which a placeholder says that they were not sent.
     unsent: frozenset[str] = frozenset()
+
+
+#: Of bytes that say what a plain encoder would write otherwise.
+ODD = "odd"
+
+
+def spelling(data: bytes, schemas: Schemas) -> str:
+    """Return how a key's bytes are written: a schema's id, "json", or ODD. Raises Undecodable.
+
+    Keys that say the same are the same key only if their bytes are.
+    """
+    if data[:1] == b"{":
+        try:
+            written_plainly = _plain_json(json.loads(data, parse_int=_Number, parse_float=_Number))
+        except ValueError as error:
+            raise Undecodable("it is no JSON") from error
+        return "json" if written_plainly == data else ODD
+    return str(schema_id(data)) if schemas.is_plain(data) else ODD
+
+
+class _Number(str):
+    """A number as it is written."""
+
+
+def _plain_json(row: Mapping[str, Any]) -> bytes:
+    def plainly(value: Any) -> bytes:
+        if isinstance(value, _Number):
+            return value.encode()
+        if isinstance(value, str):
+            try:
+                return json.dumps(value, ensure_ascii=False).encode()
+            except UnicodeEncodeError:
+                pass
+        return json.dumps(value).encode()
+
+    return b"{" + b", ".join(plainly(name) + b": " + plainly(value) for name, value in row.items()) + b"}"
 
 
 def decode(data: bytes, schemas: Schemas) -> Row:

@@ -157,6 +157,8 @@ def _counts(
         "offset_gap": "select count(*) from offset_gap",
         "equivalent": "select count(*) from hit where how = 'equivalent'",
         "moved": "select count(*) from hit where how = 'moved'",
+        "time_differs": "select count(*) from time_differs",
+        "headers_differ": "select count(*) from headers_differ",
         "aborted": "select coalesce(sum(o_end - o), 0)::bigint from hole where kind = 'aborted'",
     }
     counts = {name: max(expected.get(name, 0), actual.get(name, 0)) for name in CLASSES}

@@ -19,7 +19,7 @@ from bwtui.cli.verify_ahead import (
     refuse_unwritable,
     unwritable,
 )
-from bwtui.cli.verify_relay import running_settings, without_variables
+from bwtui.cli.verify_relay import reconnecting, running_settings, without_variables
 from bwtui.cli.verify_view import Bar, View, view_of
 from bwtui.console import say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
@@ -165,6 +165,7 @@ def _database(
         how["show_values"],
         how["findings"],
         missing,
+        lambda database: reconnecting(settings.slot, database),
     )
     look_rarely()
     return verify_database(request, ask_registry(settings), told)

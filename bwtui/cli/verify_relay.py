@@ -25,6 +25,17 @@ def running_settings(name: str) -> "RelaySettings":
     return settings
 
 
+def reconnecting(slot: str, database: str) -> str | None:
+    """Return the name of the relay that runs with this slot, though nothing reads the slot just now."""
+    from bwtui.relay.control import running_relays
+
+    for one in running_relays():
+        # It may know the server by another name.
+        if one.slot == slot and one.database.rpartition("/")[2] == database:
+            return one.name
+    return None
+
+
 @contextlib.contextmanager
 def without_variables() -> Iterator[None]:
     """Take libpq's variables away meanwhile: the relay had others, and its settings say what they said."""

@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 
 from bwtui.demo.reset import create_topics
 from bwtui.errors import BwtuiError, RefusedError
+from bwtui.kafka_client import headers_of
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())
@@ -244,7 +245,7 @@ def _read(broker: str, topic: str) -> Partitions:
                 if message.error() is not None:
                     raise KafkaException(message.error())
                 _, timestamp = message.timestamp()
-                headers = tuple(message.headers() or ())
+                headers = tuple(headers_of(message))
                 record = Record(message.key(), message.value(), timestamp, headers)  # type: ignore[arg-type]
                 found[message.partition() or 0].append(record)
         return found

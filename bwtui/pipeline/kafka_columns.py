@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from confluent_kafka import Message
 
+from bwtui.kafka_client import headers_of
 from bwtui.pipeline.kafka_splits import Split
 
 #: Column → Spark's type, in order.
@@ -113,7 +114,7 @@ def _values(messages: list[Message]) -> pa.Array:
 
 
 def _headers(messages: list[Message]) -> pa.Array:
-    every: list[Any] = [message.headers() or () for message in messages]
+    every: list[Any] = [headers_of(message) for message in messages]
     starts, end = [0], 0
     for headers in every:
         end += len(headers)

@@ -48,6 +48,9 @@ class Missing:
             self._by_position = all(one.get("position") is not None for one in findings)
             self._wanted = _table(findings, by_position=self._by_position)
             self._recording, self._cluster = content.get("recording_id"), content.get("cluster")
+            self._ends = {
+                (one["topic"], int(one["partition"])): int(one["high"]) for one in content.get("topics", ())
+            }
         except OSError as error:
             raise file_failed(f"{report} can't be read", error, UsageError) from error
         except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
@@ -102,7 +105,11 @@ class Missing:
                 raise RefusedError(
                     f"topic {topic} does not exist", "replay all of it: leave out --only-missing"
                 )
-        views = {"reported": reported, "every": columns(every), **_topics(spark, config, list(found), ends)}
+        views = {
+            "reported": reported,
+            "every": columns(every),
+            **_topics(spark, config, list(found), ends, self._ends),
+        }
         for name, view in views.items():
             view.createOrReplaceTempView(f"replay_{name}")
         # Each is made at once. As views of views, Spark would plan, and tell its plan of, each as often as
@@ -182,10 +189,23 @@ def _lsn(value: Any) -> int:
 
 
 def _topics(
-    spark: SparkSession, config: Config, topics: list[str], ends: Mapping[str, int] | None
+    spark: SparkSession,
+    config: Config,
+    topics: list[str],
+    ends: Mapping[str, int] | None,
+    seen: Mapping[tuple[str, int], int],
 ) -> dict[str, DataFrame]:
-    """Return what the topics hold, as they were when the replay began, and whose times are the messages'."""
+    """Return what the topics hold, as they were when the replay began, and whose times are the messages'.
+
+    And where each ended when the audit looked (``seen``), whose word holds for what stands before that.
+    """
     pinned = pin(config, topics)
+    for place, end in seen.items():
+        if place in pinned.offsets and pinned.offsets[place][1] < end:
+            raise RefusedError(
+                f"topic {place[0]}, partition {place[1]}, has lost its end since it was verified",
+                "verify again: there may be more that is missing",
+            )
     offsets = dict(pinned.offsets)
     for (topic, partition), (low, high) in list(offsets.items()):
         end = (ends or {}).get(f"{topic}/{partition}", high)
@@ -200,22 +220,27 @@ def _topics(
     return {
         "there": there.where("kind = 'record'"),
         "times": spark.createDataFrame(times, "topic string, timed boolean"),
+        "seen": spark.createDataFrame(
+            [(*place, end) for place, end in seen.items()], "topic string, partition int, high bigint"
+        ),
     }
 
 
+# What an audit found missing is missing: a message for each time that it was sent, so a repeat is, although
+# the first one is there. All that can have changed is that it came back, behind the end that the audit saw.
 _IDENTITY = "struct(lsn, ordinal, part)"
 _SAME = "{0}.topic = {1}.topic and {0}.key <=> {1}.key and {0}.value <=> {1}.value and {0}.at <=> {1}.at"
 _VIEWS = {
-    # How often the recording has what was reported; a repeat is the same once more.
-    "twins": f"""select topic, key, value, at, count(distinct {_IDENTITY}) as n from (
-            select e.*, if(timed, stamp, null) as at from replay_every e join replay_times using (topic)) e
-         where exists (select 1 from replay_reported r
-            where r.topic = e.topic and r.key <=> e.key and r.value <=> e.value)
+    # How often each message was reported.
+    "twins": """select topic, key, value, at, count(*) as n from (
+            select r.*, if(timed, stamp, null) as at from replay_reported r join replay_times using (topic))
          group by all""",
-    # How often the topics have it, after all.
+    # How often it has come back since.
     "back": f"""select t.topic, t.key, t.value, t.at, count(*) as n from (
             select h.*, if(timed, timestamp, null) as at
-              from replay_there h join replay_times using (topic)) t
+              from replay_there h join replay_times using (topic)
+              left join replay_seen s using (topic, partition)
+             where h.offset >= coalesce(s.high, 0)) t
           left semi join replay_twins w on {_SAME.format("t", "w")}
          group by all""",
     # Of messages that are the same, as many as the topics lack.

@@ -20,6 +20,8 @@ class Basis:
     facts: Facts
     #: How many messages each topic is to have.
     sent: dict[str, int]
+    #: Whether any message has headers; then those of all are compared.
+    has_headers: bool
     pinned: Pinned
 
 
@@ -53,23 +55,25 @@ def basis(folder: Path, config: Config) -> Basis:
     """
     sealed = open_sealed(folder)
     facts = read_facts(folder, {segment.name for segment in sealed.manifest.segments})
-    sent = _sent(sealed)
+    sent, has_headers = _sent(sealed)
     try:
-        return Basis(sealed, facts, sent, pin(config, sent))
+        return Basis(sealed, facts, sent, has_headers, pin(config, sent))
     except RefusedError as error:
         raise RefusedError(error.message, "it was deleted since it was recorded") from error
 
 
-def _sent(sealed: Sealed) -> dict[str, int]:
+def _sent(sealed: Sealed) -> tuple[dict[str, int], bool]:
     paths = [str(path) for path in sealed.paths("changes")]
-    sql = """select topic, count(*), count(*) filter (where state = 'unsent') from read_parquet(?)
-             where topic is not null group by topic"""
+    sql = """select topic, count(*), count(*) filter (where state = 'unsent'),
+                    coalesce(bool_or(header_form <> 'none'), false)
+               from read_parquet(?)
+              where topic is not null group by topic"""
     # It needs no room to spill, and would take it in the current folder.
     with duckdb.connect(config={"temp_directory": ""}) as connection:
         rows = connection.execute(sql, [paths]).fetchall() if paths else []
-    if all(messages == unsent for _, messages, unsent in rows):
+    if all(messages == unsent for _, messages, unsent, _ in rows):
         raise RefusedError(
             f"{sealed.folder} was recorded without Kafka: nothing was sent, so there is nothing to verify",
             "record with 'bwtui connect --record', or compare two recordings: bwtui verify A B",
         )
-    return {topic: messages for topic, messages, _ in rows}
+    return {topic: messages for topic, messages, *_ in rows}, any(row[3] for row in rows)

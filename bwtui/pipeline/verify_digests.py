@@ -26,6 +26,7 @@ from bwtui.pipeline.kafka_source import Request, read_split
 from bwtui.pipeline.kafka_splits import LARGEST, SMALLEST, Split, split
 from bwtui.pipeline.verify_deep import COLUMNS, Comparison
 from bwtui.recording.manifest import SealedFile
+from bwtui.recording.sent_headers import SENT_HEADERS
 
 #: Told how many rows were read, and how many there are.
 OnCount = Callable[[int, int], None]
@@ -39,17 +40,22 @@ _DIGESTS = """
 (md5_number(key) >> 65)::bigint as kd,
 (md5_number(value) >> 65)::bigint as vd
 """
-_EXPECTED = f"""
-select position * {PARTS} + part as id, pass, is_repeat, lsn, ordinal, part, op, xid,
+#: The headers that a record has, as `SENT_HEADERS` writes them.
+_FOUND_HEADERS = """
+case when len(headers) > 0 then array_to_string(
+  list_transform(headers, lambda h: h.key || '=' || coalesce(hex(h.value), 'null')), ';') end
+"""
+_EXPECTED = """
+select position * {parts} + part as id, pass, is_repeat, lsn, ordinal, part, op, xid,
        epoch_us(commit_time) as commit_us, epoch_us(received) as received_us,
        topic, "partition", "offset", state, without,
        "schema", "table", session, key_schema_id, value_schema_id,
-       {_DIGESTS}, key
+       {digests}, (md5_number({headers}) >> 65)::bigint as hd, key
   from rows
 """
-_ACTUAL = f"""
+_ACTUAL = """
 select topic, "partition", "offset", offset_end, kind, "timestamp" as ts,
-       {_DIGESTS}
+       {digests}, (md5_number({headers}) >> 65)::bigint as hd
   from rows
 """
 _KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "key", "value")
@@ -80,15 +86,19 @@ def write_digests(
     sides: Sides,
     comparison: Comparison,
     counted: OnCount | None = None,
+    *,
+    with_headers: bool,
 ) -> tuple[list[int], int]:
     """Write what was sent, and what Kafka has: records and holes.
 
     Return the messages that are miscoded, and how many were looked at; ``comparison`` says so of those that
     it chooses. Both sides are one job, so that no core waits for the end of one before it begins the other.
+    ``with_headers``: headers have digests, too.
     """
     splits = split(pinned.offsets, spark.sparkContext.defaultParallelism, SMALLEST, LARGEST)
     handed = hand_over(spark, dict(config), config)
-    request = Request(handed, tuple(splits), _KAFKA, "read_committed", True, 5.0)
+    wanted = (*_KAFKA, "headers") if with_headers else _KAFKA
+    request = Request(handed, tuple(splits), wanted, "read_committed", True, 5.0)
     tasks: list[list[SealedFile] | Split] = [*_gathered(files), *splits]
 
     @in_task
@@ -99,7 +109,7 @@ def write_digests(
                 found = _gathered_rows(read_split(request, task))
                 _write(sides.actual, number, (_digests(connection, table) for table in found))
             else:
-                _write(sides.expected, number, _expected(connection, _rows_of(root, task)))
+                _write(sides.expected, number, _expected(connection, _rows_of(root, task), with_headers))
                 for every, some in _sampled(task, comparison.every):
                     yield from _compared(connection, _rows_of(root, some), every, comparison)
 
@@ -150,8 +160,12 @@ def _rows_of(root: Path, files: Sequence[SealedFile]) -> str:
     return f"read_parquet({[str(root / file.path) for file in files]!r}, hive_partitioning = false)"
 
 
-def _expected(connection: duckdb.DuckDBPyConnection, source: str) -> Iterator[pa.RecordBatch]:
-    sql = f"with rows as (select * from {source}) {_EXPECTED}"
+def _expected(
+    connection: duckdb.DuckDBPyConnection, source: str, with_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    headers = SENT_HEADERS if with_headers else "null::varchar"
+    made = _EXPECTED.format(parts=PARTS, digests=_DIGESTS, headers=headers)
+    sql = f"with rows as (select * from {source}) {made}"
     for batch in connection.sql(sql).to_arrow_reader(_BATCH):
         keys = batch.column("key").cast(pa.binary())
         yield batch.drop_columns(["key"]).append_column("hash31", murmur2_of(keys))
@@ -171,7 +185,9 @@ def _gathered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 def _digests(connection: duckdb.DuckDBPyConnection, table: pa.Table) -> pa.RecordBatch:
     connection.register("rows", table)
-    made = connection.sql(_ACTUAL).to_arrow_table().combine_chunks()
+    headers = _FOUND_HEADERS if "headers" in table.schema.names else "null::varchar"
+    sql = _ACTUAL.format(digests=_DIGESTS, headers=headers)
+    made = connection.sql(sql).to_arrow_table().combine_chunks()
     connection.unregister("rows")
     return made.to_batches()[0]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from bwtui.audit.core import Judged, Pair, Record
 from bwtui.audit.decoding import Schemas, Undecodable, schema_id
-from bwtui.kafka_client import Config
+from bwtui.kafka_client import Config, headers_of
 from bwtui.pipeline.kafka_scan import SplitScan
 from bwtui.pipeline.kafka_splits import Split
 from bwtui.pipeline.verify_digests import PARTS
@@ -89,7 +89,7 @@ class KafkaLook:
                 continue
             try:
                 same = all(
-                    self._reader.row(left) == self._reader.row(right)
+                    _plain(self._reader.row(left)) == _plain(self._reader.row(right))
                     for left, right in ((record.key, message[0]), (record.value, message[1]))
                 )
             except Undecodable:
@@ -158,10 +158,19 @@ class KafkaLook:
                 for part in SplitScan(self._config, split, "read_uncommitted", _PATIENCE_SECONDS):
                     for message, offset in zip(part.messages, part.offsets, strict=True):
                         if offset in wanted:
-                            headers: Any = message.headers() or ()
+                            headers = headers_of(message)
                             ours = {k: v for k, v in headers if k.startswith(_HEADERS) and v is not None}
                             found[Record(t, p, offset)] = Seen(message.key(), message.value(), ours)
         return found
+
+
+def _plain(value: Any) -> Any:
+    """Return what is equal for equal values alone: to Python 1, 1.0 and true are, and 0 and -0."""
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return type(value), repr(value)
 
 
 def _name_of(schemas: Schemas, number: int) -> str | None:

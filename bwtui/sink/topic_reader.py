@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as ConsumerMessage
 
 from bwtui.errors import ConnectionFailed
+from bwtui.kafka_client import headers_of
 from bwtui.relay.headers import SESSION
 from bwtui.sink.base import KeyRecord, Marks
 
@@ -120,6 +121,4 @@ def _unreadable(topic: str, error: KafkaError) -> ConnectionFailed:
 
 
 def _session(message: ConsumerMessage) -> bytes | None:
-    headers = message.headers()
-    found = dict(headers).get(SESSION) if headers else None
-    return found if isinstance(found, bytes) else None
+    return dict(headers_of(message)).get(SESSION)

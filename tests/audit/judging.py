@@ -81,6 +81,9 @@ def findings(connection: duckdb.DuckDBPyConnection) -> Counter[Finding]:
         found["transaction", "torn_transaction", lsn] += 1
     for name, number in rows("select how, id from hit where how in ('moved', 'equivalent')"):
         found["note", name, number] += 1
+    for name in ("time_differs", "headers_differ"):
+        for (number,) in rows(f"select id from {name}"):
+            found["note", name, number] += 1
     for place in rows("select topic, p, o from offset_gap join topic using (t)"):
         found["hole", "offset_gap", place] += 1
     for place in rows("select topic, p from interleaved join topic using (t)"):
@@ -93,7 +96,7 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
     expected = [
         (s.id, s.pass_number, s.is_repeat, s.lsn, s.ordinal, s.part, s.op, 1, s.time_ms * 1000,
          s.time_ms * 1000 + 1_000_000, s.topic, s.partition, s.offset, s.state, s.without, s.kd, s.vd,
-         s.hash31)
+         s.hash31, s.hd)
         for s in world.sends
     ]  # fmt: skip
     actual, partitions = [], []
@@ -105,10 +108,12 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
             for o in [*sorted(log), topic.high[p]]:
                 if o > expected_offset:
                     kind = topic.hole_kinds.get((p, expected_offset), "gap")
-                    actual.append((topic.name, p, expected_offset, o, kind, None, None, None))
+                    actual.append((topic.name, p, expected_offset, o, kind, None, None, None, None))
                 if o in log:
                     record = log[o]
-                    actual.append((topic.name, p, o, o + 1, "record", record.ts, record.kd, record.vd))
+                    actual.append(
+                        (topic.name, p, o, o + 1, "record", record.ts, record.kd, record.vd, record.hd)
+                    )
                 expected_offset = o + 1
     topics = [
         (t.name, t.partitions, t.settings_known, t.compacts, t.deletes, t.retention_ms, t.retention_bytes,

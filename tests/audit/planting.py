@@ -7,13 +7,22 @@ different keys, so that what a case must give is known without knowing how the a
 import random
 from collections.abc import Callable
 
-from tests.audit import planting_logs, planting_partitions, planting_unrecorded
+from tests.audit import (
+    planting_bytes,
+    planting_copies,
+    planting_logs,
+    planting_partitions,
+    planting_shifts,
+    planting_tails,
+    planting_unrecorded,
+)
 from tests.audit.planting_unrecorded import went_on
 from tests.audit.victims import (
     has_twin,
     is_confirmed,
     is_last_of_key,
     is_provable_loss,
+    oldest_tail_ms,
     opens_window,
     take_away,
     use,
@@ -263,9 +272,9 @@ def phantom(world: World) -> bool:
     """A row of ours that was never committed, with or without headers."""
     if world.gaps:
         return False
-    last = max(s.time_ms for s in world.sends)
-    lsn = world.rng.choice([None, max(s.lsn for s in world.sends)])
-    ts = last - 1 if lsn is None else NOW_MS
+    confirmed = [s.lsn for s in world.sends if s.lsn <= world.confirmed]
+    lsn = world.rng.choice([None, max(confirmed, default=None)])
+    ts = oldest_tail_ms(world) - 1 if lsn is None else NOW_MS
     return _stranger(world, Record(world.fresh_value(), world.fresh_value(), ts, "phantom", lsn=lsn))
 
 
@@ -327,7 +336,11 @@ FAULTS: dict[str, Plant] = {
         own_key_by_another, replaced, resurrected, planting_logs.start_moved,
         planting_logs.end_lost, planting_logs.settings_hidden, planting_logs.gap_in_recording,
         planting_unrecorded.later_of_the_relay, planting_unrecorded.sent_again,
-        planting_unrecorded.same_bytes_later,
+        planting_unrecorded.same_bytes_later, planting_bytes.rekeyed, planting_bytes.retimed,
+        planting_bytes.reheadered, planting_copies.copied_elsewhere, planting_copies.twin_tombstones,
+        planting_tails.tail_again, planting_tails.superseded_again, planting_shifts.shifted,
+        planting_shifts.doubled_when_restored, planting_logs.gone_with_its_tombstone,
+        planting_logs.taken_too_early,
     )
 }  # fmt: skip
 

@@ -1,6 +1,8 @@
 """Faults that are planted into a whole log, into a topic's settings, or into the recording itself."""
 
-from tests.audit.world import Record, Send, Topic, World
+from tests.audit.planting_unrecorded import has_late_duplicate
+from tests.audit.victims import is_provable_loss, take_away, use, victims
+from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
 
 
 def start_moved(world: World) -> bool:
@@ -55,6 +57,56 @@ def _drop(world: World, topic: Topic, p: int, gone: set[int]) -> None:
     for _, _, record in topic.records():
         if record.send is not None:
             record.truth = record.send.truth
+
+
+def gone_with_its_tombstone(world: World) -> bool:
+    """Nothing of a key is left, and its tombstone is too young to have gone."""
+    for topic in world.topics.values():
+        mine = [s for s in world.sends if s.topic == topic.name]
+        if (
+            not topic.compacts
+            or not topic.settings_known
+            or any(s.truth == "tombstone_expired" for s in mine)
+        ):
+            continue
+        for last in mine:
+            of_key = [s for s in mine if s.kd == last.kd]
+            records = [(p, o) for p, o, r in topic.records() if r.kd == last.kd]
+            if (
+                last.vd is not None
+                or last is not of_key[-1]
+                or (topic.name, last.kd) in world.used_keys
+                or any(s.state != "acknowledged" or s.truth != "matched" for s in of_key)
+                or len(records) != len(of_key)
+            ):
+                continue
+            topic.delete_retention_ms = 30 * DAY_MS
+            for p, o in records:
+                del topic.logs[p][o]
+            for send in of_key:
+                # What took the rows can't be known; no tombstone has gone by right.
+                send.truth = "indeterminate" if send.vd is not None else "lost_acked"
+            use(world, last)
+            return True
+    return False
+
+
+def taken_too_early(world: World) -> bool:
+    """A message has gone from a compacted log, and what came behind it may not be compacted yet."""
+    if has_late_duplicate(world):
+        return False
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        return topic.compacts and topic.lag_ms > 0 and is_provable_loss(world)(topic, send)
+
+    for send in victims(world, wanted)[:1]:
+        take_away(world, send)
+        send.truth = "indeterminate"
+        later = Record(send.kd, world.fresh_value(), NOW_MS - 1000, "outside_window")
+        world.topics[send.topic].append(send.partition, later)
+        use(world, send)
+        return True
+    return False
 
 
 def settings_hidden(world: World) -> bool:

@@ -6,7 +6,7 @@ from tests.audit.world import NOW_MS, Record, World
 
 def later_of_the_relay(world: World) -> bool:
     """The relay went on when the recording had ended; its headers say so, or the time does."""
-    if _has_late_duplicate(world):
+    if has_late_duplicate(world):
         return False
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
     for send in world.sends:
@@ -30,7 +30,7 @@ def sent_again(world: World) -> bool:
 
 def same_bytes_later(world: World) -> bool:
     """The relay went on, and a row became again what it was; headers say so, or that something else came."""
-    if _has_late_duplicate(world):
+    if has_late_duplicate(world):
         return False
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
     for send in victims(world, lambda t, s: not t.compacts and t.keyed)[:1]:
@@ -52,7 +52,8 @@ def went_on(world: World) -> bool:
     )
 
 
-def _has_late_duplicate(world: World) -> bool:
+def has_late_duplicate(world: World) -> bool:
+    """Whether there is a copy which would be the relay's own, if the relay had gone on."""
     last = max(s.time_ms for s in world.sends)
     return any(
         r.truth == "duplicated" and r.ts > last for t in world.topics.values() for _, _, r in t.records()

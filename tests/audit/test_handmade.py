@@ -1,57 +1,11 @@
 """Cases that are made by hand, of which each says one rule; `test_planted` mixes all of them."""
 
 import random
-from collections import Counter
 
 import pytest
 
-from tests.audit import judging
-from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
-
-LAST_MS = NOW_MS - 5 * DAY_MS
-
-
-class Made:
-    """A recording of one pass over one topic."""
-
-    def __init__(self, partitions: int = 1, **settings) -> None:
-        self.topic = Topic("shop.t", partitions, **{"compacts": False, "deletes": True} | settings)
-        self.topic.logs = [{} for _ in range(partitions)]
-        self.topic.low, self.topic.high = [0] * partitions, [0] * partitions
-        self.world = World(random.Random(0), {"shop.t": self.topic}, passes={1: True})
-        self.number = 0
-
-    def send(self, key, value, *, state="acknowledged", arrives=True, p=0, **more) -> Send:
-        """Record a message of a transaction of its own, in the last millisecond of the recording."""
-        self.number += 1
-        facts = {"lsn": 100 * self.number, "ordinal": 1} | more
-        home = None if key is None else p
-        send = Send(self.number * 4096, 1, facts["lsn"], facts["ordinal"], 0, "update", LAST_MS, "shop.t",
-                    key, value, home, state=state)  # fmt: skip
-        self.world.sends.append(send)
-        self.world.confirmed = send.lsn
-        offset = self.topic.high[p]
-        if arrives:
-            self.topic.append(p, Record(key, value, LAST_MS, "", send))
-        elif state == "acknowledged":
-            self.topic.high[p] += 1
-        if state == "acknowledged":
-            send.partition, send.offset = p, offset
-        return send
-
-    def stand(self, key, value, ts=LAST_MS, p=0, **more) -> None:
-        """Put a record into Kafka that is no message of the recording."""
-        self.topic.append(p, Record(key, value, ts, "", **more))
-
-    def classes(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
-        """Return the classes of the messages, of the records, and what was found beside."""
-        found, connection = judging.audit(self.world)
-        connection.close()
-        kinds: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
-        for (kind, name, _), number in found.items():
-            kinds[{"message": 0, "record": 1}.get(kind, 2)][name] += number
-        return kinds
-
+from tests.audit.made import LAST_MS, Made
+from tests.audit.world import NOW_MS, Record
 
 # -- messages of which no word came --------------------------------------------------------------------------
 

@@ -25,6 +25,10 @@ def truth(world: World) -> Counter[Finding]:
                     found["note", "equivalent", record.send.id] = 1
                 elif record.send.offset not in (None, o):
                     found["note", "moved", record.send.id] = 1
+                if record.ts != record.send.time_ms:
+                    found["note", "time_differs", record.send.id] = 1
+                if record.hd != record.send.hd:
+                    found["note", "headers_differ", record.send.id] = 1
     found.update(_gaps(world))
     found.update(_order(world))
     found.update(_latest(world))
@@ -117,12 +121,12 @@ def _transactions(world: World) -> Counter[Finding]:
 
 def _sessions(world: World) -> Counter[Finding]:
     found: Counter[Finding] = Counter()
-    newest: dict[tuple[str, int], int] = {}
+    # What stands as far from its place as others has moved with them, and keeps its order among them.
+    newest: dict[tuple[str, int, int], int] = {}
     for topic, p, o, record in sorted(_arrived(world), key=lambda a: (a[0].name, a[1], a[2])):
-        if record.send.offset not in (None, o):
-            continue
         number = record.send.pass_number
-        if newest.get((topic.name, p), number) > number:
+        at = topic.name, p, 0 if record.send.offset is None else o - record.send.offset
+        if newest.get(at, number) > number:
             found["partition", "interleaved_sessions", (topic.name, p)] = 1
-        newest[topic.name, p] = number
+        newest[at] = number
     return found

@@ -35,6 +35,12 @@ def is_confirmed(world: World, send: Send) -> bool:
     return world.passes[send.pass_number] if send.op == "snapshot" else send.lsn <= world.confirmed
 
 
+def oldest_tail_ms(world: World) -> int:
+    """Return the time from which on a run that nobody recorded would send."""
+    tail = [s.time_ms for s in world.sends if s.op != "snapshot" and s.lsn > world.confirmed]
+    return min(tail, default=max(s.time_ms for s in world.sends))
+
+
 def is_last_of_key(topic: Topic, send: Send) -> bool:
     log = topic.logs[send.partition]
     return not any(o > send.offset and r.kd == send.kd for o, r in log.items())

@@ -35,6 +35,8 @@ class Send:
     partition: int | None = None
     offset: int | None = None
     truth: str = "matched"
+    #: The digest of its headers.
+    hd: int | None = None
 
     @property
     def identity(self):
@@ -57,6 +59,7 @@ class Record:
     ordinal: int | None = None
     #: Compacted away between the scan and the look.
     is_gone: bool = False
+    hd: int | None = None
 
 
 @dataclass(eq=False)
@@ -333,6 +336,9 @@ def _compact(world: World, topic: Topic) -> None:
         return
     for p, log in enumerate(topic.logs):
         horizon = world.rng.randint(topic.low[p], max(topic.low[p], topic.high[p] - 1))
+        # The cleaner does not come to what is younger than the lag.
+        young = (o for o, record in sorted(log.items()) if topic.lag_ms and record.ts > NOW_MS - topic.lag_ms)
+        horizon = min(horizon, next(young, horizon))
         newest: dict[int | None, int] = {record.kd: o for o, record in sorted(log.items()) if o < horizon}
         drops_tombstones = world.rng.random() < 0.5
         for o in newest.values():
@@ -347,7 +353,8 @@ def _compact(world: World, topic: Topic) -> None:
             if newest[record.kd] > o:
                 _gone(topic, p, o, "compacted")
             elif record.vd is None and drops_tombstones:
-                later = any(r.kd == record.kd for n, r in log.items() if n > o)
+                ripe = (r for n, r in log.items() if n > o and r.ts <= NOW_MS - topic.lag_ms)
+                later = any(r.kd == record.kd for r in ripe)
                 _gone(topic, p, o, "compacted" if later else "tombstone_expired")
 
 

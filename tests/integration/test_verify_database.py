@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import Producer
@@ -167,3 +168,24 @@ def test_a_relay_that_reconnects_is_waited_for(attempts: Attempts, database: str
         relay.send_signal(signal.SIGCONT)
         thread.join()
     assert [(one.code, one.stderr) for one in ended] == [(0, "")]
+
+
+def test_a_relay_that_can_not_connect_again_is_named(
+    attempts: Attempts, database: str, source: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    role = f"relay_{attempts.name}"
+    source.run(f"create role {role} login replication password 'x'; create table t (id int primary key)")
+    source.run(f"alter table t owner to {role}")
+    source.run(f"grant create on database {urlsplit(database).path[1:]} to {role}")
+    here = urlsplit(database)
+    monkeypatch.setattr("bwtui.audit.database._RECONNECT_SECONDS", 0.5)
+    as_role = here._replace(netloc=f"{role}:x@{here.hostname}:{here.port}").geturl()
+    with relaying(attempts, as_role, source):
+        source.run(f"alter role {role} connection limit 0")
+        source.run("select pg_terminate_backend(%s)", source.reader(attempts.name))
+        source.wait_released(attempts.name)
+        ended = attempts.command_here(*arguments(attempts, database))
+        source.run(f"alter role {role} connection limit -1")
+        assert ended.code == 3
+        assert f"relay {attempts.name} is reconnecting to PostgreSQL" in ended.stderr
+    source.run(f"drop owned by {role} cascade; drop role {role}")

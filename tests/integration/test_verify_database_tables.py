@@ -177,10 +177,10 @@ def test_rows_without_a_key_that_are_missing(attempts: Attempts, source: Session
     with relaying(attempts, database, source, "--skip-snapshot"):
         source.run("insert into full_log values (0), (5)")
         ended, report = verify(attempts, database, "--show-values")
-    assert (ended.code, report["classes"]["missing_row"]) == (1, 3)
+    assert (ended.code, report["classes"]["missing_row"]) == (1, 9)
     assert sorted((one["key"]["a"], one["note"]) for one in report["findings"]) == [
-        ("0", "5 in the table, 1 in the topic"),
-        ("1", "4 in the table, 0 in the topic"),
+        *[("0", "5 in the table, 1 in the topic")] * 4,
+        *[("1", "4 in the table, 0 in the topic")] * 4,
         ("2", "1 in the table, 0 in the topic"),
     ]
 

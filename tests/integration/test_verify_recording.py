@@ -332,6 +332,30 @@ def test_two_recordings_of_the_same_changes(
     assert report["expected"] == report["balance"]["expected"]["equal"] == 16 + 203
 
 
+def test_large_values_that_each_relay_read_for_itself(
+    attempts: Attempts, database: str, tmp_path: Path, here: Run
+) -> None:
+    """The second relay comes later: it reads newer values, and one row is gone by then."""
+    folders = tmp_path / "a", tmp_path / "b"
+    other = Attempts(attempts.services, tmp_path)
+    with session(database) as opened:
+        opened.run("create table docs (id int primary key, n int, big text)")
+        opened.run("alter table docs alter big set storage external")
+        opened.run("insert into docs select i, 0, repeat('x', 9000) from generate_series(1, 3) i")
+        for one in (attempts, other):
+            one.succeed(database)
+        opened.run("update docs set n = 1")
+        attempts.succeed(database, "--record", str(folders[0]))
+        opened.run("update docs set big = repeat('y', 9000) where id = 1; delete from docs where id = 2")
+        for one, folder in zip((attempts, other), folders, strict=True):
+            one.succeed(database, "--record", str(folder))
+    ended = here(attempts, folders[0], str(folders[1]), "--json")
+    report = report_of(ended)
+    assert (ended.code, report["verdict"], report["findings"]) == (0, "clean", [])
+    assert report["balance"]["expected"]["read_anew"] == report["balance"]["actual"]["read_anew"] == 2
+    assert any(note.startswith("2 changes differ in nothing but large values") for note in report["notes"])
+
+
 def test_recordings_that_have_nothing_in_common(
     copied: tuple[Attempts, Path], attempts: Attempts, database: str, tmp_path: Path, here: Run
 ) -> None:

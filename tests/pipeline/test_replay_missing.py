@@ -21,6 +21,7 @@ from bwtui.recording.reader import open_recording
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
+    FramedStream,
     Looking,
     Replays,
     Sent,
@@ -31,6 +32,7 @@ from tests.pipeline.replayed import (
     registered,
     topic_content,
 )
+from tests.recorded_stream import table
 
 pytestmark = pytest.mark.services
 
@@ -139,6 +141,45 @@ def test_what_is_back_is_not_sent(
     assert {one.key: one for one in content} == {
         **{one.key: one for one in loss.sent}, loss.newer.key: loss.newer
     }  # fmt: skip
+
+
+def test_a_repeat_is_missing_although_the_first_is_there(
+    replays: Replays,
+    services: Services,
+    config: dict[str, str],
+    make_topic: MakeTopic,
+    tmp_path: Path,
+) -> None:
+    """What the audit counts is sent: each message, each time that it was sent."""
+    topic = fresh("repeat")
+    stream = FramedStream(tmp_path / "r", ids=registered(services, topic))
+    stream.begin_pass()
+    stream.change("insert", table(1, topic), 1, b"one")
+    stream.commit()
+    stream.flush()
+    stream.deliver()
+    stream.repeat(1)
+    stream.stop()
+    (sent,) = expected(stream.folder)[topic]
+    with contextlib.closing(open_recording(stream.folder)) as view:
+        (again,) = [one.position for one in view.changes() if one.is_repeat]
+        names = {"recording_id": view.source.recording}
+    make_topic(1, topic)
+    producer = Producer({**config})
+    producer.produce(topic, sent.value, sent.key, 0, timestamp=sent.stamp)
+    assert producer.flush(30) == 0
+    finding = Finding("lost_acked", topic, lsn=1, ordinal=1, position=again, part=0).to_json()
+    ends = {"topics": [{"topic": topic, "partition": 0, "low": 0, "high": 1}]}
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"classes": {"lost_acked": 1}, "findings": [finding], **names, **ends}))
+    assert (replays.run(stream.folder, only_missing=report).plan.missing or {})["messages"] == 1
+    assert topic_content(services, topic) == {0: [sent, sent]}
+    with pytest.raises(RefusedError, match="is in the topics by now"):
+        replays.run(stream.folder, only_missing=report, restart=True)
+    ends["topics"][0]["high"] = 3
+    report.write_text(json.dumps({"classes": {"lost_acked": 1}, "findings": [finding], **names, **ends}))
+    with pytest.raises(RefusedError, match="has lost its end since it was verified"):
+        replays.run(stream.folder, only_missing=report)
 
 
 @pytest.mark.parametrize("settings", [{"message_timestamp_type": "LogAppendTime"}])

@@ -4,11 +4,11 @@ select (row_number() over (order by topic) - 1)::smallint as t, * from topics_in
 
 create table e as
 select i.id, i.pass, i.is_repeat, i.lsn, i.ordinal, i.part, i.op, i.xid, i.commit_us, i.received_us,
-       topic.t, i.partition as p, i."offset" as o, i.state, i.without, i.kd, i.vd, i.hash31
+       topic.t, i.partition as p, i."offset" as o, i.state, i.without, i.kd, i.vd, i.hash31, i.hd
   from expected_in i left join topic on topic.topic = i.topic;
 
 create table r as
-select topic.t, i.partition as p, i."offset" as o, i.ts, i.kd, i.vd
+select topic.t, i.partition as p, i."offset" as o, i.ts, i.kd, i.vd, i.hd
   from actual_in i join topic on topic.topic = i.topic
  where i.kind = 'record';
 
@@ -20,6 +20,9 @@ select topic.t, i.partition as p, i."offset" as o, i.offset_end as o_end, i.kind
 create table part as
 select topic.t, i.partition as p, i.low, i.high
   from partitions_in i join topic on topic.topic = i.topic;
+
+-- The time that a message was sent with; a broker that sets times itself keeps its own.
+create macro ms(commit_us) as commit_us // 1000;
 
 -- What was not confirmed comes again with the next run; a snapshot that was given up is made again.
 create macro is_unconfirmed(op, lsn, of_pass) as

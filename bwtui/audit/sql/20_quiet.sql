@@ -3,8 +3,11 @@
 -- are looked at key by key.
 create table placed as
 select e.id, e.t, e.p, e.o, e.hash31,
-       r.o is not null and e.kd is not distinct from r.kd and e.vd is not distinct from r.vd as same
+       r.o is not null and e.kd is not distinct from r.kd and e.vd is not distinct from r.vd as same,
+       same and not topic.log_append and r.ts <> ms(e.commit_us) as other_time,
+       same and r.hd is distinct from e.hd as other_headers
   from e left join r on r.t = e.t and r.p = e.p and r.o = e.o
+  left join topic on topic.t = e.t
  where e.t is not null and e.state = 'acknowledged';
 
 create table step as

@@ -19,22 +19,26 @@ create view free as select f.* from f anti join hit using (t, p, o);
 
 -- Another record of the same key, or the same value under another key, at the place of the message, which is
 -- neither a message of which no word came nor one of the partition's that is not at its own place: those two
--- have changed places. That neither has a key says nothing; then the time must be the same.
+-- have changed places. That neither has a key, or
+-- that both are tombstones, says nothing; then the time must be the same.
 create table wanted_bytes as
 select distinct s.t, case when state = 'acknowledged' then p end as p, coalesce(kd, 0) as kd,
        kd is null as no_key, coalesce(vd, 0) as vd, vd is null as no_value
   from s anti join hit using (id);
 
--- A record under another key that says what a message of that key says is a copy of it, not a changed key.
+-- A record under another key that says what a message of that key says is a copy of it, not a changed key; and so is
+-- one under the same key, if the message itself stands elsewhere.
 create table copied_there as
 select distinct free.t, free.p, free.o
   from s
   join free on free.t = s.t and free.p = s.p and free.o = s.o
   join e on e.t = free.t and e.kd = free.kd and e.vd is not distinct from free.vd
- where s.state = 'acknowledged' and s.kd <> free.kd;
+  left join (select distinct t, p, kd, vd from free) as itself
+    on itself.t = s.t and itself.p = s.p and itself.kd = s.kd and itself.vd is not distinct from s.vd
+ where s.state = 'acknowledged' and (s.kd <> free.kd or itself.t is not null);
 
 create table differing as
-select s.id, s.t, s.p, s.o
+select s.id, s.t, s.p, s.o, s.kd is distinct from free.kd as other_key
   from s
   join free on free.t = s.t and free.p = s.p and free.o = s.o
   join topic on topic.t = s.t
@@ -45,7 +49,8 @@ select s.id, s.t, s.p, s.o
    and w.vd = coalesce(free.vd, 0) and w.no_value = (free.vd is null)
  where s.state = 'acknowledged'
    and (s.kd = free.kd or s.vd = free.vd
-        or (s.kd is null and free.kd is null and (topic.log_append or free.ts = s.commit_us // 1000)))
+        or ((s.kd is null and free.kd is null or s.kd is not null and free.kd is not null and s.vd is null and free.vd is null)
+            and (topic.log_append or free.ts = ms(s.commit_us))))
 qualify row_number() over (partition by s.t, s.p, s.o order by s.id desc) = 1;
 
 insert into hit select id, t, p, o, 'differs' from differing;

@@ -22,3 +22,16 @@ select c.*, count(*) over (partition by id) > 1 or count(*) over (partition by t
   from candidate c;
 
 insert into hit select id, t, p, o, getvariable('how') from choice where not is_open;
+
+-- Of several copies the one that stands as far from its place as what was sent beside it: a log that was restored
+-- is shifted as a whole, or from some record on.
+create or replace temp table shift as
+select hit.t, hit.p, s.o as at_o, hit.o - s.o as far
+  from hit join s using (id) where s.state = 'acknowledged' and hit.p = s.p;
+
+create or replace temp table open_choice as
+select c.id, c.t, c.p, c.o, coalesce(abs(c.o - s.o - coalesce(before.far, after.far)), 0) as away
+  from choice c join s using (id)
+  asof left join shift as before on before.t = c.t and before.p = c.p and s.o > before.at_o
+  asof left join shift as after on after.t = c.t and after.p = c.p and s.o < after.at_o
+ where c.is_open;

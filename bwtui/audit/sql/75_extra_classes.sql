@@ -10,7 +10,8 @@ select part.t, part.p, g.gap,
 -- What the headers of a record name that no recorded change can be, the rest of the last transaction too.
 create table named as
 select j.*, coalesce(j.lsn < getvariable('first_lsn') or j.lsn > getvariable('last_lsn')
-                     or (j.lsn = getvariable('last_lsn') and j.ordinal > ends.ordinal), false) as is_outside
+                     or (j.lsn = getvariable('last_lsn') and j.ordinal > ends.ordinal), false) as is_outside,
+       coalesce(j.lsn > least(getvariable('confirmed'), getvariable('resumed')), false) as is_again
   from judged j
  cross join (select max(ordinal) as ordinal from e
               where lsn = getvariable('last_lsn') and op not in ('snapshot', 'cleanup')) as ends;
@@ -29,15 +30,19 @@ select x.t, x.p, x.o, x.kd, x.vd, j.lsn, j.ordinal,
            then case
              -- By a run that was not recorded: the tail once more, or a later change to what was before.
              when gap.t is not null or (x.is_after and copied.comes_again) then 'outside_window'
-             when x.is_later and coalesce(j.is_outside, false) then 'outside_window'
+             when (x.is_later and coalesce(j.is_outside, false)) or (x.is_after and coalesce(j.is_again, false))
+               then 'outside_window'
+             when x.is_made_up_for and j.lsn is null and not copied.at_its_time then 'outside_window'
              when x.is_later and j.lsn is null and (select count(*) from went_on) > 0 then 'outside_window'
              else 'duplicated' end
-         when copied.here is not null then 'misrouted'
+         when copied.here or (copied.here is not null and not coalesce(j.ours, false)) then 'misrouted'
          -- Gone since the scan, so that nobody can look at it.
          when j.t is null and x.is_behind then 'outside_window'
          when not coalesce(j.ours, false) then 'foreign'
-         when j.is_outside then 'outside_window'
+         when j.is_outside or (x.is_after and j.is_again) then 'outside_window'
          when j.lsn is null and (x.is_behind or gap.t is not null) then 'outside_window'
+         -- What looks like the topic's own may be a copy of another topic's message all the same.
+         when copied.here is not null then 'misrouted'
          else 'phantom' end as class
   from extra x
   join topic using (t) join homes using (t)

@@ -13,6 +13,7 @@ select s.id, s.t, s.kd,
        case
          when hit.how in ('place', 'word', 'moved', 'equivalent') then 'matched'
          when hit.how = 'differs' then 'corrupted'
+         when hit.how = 'rekeyed' then 'rekeyed'
          when hit.how in ('misrouted', 'astray') then 'misrouted'
          when excuse.id is not null then excuse.class
          when s.state = 'refused' then 'refused'

@@ -44,15 +44,29 @@ select e.lsn, any_value(e.xid) as xid, min(e.id) as id
  group by e.lsn
 having bool_or(coalesce(settled.class, 'matched') in ('matched', 'redelivered'));
 
--- Records of a later pass before records of an earlier one: two relays wrote at once. Of which pass a record is that
--- was found by its bytes alone can't be known where a later session may have sent the same again.
+-- Records of a later pass before records of an earlier one: two relays wrote at once. What has been moved keeps its
+-- order among what was moved as far; a message that was sent again late was moved alone. Of which pass a record is
+-- that was found by its bytes alone can't be known where a later session may have sent the same again.
 create table interleaved as
 select t, p, min(o) as o
-  from (select s.t, hit.p, hit.o, s.pass, lag(s.pass) over (partition by s.t, hit.p order by hit.o) as before
+  from (select s.t, hit.p, hit.o, s.pass,
+               lag(s.pass) over (partition by s.t, hit.p, coalesce(hit.o - s.o, 0) order by hit.o) as before
           from hit join s using (id) left join passes_in as pass using (pass)
-         where hit.how in ('place', 'equivalent')
+         where hit.how in ('place', 'moved', 'equivalent')
             or (hit.how = 'word' and not may_come_again(s.op, s.lsn, pass.is_confirmed)))
  where before > pass group by t, p;
+
+-- Messages that are there, with another time or other headers than they were sent with.
+create view noted as
+select id, t, p, o, other_time, other_headers from placed anti join hit using (id)
+ where other_time or other_headers
+union all
+select hit.id, hit.t, hit.p, hit.o, not topic.log_append and f.ts <> ms(s.commit_us), s.hd is distinct from f.hd
+  from hit join s using (id) join f on f.t = hit.t and f.p = hit.p and f.o = hit.o join topic on topic.t = hit.t
+ where hit.how <> 'differs';
+
+create table time_differs as select id, t, p, o from noted where other_time;
+create table headers_differ as select id, t, p, o from noted where other_headers;
 
 -- Holes in a log that has no reason for any, where the ledger has a message.
 create table offset_gap as

@@ -9,21 +9,24 @@ with lost as (
 wrong as (
   select s.class, s.id, s.at_t as t, s.at_p as p, s.at_o as o,
          case when m.id is not null then 'the message does not say what PostgreSQL said'
+              when s.how = 'rekeyed' then 'its key is in other bytes, so that brokers take it for another key'
               when s.how = 'differs' then 'the bytes differ from those that were sent' end as note,
          case when m.id is not null or s.how = 'astray' then 'relay'
               when s.how = 'misrouted' then 'other' else 'broker' end as hop
-    from settled s left join miscoded m using (id) where s.class in ('corrupted', 'misrouted')),
+    from settled s left join miscoded m using (id) where s.class in ('corrupted', 'rekeyed', 'misrouted')),
+-- In JSON another topic's message may have the same bytes.
 original as (
-  select e.kd, e.vd, min(e.id) as id from e semi join extra_class x
+  select e.t, e.kd, e.vd, min(e.id) as id from e semi join extra_class x
       on x.kd is not distinct from e.kd and x.vd is not distinct from e.vd
-   where e.t is not null group by e.kd, e.vd),
+   where e.t is not null group by e.t, e.kd, e.vd),
 extra_one as (
   select x.class, copy.id, x.t, x.p, x.o, case when copy.id is not null then 'a copy of this message' end as note,
          case x.class when 'phantom' then 'relay' else 'other' end as hop
     from extra_class x
     left join original copy on x.class in ('duplicated', 'misrouted')
                            and x.kd is not distinct from copy.kd and x.vd is not distinct from copy.vd
-   where x.class <> 'outside_window')
+   where x.class <> 'outside_window'
+  qualify row_number() over (partition by x.t, x.p, x.o order by copy.t = x.t desc, copy.id) = 1)
 select lost.* exclude (note),
        case excuse.reason
          when 'expired' then 'it is below the start of the log, which retention does not explain'

@@ -48,6 +48,7 @@ class KafkaSide:
 
     def look(self, topic: str, partition: int, offset: int) -> Record | str:
         """Return the record, or the kind of hole (see `HOLES`) that is in its place. Raises BwtuiError."""
+        from bwtui.kafka_client import headers_of
         from bwtui.pipeline.kafka_scan import SplitScan
         from bwtui.pipeline.kafka_splits import Split
 
@@ -55,9 +56,7 @@ class KafkaSide:
         split = Split(topic, partition, offset, offset + 1)
         for part in SplitScan(self._config, split, "read_uncommitted", _PATIENCE):
             for message in part.messages:
-                # librdkafka's stubs allow more than what a consumer gets.
-                given: Any = message.headers() or ()
-                headers = tuple((str(name), bytes(value or b"")) for name, value in given)
+                headers = tuple((name, value or b"") for name, value in headers_of(message))
                 return Record(message.key(), message.value(), message.timestamp()[1], headers)
             hole = part.holes[-1].kind if part.holes else hole
         return hole

@@ -8,6 +8,7 @@ MEANINGS = {
     "lost_unsent": "A change without a message and without a reason, and the relay confirmed it.",
     "duplicated": "A copy of a message that is there already, or has an excuse.",
     "corrupted": "The record at its place says another row than the message.",
+    "rekeyed": "Its key is in other bytes that say the same: to brokers and compaction it is another key.",
     "reordered": "It stands behind later messages of its key.",
     "regressed": "The key's latest value was not the row when the recording ended.",
     "misrouted": "It is in another partition than its key's, or in another topic.",
@@ -29,6 +30,8 @@ MEANINGS = {
     "outside_window": "Before the recording, or behind it: counted, and not judged.",
     "aborted": "What transactions of other producers left that were given up.",
     "offset_gap": "A hole in a topic that keeps everything.",
+    "time_differs": "The message is there, with another timestamp than it was sent with.",
+    "headers_differ": "The message is there, with other headers than it was sent with.",
     "missing_key": "The table has the row, and the topic's latest value does not.",
     "extra_key": "The topic has a latest value, and the table no such row.",
     "different_row": "The topic's latest value says another row than the table.",
@@ -37,6 +40,7 @@ MEANINGS = {
     "missing": "Only the first recording has it.",
     "extra": "Only the second recording has it.",
     "said_differs": "The recordings do not have the same row.",
+    "read_anew": "They differ in large values alone, which each relay read from the table itself.",
     "sent_differs": "The same row was sent with other bytes.",
 }
 #: Of tables it means something else.

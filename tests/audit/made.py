@@ -1,0 +1,67 @@
+"""A recording and its topics that are made by hand, for tests of one rule each."""
+
+import random
+from collections import Counter
+
+from tests.audit import judging
+from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
+
+LAST_MS = NOW_MS - 5 * DAY_MS
+
+
+class Made:
+    """A recording of one pass, or of some, over one topic, or over some."""
+
+    def __init__(self, partitions: int = 1, **settings) -> None:
+        self.world = World(random.Random(0), {}, passes={1: True})
+        self.topic = self.add_topic("shop.t", partitions, **settings)
+        self.number = 0
+
+    def add_topic(self, name: str, partitions: int = 1, **settings) -> Topic:
+        """Add an empty topic."""
+        topic = Topic(name, partitions, **{"compacts": False, "deletes": True} | settings)
+        topic.logs = [{} for _ in range(partitions)]
+        topic.low, topic.high = [0] * partitions, [0] * partitions
+        self.world.topics[name] = topic
+        return topic
+
+    def send(self, key, value, *, state="acknowledged", arrives=True, p=0, topic="shop.t", **more) -> Send:
+        """Record a message of a transaction of its own, in the last millisecond of the recording."""
+        self.number += 1
+        facts = {"lsn": 100 * self.number, "ordinal": 1, "pass_number": 1, "op": "update", "time_ms": LAST_MS}
+        home = None if key is None else p
+        send = Send(self.number * 4096, part=0, topic=topic, kd=key, vd=value, hash31=home, state=state,
+                    **facts | more)  # fmt: skip
+        self.world.passes[send.pass_number] = True
+        self.world.sends.append(send)
+        self.world.confirmed = send.lsn
+        there = self.world.topics[topic]
+        offset = there.high[p]
+        if arrives:
+            there.append(p, Record(key, value, send.time_ms, "", send, hd=send.hd))
+        elif state == "acknowledged":
+            there.high[p] += 1
+        if state == "acknowledged":
+            send.partition, send.offset = p, offset
+        return send
+
+    def superseded(self, time_ms=LAST_MS) -> None:
+        """Record a change of which there is no message, for a reason."""
+        self.number += 1
+        self.world.sends.append(
+            Send(self.number * 4096, 1, 100 * self.number, 1, 0, "update", time_ms, None, None, None, None,
+                 state="unsent", without="superseded")
+        )  # fmt: skip
+
+    def stand(self, key, value, ts=LAST_MS, p=0, topic="shop.t", **more) -> None:
+        """Put a record into Kafka that is no message of the recording."""
+        self.world.topics[topic].append(p, Record(key, value, ts, "", **more))
+
+    def classes(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
+        """Return the classes of the messages, of the records, and what was found beside."""
+        found, connection = judging.audit(self.world)
+        connection.close()
+        kinds: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
+        for (kind, name, _), number in found.items():
+            kinds[{"message": 0, "record": 1}.get(kind, 2)][name] += number
+        return kinds

@@ -1,0 +1,41 @@
+"""Faults that change a record where it stands: its key's bytes, its time, its headers."""
+
+from tests.audit.victims import use, victims
+from tests.audit.world import Send, Topic, World
+
+
+def rekeyed(world: World) -> bool:
+    """The key is in other bytes that decode the same, so that it is another key to brokers."""
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        # What it took away when it stood under its own key has no excuse any more.
+        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+        return send.kd is not None and (not topic.compacts or all(s.truth == "matched" for s in of_key))
+
+    for send in victims(world, wanted)[:1]:
+        record = world.topics[send.topic].logs[send.partition][send.offset]
+        record.kd = world.fresh_value()
+        world.equal_pairs.add(send.id)
+        send.truth = record.truth = "rekeyed"
+        use(world, send)
+        return True
+    return False
+
+
+def retimed(world: World) -> bool:
+    """A record has another timestamp than its message."""
+    for send in victims(world, lambda topic, _: True)[:1]:
+        world.topics[send.topic].logs[send.partition][send.offset].ts += world.rng.choice([-1, 1, 60_000])
+        use(world, send)
+        return True
+    return False
+
+
+def reheadered(world: World) -> bool:
+    """A record has other headers than its message, or one of the two has none."""
+    for send in victims(world, lambda topic, _: True)[:1]:
+        record = world.topics[send.topic].logs[send.partition][send.offset]
+        send.hd, record.hd = world.rng.choice([(1, 2), (None, 2), (1, None)])
+        use(world, send)
+        return True
+    return False

@@ -1,0 +1,57 @@
+"""Recordings that end in a tail which was not confirmed, and which came again when nobody recorded."""
+
+from tests.audit.world import Record, Send, World
+
+
+def tail_again(world: World) -> bool:
+    """The relay sent its tail once more, some of it in other bytes, as values were read anew."""
+    newest: dict[tuple, Send] = {}
+    for send in sorted(world.sends, key=lambda s: s.id):
+        if send.topic and send.op != "snapshot" and send.lsn > world.confirmed:
+            newest[send.identity] = send
+    tail = sorted(newest.values(), key=lambda s: (s.lsn, s.ordinal, s.part))
+    if not tail or world.gaps or not all(_may_come_again(world, send) for send in tail):
+        return False
+    for send in tail:
+        topic = world.topics[send.topic]
+        p = topic.home(send.hash31) if send.kd is not None else world.rng.randrange(topic.partitions)
+        record = Record(send.kd, send.vd, send.time_ms, "outside_window")
+        if send.vd is not None and world.rng.random() < 0.3:
+            record.vd = world.fresh_value()
+            record.lsn, record.ordinal = world.rng.choice([(None, None), (send.lsn, send.ordinal)])
+        elif send.truth == "pending":
+            # Nobody can tell it from the one of which no word came.
+            record.truth, record.send, send.truth = "matched", send, "matched"
+        topic.append(p, record)
+        world.used_keys.add((send.topic, send.kd))
+    return True
+
+
+def _may_come_again(world: World, send: Send) -> bool:
+    same = [s for s in world.sends if (s.topic, s.kd, s.vd) == (send.topic, send.kd, send.vd)]
+    return (
+        not world.topics[send.topic].compacts
+        and (send.topic, send.kd) not in world.used_keys
+        and send.truth in ("matched", "redelivered", "pending")
+        and (send.truth != "pending" or len(same) == 1)
+        # Of one without a key nobody knows in which partition it arrived.
+        and (send.kd is not None or send.state == "acknowledged")
+    )
+
+
+def superseded_again(world: World) -> bool:
+    """A change of the tail had no message, for its row was gone; it has one when it comes again."""
+    found = [s for s in world.sends if s.without and s.lsn > world.confirmed]
+    places = [
+        (topic, p)
+        for topic in world.topics.values()
+        for p, log in enumerate(topic.logs)
+        if topic.keyed and any(r.send for r in log.values())
+    ]
+    if not found or not places:
+        return False
+    send, (topic, p) = world.rng.choice(found), world.rng.choice(places)
+    lsn, ordinal = world.rng.choice([(None, None), (send.lsn, send.ordinal)])
+    value = world.fresh_value()
+    topic.append(p, Record(value, value, send.time_ms, "outside_window", lsn=lsn, ordinal=ordinal))
+    return True

@@ -1,0 +1,196 @@
+"""Copies, keys in other bytes, logs that were shifted: cases that are made by hand."""
+
+import pytest
+
+from tests.audit.made import LAST_MS, Made
+from tests.audit.world import DAY_MS, NOW_MS, Record
+
+# -- keys in other bytes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [10, None])
+def test_a_key_in_other_bytes_is_another_key(value: int | None) -> None:
+    """Brokers and compaction compare bytes, whatever they decode to."""
+    made = Made()
+    made.send(2, 20)
+    send = made.send(1, value)
+    made.topic.logs[0][1].kd = 11
+    made.world.equal_pairs.add(send.id)
+    messages, records, beside = made.classes()
+    assert messages == records == {"matched": 1, "rekeyed": 1}
+    assert not beside
+
+
+def test_a_key_in_other_bytes_leaves_the_older_row_under_its_own() -> None:
+    made = Made()
+    made.send(1, 10)
+    send = made.send(1, 12)
+    made.topic.logs[0][1].kd = 11
+    made.world.equal_pairs.add(send.id)
+    messages, _, beside = made.classes()
+    assert messages == {"matched": 1, "rekeyed": 1}
+    assert beside == {"regressed": 1}
+
+
+def test_a_value_in_other_bytes_is_equivalent_under_the_same_key() -> None:
+    made = Made()
+    send = made.send(1, 10)
+    made.topic.logs[0][0].vd = 11
+    made.world.equal_pairs.add(send.id)
+    messages, records, beside = made.classes()
+    assert messages == records == {"matched": 1}
+    assert beside == {"equivalent": 1}
+
+
+def test_a_tombstone_under_another_key_is_a_changed_key() -> None:
+    made = Made()
+    made.send(2, 20)
+    made.send(1, None)
+    made.topic.logs[0][1].kd = 11
+    messages, records, _ = made.classes()
+    assert messages == records == {"matched": 1, "corrupted": 1}
+
+
+# -- copies in other topics ----------------------------------------------------------------------------------
+
+
+def _two_tables() -> Made:
+    made = Made()
+    made.add_topic("shop.u")
+    made.send(1, 10)
+    made.send(5, 50, topic="shop.u")
+    return made
+
+
+def test_equal_tombstones_of_two_tables_are_each_their_own() -> None:
+    """In JSON a key does not say of which table it is: one is lost, and the other one doubled."""
+    made = _two_tables()
+    made.send(1, None, arrives=False)
+    made.send(1, None, topic="shop.u")
+    made.stand(1, None, topic="shop.u")
+    made.send(2, 20)
+    messages, records, _ = made.classes()
+    assert messages == {"matched": 4, "lost_acked": 1}
+    assert records == {"matched": 4, "duplicated": 1}
+
+
+@pytest.mark.parametrize(("key", "value"), [(1, None), (None, 30), (1, 10)])
+def test_a_copy_in_another_topic_is_misrouted(key: int | None, value: int | None) -> None:
+    made = _two_tables()
+    made.send(key, value)
+    made.stand(key, value, topic="shop.u", is_ours=False)
+    messages, records, beside = made.classes()
+    assert messages == {"matched": 3}
+    assert records == {"matched": 3, "misrouted": 1}
+    assert not beside
+
+
+def test_a_tombstone_that_the_relay_sent_later_is_no_copy_of_another_tables() -> None:
+    """In JSON the tombstones of all tables whose keys are alike are alike."""
+    made = _two_tables()
+    made.send(1, None)
+    made.stand(1, None, NOW_MS, topic="shop.u")
+    assert made.classes()[1] == {"matched": 3, "outside_window": 1}
+
+
+# -- logs that were shifted ----------------------------------------------------------------------------------
+
+
+def test_a_doubled_tombstone_in_a_shifted_log() -> None:
+    """Nothing is out of order: what stands where another message stood is a copy."""
+    made = Made()
+    for value in (None, 10, None):
+        made.send(1, value)
+    first = made.topic.logs[0][0]
+    made.topic.logs[0] = {
+        o: Record(1, vd, LAST_MS, "", first.send) for o, vd in enumerate([None, None, 10, None])
+    }
+    made.topic.high[0] = 4
+    messages, records, beside = made.classes()
+    assert messages == {"matched": 3}
+    assert records == {"matched": 3, "duplicated": 1}
+    assert beside == {"moved": 2}
+
+
+def test_a_doubled_tombstone_at_the_place_of_another() -> None:
+    made = Made()
+    for value in (None, 10, None):
+        made.send(1, value)
+    made.topic.logs[0] = {0: Record(9, 90, LAST_MS, "", is_ours=False)} | {
+        o: Record(1, vd, LAST_MS, "") for o, vd in enumerate([None, None, 10, None], 1)
+    }
+    made.topic.high[0] = 5
+    messages, records, beside = made.classes()
+    assert messages == {"matched": 3}
+    assert records == {"matched": 3, "duplicated": 1, "foreign": 1}
+    assert beside == {"moved": 3}
+
+
+def test_two_relays_at_once_in_a_log_that_was_shifted() -> None:
+    made = Made()
+    made.send(1, 10, pass_number=1)
+    late = made.send(2, 20, pass_number=2)
+    early = made.send(3, 30, pass_number=1)
+    late.id, early.id = early.id, late.id
+    made.topic.logs[0] = {o + 3: record for o, record in made.topic.logs[0].items()}
+    made.topic.high[0] += 3
+    made.topic.low[0] = 3
+    beside = made.classes()[2]
+    assert beside["interleaved_sessions"] == 1
+
+
+def test_what_was_sent_again_late_is_no_second_relay() -> None:
+    made = Made()
+    made.send(1, 10, arrives=False)
+    made.send(2, 20, pass_number=2)
+    made.stand(1, 10)
+    assert made.classes()[2] == {"moved": 1, "offset_gap": 1}
+
+
+# -- what compaction explains --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, 30])
+def test_a_record_that_may_not_be_compacted_yet_explains_nothing(value: int | None) -> None:
+    """A record younger than min.compaction.lag.ms takes nothing away: the cleaner does not come so far."""
+    made = Made(compacts=True, deletes=False, lag_ms=DAY_MS)
+    made.send(1, 10, arrives=False)
+    made.send(1, 20, arrives=False)
+    made.send(1, value, time_ms=NOW_MS - 1000)
+    messages, _, beside = made.classes()
+    assert messages == {"matched": 1, "indeterminate": 2}
+    assert not beside
+
+
+def test_a_key_that_is_gone_with_its_young_tombstone() -> None:
+    made = Made(compacts=True, deletes=False)
+    made.send(2, 20)
+    made.send(1, 10, arrives=False)
+    made.send(1, None, arrives=False, time_ms=NOW_MS - 1000)
+    messages, _, _ = made.classes()
+    assert messages == {"matched": 1, "indeterminate": 1, "lost_acked": 1}
+
+
+# -- times and headers ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("log_append", [False, True])
+def test_another_timestamp_is_noted_unless_the_broker_sets_it(log_append: bool) -> None:
+    made = Made(log_append=log_append)
+    made.send(1, 10)
+    made.send(2, 20)
+    made.topic.logs[0][1].ts += 1
+    messages, _, beside = made.classes()
+    assert messages == {"matched": 2}
+    assert beside == ({} if log_append else {"time_differs": 1})
+
+
+def test_other_headers_are_noted() -> None:
+    made = Made()
+    made.send(1, 10, hd=7)
+    for sent, found in ((7, 8), (7, None), (None, 7)):
+        made.send(2, made.number, hd=sent)
+        made.topic.logs[0][made.number - 1].hd = found
+    messages, _, beside = made.classes()
+    assert messages == {"matched": 4}
+    assert beside == {"headers_differ": 3}
