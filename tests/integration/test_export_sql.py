@@ -273,6 +273,11 @@ update a set n = 11 where id = 1; update old set n = 2 where id = 1; insert into
 begin; alter table blue.t rename to kept; alter table blue.kept set schema public;
 alter table "green.1".t set schema blue; commit;
 update blue.t set n = 12; update kept set n = 3;
+begin; alter table a rename to older; alter table old rename to a; commit;
+update a set n = n + 1; update older set n = n + 1 where id = 2;
+begin; alter table a rename to old; alter table older set schema blue; alter table blue.older rename to a;
+alter table blue.a set schema public; commit;
+insert into a values (4, 4); delete from old where id = 2;
 begin; alter table b rename to d; alter table c rename to b; alter table d rename to c; commit;
 insert into c values (10); insert into b values (20);
 begin; alter table moved set schema blue; alter table blue.moved_too set schema public;
