@@ -5,12 +5,15 @@ A configuration is a plain mapping of librdkafka properties with bootstrap.serve
 """
 
 import logging
+import re
+import socket
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from bwtui.blocking import BlockingCalls
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 
 if TYPE_CHECKING:
@@ -24,8 +27,15 @@ RecordHeaders = list[tuple[str, bytes | None]]
 UNREADABLE: RecordHeaders = [("(a name that is no UTF-8)", None)]
 
 REQUEST_SECONDS = 10.0
-#: After so long, a login that is refused has been heard of.
-_FIRST_TRY_SECONDS = 1.0
+#: A broker that is down, or is no broker, is told of after so long: the first of several addresses, or of a
+#: name's, may be the one that is.
+QUICK_SECONDS = 1.0
+#: After so long without a word it is asked whether it is a web server.
+_SILENT_SECONDS = 1.5
+_PROBE_SECONDS = 0.5
+#: What librdkafka says of an answer that is none of Kafka's, with its first four bytes as a number.
+_NO_ANSWER = re.compile(r"Invalid response size (-?\d+)")
+_HTTP = int.from_bytes(b"HTTP", "big")
 
 log = logging.getLogger("bwtui.kafka")
 # What librdkafka says ten times a second of a broker that is away is told once, as an error. Without any
@@ -137,9 +147,14 @@ class Heard:
 
     def __init__(self) -> None:
         self.error: KafkaError | None = None
+        #: Brokers that could not be reached, or are none, by the name that librdkafka gives them.
+        self.failed: set[str] = set()
 
     def __call__(self, error: KafkaError) -> None:
         """Take librdkafka's word; a refusal is not forgotten for an outage, nor a reason for its summary."""
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self.failed.add(error.str().partition(": ")[0])
+            error = _plain(error)
         has_reason = self.error is not None and self.error.code() != KafkaError._ALL_BROKERS_DOWN
         if not has_reason or error.code() in NOT_LET_IN:
             self.error = error
@@ -154,23 +169,73 @@ class Heard:
         return self.error is not None and (self.error.code() in NOT_LET_IN or bool(self.error.fatal()))
 
 
-def cluster_metadata(admin: "AdminClient", heard: Heard) -> "ClusterMetadata":
-    """Return what the cluster knows of itself. ``heard`` is the client's ``error_cb``.
+def cluster_metadata(
+    admin: "AdminClient", heard: Heard, broker: str, patience: float = QUICK_SECONDS
+) -> "ClusterMetadata":
+    """Return what the cluster of ``broker`` knows of itself. ``heard`` is the client's ``error_cb``.
 
-    Raises KafkaException with what was heard, since a login that is refused shows itself as a timeout only.
+    Brokers that are all down are given ``patience`` seconds to come back; one that is silent, since it may be
+    far away, `REQUEST_SECONDS`. Raises KafkaException with what was heard, since a login that is
+    refused shows itself as a timeout only. Ctrl-C is obeyed meanwhile.
     """
-    deadline = time.monotonic() + REQUEST_SECONDS
-    seconds = _FIRST_TRY_SECONDS
-    while True:
-        try:
-            # All topics are asked for: asking for one by name could make it.
-            return admin.list_topics(timeout=seconds)
-        except KafkaException as error:
-            admin.poll(0)
-            # A cluster that is large or far away may need all the time that is left.
-            seconds = deadline - time.monotonic()
-            if heard.is_refusal or seconds <= 0:
-                raise KafkaException(heard.instead_of(error.args[0])) from error
+    watch = _Watch(admin, heard, broker, patience)
+    calls = BlockingCalls(watch.look)
+    try:
+        # All topics are asked for: asking for one by name could make it.
+        return calls.make(lambda: admin.list_topics(timeout=REQUEST_SECONDS))
+    except KafkaException as error:
+        admin.poll(0)
+        raise KafkaException(heard.instead_of(error.args[0])) from error
+    finally:
+        calls.close()
+
+
+class _Watch:
+    """Listens to what a client tells while it waits for an answer, and ends the wait when none will come."""
+
+    def __init__(self, admin: "AdminClient", heard: Heard, broker: str, patience: float) -> None:
+        self._admin = admin
+        self._heard = heard
+        self._broker = broker
+        self._patience = patience
+        self._begin = time.monotonic()
+        self._has_probed = False
+
+    def look(self, _: float) -> None:
+        """Raise KafkaException when no answer will come."""
+        self._admin.poll(0)
+        heard, waited = self._heard, time.monotonic() - self._begin
+        is_down = len(heard.failed) >= len(self._broker.split(",")) and waited >= self._patience
+        if heard.error is not None and (heard.is_refusal or is_down):
+            raise KafkaException(heard.error)
+        if heard.error is None and waited >= _SILENT_SECONDS and not self._has_probed:
+            self._has_probed = True
+            if any(map(_speaks_http, self._broker.split(","))):
+                raise KafkaException(_no_broker("an HTTP server"))
+
+
+def _plain(error: KafkaError) -> KafkaError:
+    """Return what to tell of ``error``: librdkafka takes what is no broker for one that answers too much."""
+    match = _NO_ANSWER.search(error.str())
+    if match is None:
+        return error
+    return _no_broker("an HTTP server" if int(match[1]) == _HTTP else "something else")
+
+
+def _no_broker(what: str) -> KafkaError:
+    return KafkaError(KafkaError._TRANSPORT, f"no broker, but {what} answers there")
+
+
+def _speaks_http(broker: str) -> bool:
+    """Return whether a web server listens there; one that waits for a line says nothing to a Kafka client."""
+    host, _, port = broker.strip().rpartition("://")[2].rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), _PROBE_SECONDS) as connection:
+            connection.settimeout(_PROBE_SECONDS)
+            connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return connection.recv(5) == b"HTTP/"
+    except (OSError, ValueError):
+        return False
 
 
 def bad_setting(error: Exception) -> UsageError:

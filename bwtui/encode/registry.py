@@ -4,6 +4,8 @@ Confluent's REST interface, through Confluent's own client. Every registration n
 client's subject name strategy is never asked.
 """
 
+import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from typing import Literal
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from bwtui.blocking import interruptible
 from bwtui.encode.differences import incompatibilities
 from bwtui.encode.registry_config import registry_config
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
@@ -25,6 +28,9 @@ _OF_THE_SCHEMA = frozenset({409, 422, 42201, 42208, 42209, 42210})
 MISSING = range(40401, 40500)
 #: A request that timed out, and one too many.
 _LATER = (408, 429)
+#: What Confluent's client stumbles over when an answer is no JSON, or is not what a registry would say.
+_NOT_ITS_FORM = (json.JSONDecodeError, AttributeError, TypeError, KeyError)
+_PAGE = re.compile(r"<(?:!doctype|html|head|body|title)\b", re.IGNORECASE)
 #: Confluent's client keeps every schema that it was asked of; after so many it is told to forget them.
 _SCHEMAS_KEPT = 1_000
 
@@ -79,9 +85,11 @@ class SchemaRegistry:
     def check(self) -> None:
         """Ask the registry anything. Raises ConnectionFailed."""
         try:
-            self._client.get_subjects()
+            found: object = interruptible(self._client.get_subjects)
         except Exception as error:
             raise self._unavailable(error) from error
+        if not isinstance(found, list):
+            raise self._no_registry("its answer is no list of subjects")
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
         """Register ``schema`` (JSON text) under ``subject``, or find it there.
@@ -205,7 +213,14 @@ class SchemaRegistry:
             raise self._unavailable(error) from error
 
     def _unavailable(self, error: Exception) -> ConnectionFailed:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        status = error.http_status_code if isinstance(error, SchemaRegistryError) else 0
+        is_page = status > 0 and bool(_PAGE.search(str(error)))
+        if isinstance(error, _NOT_ITS_FORM) or (
+            is_page and status < 500 and status not in (401, 403, *_LATER)
+        ):
+            return self._no_registry("its answer is none of a registry's")
+        reason = f"a page with HTTP status {status}" if is_page else " ".join(str(error).split())
+        reason = reason or type(error).__name__
         place = f"the schema registry at {self.url_without_user}"
         if (
             not isinstance(error, SchemaRegistryError)
@@ -222,6 +237,12 @@ class SchemaRegistry:
             return ConnectionFailed(f"{place} takes no schemas at present: {reason[:200]}", hint)
         hint = "check the path in -r/--schema-registry, and the proxy in front of the registry, if any"
         return ConnectionFailed(f"{place} does not answer as a registry: {reason[:200]}", hint)
+
+    def _no_registry(self, why: str) -> ConnectionFailed:
+        return ConnectionFailed(
+            f"something other than a schema registry answers at {self.url_without_user}: {why}",
+            "check scheme, port and path of -r/--schema-registry, and the proxy before the registry, if any",
+        )
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

@@ -134,7 +134,7 @@ def _metadata(config: Config) -> ClusterMetadata:
     heard = Heard()
     admin = _admin({**config, "error_cb": heard})
     try:
-        return cluster_metadata(admin, heard)
+        return cluster_metadata(admin, heard, str(config["bootstrap.servers"]))
     except KafkaException as error:
         raise plain_kafka_error(error.args[0], config) from error
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
+from bwtui.blocking import BlockingCalls
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
 from bwtui.encode.local_registry import LocalRegistry
@@ -19,7 +20,6 @@ from bwtui.encode.names import colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.blocking import BlockingCalls
 from bwtui.relay.catalog_memory import CatalogMemory
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.route import Route

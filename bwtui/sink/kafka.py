@@ -14,7 +14,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import RefusedError
-from bwtui.kafka_client import bad_setting
+from bwtui.kafka_client import REQUEST_SECONDS, bad_setting
 from bwtui.relay.ack import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import (
@@ -304,7 +304,8 @@ class KafkaSink:
 
     def check(self) -> dict[str, Any]:
         """See `Sink.check`."""
-        return self._admin.check()
+        # A relay that starts waits for a broker that is being started again.
+        return self._admin.check(REQUEST_SECONDS)
 
     def close(self) -> None:
         """See `Sink.close`."""

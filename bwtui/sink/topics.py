@@ -15,7 +15,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from bwtui.errors import RefusedError, ServiceRefused
-from bwtui.kafka_client import NOT_LET_IN, Heard, cluster_metadata, not_let_in, unreachable
+from bwtui.kafka_client import (
+    NOT_LET_IN,
+    QUICK_SECONDS,
+    Heard,
+    cluster_metadata,
+    not_let_in,
+    unreachable,
+)
 from bwtui.sink.base import TopicLimits, TopicsFound
 
 #: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
@@ -51,10 +58,13 @@ class TopicAdmin:
         self._max_message_bytes = max_message_bytes
         self._broker = str(config["bootstrap.servers"])
 
-    def check(self) -> dict[str, Any]:
-        """Return the cluster's id and number of brokers. Raises ConnectionFailed."""
+    def check(self, patience: float = QUICK_SECONDS) -> dict[str, Any]:
+        """Return the cluster's id and number of brokers. Raises ConnectionFailed.
+
+        Brokers that are down are given ``patience`` seconds to come back.
+        """
         try:
-            found = cluster_metadata(self._asked(), self._heard)
+            found = cluster_metadata(self._asked(), self._heard, self._broker, patience)
         except KafkaException as error:
             raise self._failed(error.args[0]) from error
         return {"cluster_id": found.cluster_id, "brokers": len(found.brokers)}
@@ -166,6 +176,7 @@ class TopicAdmin:
         """Return the client; what it told of earlier connections is forgotten."""
         self._client.poll(0)
         self._heard.error = None
+        self._heard.failed.clear()
         return self._client
 
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:

@@ -11,6 +11,7 @@ import psycopg2
 import psycopg2.extensions
 from psycopg import pq
 
+from bwtui.blocking import interruptible
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
@@ -68,7 +69,8 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
     """
     try:
         # At once: psycopg2 does not connect under an encoding that Python does not know, like EUC_TW.
-        connection = psycopg2.connect(_with_defaults(dsn, timeout, client_encoding="UTF8"))
+        told = _with_defaults(dsn, timeout, client_encoding="UTF8")
+        connection: Connection = interruptible(lambda: psycopg2.connect(told))
         connection.autocommit = True
         # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
         connection.set_client_encoding("UTF8")

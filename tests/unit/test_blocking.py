@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bwtui.relay.blocking import BlockingCalls
+from bwtui.blocking import BlockingCalls
 from tests.waiting import eventually
 
 _PATIENCE = 60.0

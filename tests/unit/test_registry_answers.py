@@ -61,18 +61,18 @@ def told(code: int | None, message: str = "because") -> bytes:
     [
         (401, HTML, "does not let us in"),
         (403, told(40301), "does not let us in"),
-        (404, HTML, "does not answer as a registry"),
+        (404, HTML, "something other than a schema registry"),
         (404, told(404, "HTTP 404 Not Found"), "does not answer as a registry"),
         (404, told(None, "no Route matched"), "does not answer as a registry"),
-        (405, HTML, "does not answer as a registry"),
-        (409, HTML, "does not answer as a registry"),
-        (413, HTML, "does not answer as a registry"),
-        (422, HTML, "does not answer as a registry"),
+        (405, HTML, "something other than a schema registry"),
+        (409, HTML, "something other than a schema registry"),
+        (413, HTML, "something other than a schema registry"),
+        (422, HTML, "something other than a schema registry"),
         (422, told(42205, "Subject t-value is in read-only mode"), "takes no schemas at present"),
         (429, HTML, "can't reach"),
         (500, told(50001), "can't reach"),
         (503, HTML, "can't reach"),
-        (200, HTML, "can't reach"),
+        (200, HTML, "something other than a schema registry"),
         (200, b'{"status": "ok"}', "can't reach"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_proxys_404_does_not_mean_that_a_schema_is_unknown(server: Answering) 
         lambda: registry.schema_id("t-value", SCHEMA),
         lambda: registry.verdict("t-value", SCHEMA),
     ):
-        with pytest.raises(ConnectionFailed, match="does not answer as a registry"):
+        with pytest.raises(ConnectionFailed, match="something other than a schema registry"):
             ask()
     registry.close()
 
@@ -117,4 +117,14 @@ def test_a_registrys_own_404_does(server: Answering) -> None:
     registry = SchemaRegistry(server.url)
     assert registry.schema_text(7) is None
     assert registry.schema_id("t-value", SCHEMA) is None
+    registry.close()
+
+
+@pytest.mark.parametrize("body", [HTML, b"{}", b'"up"', b"", b"null"])
+def test_what_answers_without_a_list_of_subjects_is_no_registry(server: Answering, body: bytes) -> None:
+    server.status, server.body = 200, body
+    registry = SchemaRegistry(server.url)
+    with pytest.raises(ConnectionFailed, match="something other than a schema registry") as refused:
+        registry.check()
+    assert "Expecting value" not in refused.value.message
     registry.close()

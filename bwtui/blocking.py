@@ -68,6 +68,19 @@ class BlockingCalls:
         self._threads = 0
 
 
+def interruptible(call: Callable[[], T]) -> T:
+    """Make a call of a library that goes on after Ctrl-C; the main thread raises KeyboardInterrupt at once.
+
+    What it opened meanwhile goes with the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return call()
+    calls = BlockingCalls(lambda _: None)
+    made = calls.make(call)
+    calls.close()
+    return made
+
+
 def _work(tasks: "SimpleQueue[_Task | None]") -> None:
     while (task := tasks.get()) is not None:
         future, call = task

@@ -1,0 +1,114 @@
+"""A closed port, a web server where a broker should be, and silence: told soon, or interrupted at once."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import ConnectionFailed
+from bwtui.sink.topics import TopicAdmin
+
+#: What is promised is two seconds; a machine that runs other tests takes longer.
+QUICK_SECONDS = 6.0
+
+
+class _Web(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def web() -> Iterator[int]:
+    """A web server that waits for a line, and so says nothing to a Kafka client."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Web) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+@contextlib.contextmanager
+def answering(answer: bytes) -> Iterator[int]:
+    """A server that answers every connection alike, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection, contextlib.suppress(OSError):
+                        connection.recv(100)
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@contextlib.contextmanager
+def closed() -> Iterator[int]:
+    """A port where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("broker", "says"),
+    [
+        (closed(), "Connection refused"),
+        (web(), "no broker, but an HTTP server answers there"),
+        (answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"), "no broker, but an HTTP server answers there"),
+        (answering(b"E\0\0\0\x10nonsense and more"), "no broker, but something else answers there"),
+    ],
+    ids=["closed", "web", "HTTP", "other"],
+)
+def test_a_broker_that_is_none(broker: "contextlib.AbstractContextManager[int]", says: str) -> None:
+    with broker as port:
+        admin = TopicAdmin({"bootstrap.servers": f"127.0.0.1:{port}"}, 1000)
+        begin = time.monotonic()
+        with pytest.raises(ConnectionFailed, match=says) as refused:
+            admin.check()
+        assert time.monotonic() - begin < QUICK_SECONDS
+        assert "receive.message.max.bytes" not in refused.value.message
+        assert refused.value.hint
+
+
+@pytest.mark.parametrize("silent", ["-d", "-b", "-r"])
+def test_doctor_obeys_an_interrupt_while_a_service_is_silent(silent: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, closed() as port:
+        server.settimeout(60)
+        nobody, here = f"127.0.0.1:{port}", f"127.0.0.1:{server.getsockname()[1]}"
+        ends = {"-d": nobody, "-b": nobody, "-r": nobody} | {silent: here}
+        given = ["-d", f"postgresql://{ends['-d']}/x", "-b", ends["-b"], "-r", f"http://{ends['-r']}"]
+        doctor = subprocess.Popen(
+            [sys.executable, "-m", "bwtui", "doctor", *given],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={"XDG_CONFIG_HOME": str(tmp_path), "BWTUI_STATE_HOME": str(tmp_path)},
+        )
+        connection, _ = server.accept()
+        with connection:
+            begin = time.monotonic()
+            doctor.send_signal(signal.SIGINT)
+            out, err = doctor.communicate(timeout=60)
+        assert time.monotonic() - begin < QUICK_SECONDS
+        assert (doctor.returncode, err) == (130, "bwtui: error: interrupted\n")
+        assert "Traceback" not in out
