@@ -9,10 +9,13 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg2
 
+from bwtui.blocking import BlockingCalls
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.encode.registry import SchemaRegistry
@@ -51,6 +54,8 @@ _log = logging.getLogger(__name__)
 #: Past this age the last look at the slot says nothing of the present.
 _LAG_IS_OLD_SECONDS = 10.0
 
+
+T = TypeVar("T")
 
 #: What helps beside a note on a slot that this relay does not remember.
 MADE_ELSEWHERE = "nothing need be done if that is meant; otherwise stop, and name a slot of its own with -s"
@@ -206,7 +211,7 @@ class Engine:
     def _run(self) -> None:
         kafka = "" if self._settings.record_only else ", Kafka and the schema registry"
         self._report.detail = f"checking PostgreSQL{kafka}"
-        connection = connect(self._settings.postgres)
+        connection = self._asked(lambda: connect(self._settings.postgres))
         try:
             target = self._target(connection)
             findings = self._inspect(connection)
@@ -239,13 +244,25 @@ class Engine:
 
     def _inspect(self, connection: Connection) -> Findings:
         self._database = describe_session(connection)
-        findings = inspect(connection, self._settings)
-        self._cluster = str(self._sink.check().get("cluster_id", ""))
+        findings = inspect(connection, self._settings, self._waiting)
+        self._cluster = str(self._asked(self._sink.check).get("cluster_id", ""))
         if self._settings.output_format == "avro":
-            self._registry.check()
+            self._asked(self._registry.check)
         self._findings = findings
         self._name_topics(findings)
         return findings
+
+    def _waiting(self, what: str) -> None:
+        self._report.detail = what
+        self._check_stop()
+
+    def _asked(self, call: Callable[[], T]) -> T:
+        """Return what a service that is asked before there is a stream answers. Raises StopRequested too."""
+        calls = BlockingCalls(lambda _: self._check_stop())
+        try:
+            return calls.make(call)
+        finally:
+            calls.close()
 
     def _name_topics(self, findings: Findings) -> None:
         """Show every table before its first row, and refuse topics that can't be told apart."""

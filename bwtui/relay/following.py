@@ -63,6 +63,8 @@ class Following:
         Each session begins where the slot stands on the server that answers, and nowhere else: it may be
         another one, an older copy or a standby that was promoted, of which nothing is confirmed yet.
         """
+        # First: whoever looks in between would see what was done before as what streaming waits for.
+        self._report.detail = ""
         self._report.state = "streaming"
         with Suspension(self._parts.sink.hold_back) as self._parts.suspension:
             self._follow(publications, target)
@@ -149,7 +151,7 @@ class Following:
 
     def _released(self, connection: pq.abc.PGconn) -> SlotState | None:
         try:
-            return wait_for_release(lambda: slot_state_raw(connection, self._settings.slot))
+            return wait_for_release(lambda: slot_state_raw(connection, self._settings.slot), self._waiting)
         except RefusedError as error:
             if not self._has_streamed:
                 raise
@@ -220,6 +222,10 @@ class Following:
         while time.monotonic() < until:
             self._parts.sink.poll(0.1)
             self._check_stop()
+
+    def _waiting(self, what: str) -> None:
+        self._report.detail = what
+        self._check_stop()
 
     def _check_stop(self) -> None:
         if self._parts.stop_requested():

@@ -24,6 +24,9 @@ RELEASE_SECONDS = 10.0
 RELEASE_PAUSE_SECONDS = 0.1
 _WAL_LEVEL = "ALTER SYSTEM SET wal_level = logical"
 
+#: Is told what is waited for.
+OnWait = Callable[[str], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -48,11 +51,11 @@ class Check:
     run: Callable[[], str]
 
 
-def inspect(connection: Connection, settings: RelaySettings) -> Findings:
-    """Return the findings, or raise the first precondition's error."""
+def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) -> Findings:
+    """Return the findings, or raise the first precondition's error, or what ``on_wait`` raises."""
     for check in server_checks(connection, settings):
         check.run()
-    slot = wait_for_release(lambda: slot_state(connection, settings.slot))
+    slot = wait_for_release(lambda: slot_state(connection, settings.slot), on_wait)
     version, identifier, database = _identity(connection)
     publications = publication.existing(connection, settings.publication_name)
     published = tuple(publication.published_tables(connection, publications)) if publications else ()
@@ -76,8 +79,11 @@ def server_checks(connection: Connection, settings: RelaySettings) -> Sequence[C
     )
 
 
-def wait_for_release(look: Callable[[], SlotState | None]) -> SlotState | None:
-    """Look at the slot until no session holds it. Raises RefusedError when one goes on to."""
+def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> SlotState | None:
+    """Look at the slot until no session holds it. Raises RefusedError when one goes on to.
+
+    ``on_wait`` is called between two looks, with what is waited for, and may raise.
+    """
     deadline = time.monotonic() + RELEASE_SECONDS
     while True:
         slot = look()
@@ -88,6 +94,7 @@ def wait_for_release(look: Callable[[], SlotState | None]) -> SlotState | None:
                 f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
                 "stop the other consumer, or name another slot with -s/--slot",
             )
+        on_wait(f"waiting for slot {slot.name}, which the server's process {slot.active_pid} holds")
         time.sleep(RELEASE_PAUSE_SECONDS)
 
 

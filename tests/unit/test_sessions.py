@@ -1,21 +1,29 @@
 """What has to hold between one session to PostgreSQL and the next, which another server may answer."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 from bwtui.errors import ConnectionFailed, ServiceRefused
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.batch import Without
 from bwtui.recording.check import check
 from bwtui.relay import following, toast
+from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.batch import Batch
 from bwtui.relay.following import Following
 from bwtui.relay.parts import StopRequested
+from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
+from bwtui.sink.base import Message
+from bwtui.sink.kafka import KafkaSink
+from bwtui.source.preflight import wait_for_release
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
 from tests.scripted_relay import ScriptedRelay, table
@@ -158,3 +166,54 @@ def test_nothing_that_comes_for_ever_keeps_a_turn_from_its_end(tmp_path: Path, w
     assert relay.frames
     relay.play()
     assert relay.parts.report.messages == 0
+
+
+def test_streaming_begins_without_the_words_of_the_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks between two assignments sees either the snapshot or a stream that waits for nothing."""
+    relay = ScriptedRelay(tmp_path)
+    seen: list[tuple[str, str]] = []
+
+    class Watched(type(relay.report)):  # type: ignore[misc]
+        def __setattr__(self, name: str, value: object) -> None:
+            super().__setattr__(name, value)
+            if name in ("state", "detail"):
+                seen.append((self.state, self.detail))
+
+    relay.report.state, relay.report.detail = "snapshot", "waiting until every row of the snapshot is durable"
+    relay.report.__class__ = Watched
+    monkeypatch.setattr(Following, "_follow", lambda *_: None)
+    follower(relay).run((), None)
+    assert seen == [("snapshot", ""), ("streaming", "")]
+
+
+def test_a_slot_that_is_read_is_waited_for_with_words_and_until_a_stop() -> None:
+    told: list[str] = []
+    active = SimpleNamespace(name="shop", active=True, active_pid=4711)
+    slots = iter([active, active, None])
+    assert wait_for_release(lambda: next(slots), told.append) is None  # type: ignore[arg-type]
+    assert told == ["waiting for slot shop, which the server's process 4711 holds"] * 2
+
+    def stop(_: str) -> None:
+        raise StopRequested
+
+    with pytest.raises(StopRequested):
+        wait_for_release(lambda: active, stop)  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize("limit", ["relay", "topic"])
+def test_a_row_that_is_too_large_names_the_limit_that_refuses_it(limit: str, tmp_path: Path) -> None:
+    relay = ScriptedRelay(tmp_path)
+    if limit == "topic":
+        with closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink:
+            error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE)
+            sink._failed("orders", error, Message(b"", b"", 0, None), Span())
+            hint = sink.take_failures()[0].hint
+        assert hint.startswith("raise max.message.bytes of topic orders")
+        return
+    batch = Batch(relay.parts.sink, Acknowledgements(0, None), relay.report)
+    route = SimpleNamespace(max_message_bytes=700, topic="orders")
+    with pytest.raises(RowTooLarge, match=r"800 bytes, and message\.max\.bytes lets it send 700") as raised:
+        batch.add(route, None, b"x" * 800, 0, None)  # type: ignore[arg-type]
+    assert raised.value.hint.startswith("raise it with -C message.max.bytes=")
