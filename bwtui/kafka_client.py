@@ -149,15 +149,24 @@ class Heard:
         self.error: KafkaError | None = None
         #: Brokers that could not be reached, or are none, by the name that librdkafka gives them.
         self.failed: set[str] = set()
+        #: Whether that was said of all of them together.
+        self.all_failed = False
 
     def __call__(self, error: KafkaError) -> None:
         """Take librdkafka's word; a refusal is not forgotten for an outage, nor a reason for its summary."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.all_failed = True
+        else:
             self.failed.add(error.str().partition(": ")[0])
             error = _plain(error)
         has_reason = self.error is not None and self.error.code() != KafkaError._ALL_BROKERS_DOWN
         if not has_reason or error.code() in NOT_LET_IN:
             self.error = error
+
+    def forget(self) -> None:
+        """Forget what was told of earlier connections."""
+        self.error, self.all_failed = None, False
+        self.failed.clear()
 
     def instead_of(self, error: KafkaError) -> KafkaError:
         """Return what was heard, if anything, and ``error`` is only that no answer came."""
@@ -205,8 +214,8 @@ class _Watch:
         """Raise KafkaException when no answer will come."""
         self._admin.poll(0)
         heard, waited = self._heard, time.monotonic() - self._begin
-        is_down = len(heard.failed) >= len(self._broker.split(",")) and waited >= self._patience
-        if heard.error is not None and (heard.is_refusal or is_down):
+        is_down = heard.all_failed or len(heard.failed) >= len(self._broker.split(","))
+        if heard.error is not None and (heard.is_refusal or (is_down and waited >= self._patience)):
             raise KafkaException(heard.error)
         if heard.error is None and waited >= _SILENT_SECONDS and not self._has_probed:
             self._has_probed = True

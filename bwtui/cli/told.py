@@ -25,14 +25,17 @@ class Lines:
 
     def __init__(self) -> None:
         self._state = ""
+        self._waited = ""
         self._told: set[tuple[str, str | None, str]] = set()
         #: The folder of a recording that was given up; the last status knows of no recording any more.
         self._given_up = ""
 
     def emit(self, status: Status) -> None:
         """Tell what is new."""
-        if status.state != self._state:
-            self._state = status.state
+        # Before there is a stream nothing else says why nothing happens.
+        waits = status.state == "starting" and status.detail.startswith("waiting") and status.detail
+        if status.state != self._state or (waits and waits != self._waited):
+            self._state, self._waited = status.state, waits or ""
             _say(status, status.state + (f" ({status.detail})" if status.detail else ""))
         if status.recording is not None and status.recording.state == "stopped":
             self._given_up = status.recording.path

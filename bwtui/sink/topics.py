@@ -175,8 +175,7 @@ class TopicAdmin:
     def _asked(self) -> AdminClient:
         """Return the client; what it told of earlier connections is forgotten."""
         self._client.poll(0)
-        self._heard.error = None
-        self._heard.failed.clear()
+        self._heard.forget()
         return self._client
 
     def _failed(self, error: KafkaError, topic: str | None = None) -> Exception:

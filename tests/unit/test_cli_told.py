@@ -1,5 +1,7 @@
 """What a headless relay without --json tells on stderr."""
 
+import dataclasses
+
 import pytest
 
 from bwtui.cli.told import Lines
@@ -75,3 +77,23 @@ def test_what_was_told_does_not_grow_for_months(capsys: pytest.CaptureFixture[st
         lines.emit(status(ErrorEntry(1.0, "outage", None, f"the connection was lost at 0/{number:X}")))
     assert len(told(capsys)) == 1_001
     assert len(lines._told) <= 2
+
+
+def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+    for detail in (
+        "",
+        "checking PostgreSQL",
+        "waiting for slot shop",
+        "waiting for slot shop",
+        "waiting for x",
+    ):
+        lines.emit(dataclasses.replace(status(state="starting"), detail=detail))
+    lines.emit(dataclasses.replace(status(), detail="waiting for Kafka"))
+    lines.emit(dataclasses.replace(status(), detail="waiting for nothing"))
+    assert told(capsys) == [
+        "starting",
+        "starting (waiting for slot shop)",
+        "starting (waiting for x)",
+        "streaming (waiting for Kafka)",
+    ]
