@@ -12,7 +12,9 @@ import psycopg2.extensions
 from psycopg import pq
 
 from bwtui.blocking import interruptible
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
+from bwtui.masking import mask_connection
+from bwtui.options import nearest
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
 from bwtui.source.remedies import remedy, remedy_for
@@ -57,6 +59,8 @@ _FULL = re.compile(r"too many (?:connections|clients)|connection slots are reser
 _NO_CONVERSION = re.compile(r"conversion between \w+ and \w+ is not supported")
 # What libpq says of a value in the connection string before it tries to connect.
 _MALFORMED = re.compile(r"invalid (?:integer value|port number|[a-z_]+ value)\b")
+
+_UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter:?) "([a-z_]+)"')
 
 Connection = psycopg2.extensions.connection
 
@@ -279,15 +283,23 @@ def _with_defaults(dsn: str, timeout: int, **extra: str) -> str:
     try:
         given = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError as error:
-        # libpq's own words may quote a piece of the string, and with it a password.
-        raise BwtuiError(
-            "the connection string is not valid",
-            "use key=value pairs or a postgresql:// URI, as for psql",
-        ) from error
+        raise _malformed(dsn, str(error)) from error
     defaults = {"connect_timeout": str(timeout), "fallback_application_name": APPLICATION_NAME}
     defaults |= _KEEPALIVES
     added = {key: value for key, value in defaults.items() if key not in given} | extra
     return psycopg2.extensions.make_dsn(dsn, **added)
+
+
+def _malformed(dsn: str, words: str) -> BwtuiError:
+    """Return the error for a string that libpq can't read, whose words may quote a piece of a password."""
+    match = _UNKNOWN_KEYWORD.search(words)
+    hint = "use key=value pairs or a postgresql:// URI, as for psql"
+    if match is None or mask_connection(dsn) != dsn:
+        return UsageError("the connection string is not valid", hint)
+    known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+    close = nearest(match[1], known)
+    told = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
+    return UsageError(told, f"did you mean {close!r}?" if close else hint)
 
 
 def _text(raw: bytes) -> str:

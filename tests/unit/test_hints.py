@@ -13,6 +13,7 @@ from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.options import BY_NAME, parse, parse_pair, said
+from bwtui.source.connection import connect
 from bwtui.source.remedies import remedy_for
 
 _PACKAGE = Path(bwtui.__file__).parent
@@ -154,3 +155,30 @@ def test_a_value_that_is_refused_says_what_is_taken(name: str, text: str) -> Non
 @pytest.mark.parametrize("state", ["42501", "42601", "55006", "08006", "XX001", "P0001", "99999", None])
 def test_every_sqlstate_has_a_remedy(state: str | None) -> None:
     assert remedy_for(state)
+
+
+@pytest.mark.parametrize(
+    ("dsn", "message", "hint"),
+    [
+        (
+            "dbnme=shop",
+            "the connection string is not valid: libpq knows no keyword 'dbnme'",
+            "did you mean 'dbname'?",
+        ),
+        (
+            "postgresql://db/shop?sslmod=require",
+            "the connection string is not valid: libpq knows no keyword 'sslmod'",
+            "did you mean 'sslmode'?",
+        ),
+        # What libpq takes for a keyword may be a piece of the password.
+        ("password=top secret=1", "the connection string is not valid", None),
+        ("postgresql://me:secret@db/shop?secret=1", "the connection string is not valid", None),
+    ],
+)
+def test_an_unknown_keyword_is_named_unless_it_may_be_secret(
+    dsn: str, message: str, hint: str | None
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        connect(dsn)
+    assert refused.value.message == message
+    assert hint is None or refused.value.hint == hint
