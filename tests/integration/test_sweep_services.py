@@ -26,7 +26,7 @@ PASSWORD = "topsecret-4711"
 
 #: Scripts that can't be tried, or that PostgreSQL refuses, and what the error names.
 SCRIPTS = (
-    *(("alter tabel t add x int", "alter tabel t"), ("selec 1", "selec"), (")", "syntax error")),
+    *(("alter tabel t add x int", "alter tabel t"), ("selec 1", "selec"), ("create )", "syntax error")),
     *(("alter table nothing add x int", '"nothing" does not exist'), ("drop table nothing", '"nothing"')),
     *(("alter table orders drop column nothing", '"nothing"'), ("alter table orders add id int", '"id"')),
     *(("alter table orders add x nosuchtype", '"nosuchtype"'), ("create table orders (i int)", '"orders"')),
@@ -75,14 +75,14 @@ CONNECTIONS = (
     ("postgresql://{role}:" + PASSWORD + "@{host}/{database}?no_such=1", 2, "connection string"),
     ("host=127.0.0.1 port=many dbname={database}", 2, "port"),
     ("host=127.0.0.1 password=" + PASSWORD + " port", 2, "connection string"),
-    ("service=no_such_service", 2, ""),
+    ("service=no_such_service", 4, "no_such_service"),
 )
 ASKING = (
     ("slots", "list"),
     ("slots", "drop", "shop", "--yes"),
     ("schema", "check", "-r", "{registry}"),
     ("verify", "--database", "-b", "{broker}", "-r", "{registry}"),
-    ("connect", "--headless", "-s", "{name}", "-b", "{broker}", "-r", "{registry}"),
+    ("connect", "--headless", "--json", "-s", "{name}", "-b", "{broker}", "-r", "{registry}"),
 )
 
 #: What the services are asked for in vain, by whoever may connect.
@@ -204,6 +204,6 @@ def test_what_is_asked_for_in_vain(args: tuple[str, ...], code: int, says: str, 
     given = list(map(world.filled, args))
     if given[0] == "connect":
         ends = [("-b", world.names["broker"]), ("-r", world.names["registry"]), ("-s", world.names["name"])]
-        given += ["--headless", "--until-caught-up"]
+        given += ["--headless", "--json", "--until-caught-up"]
         given += [part for option, value in ends if option not in given for part in (option, value)]
     refuse(world, code, says, *given, "-d", world.dsn)
