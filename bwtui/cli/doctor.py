@@ -77,7 +77,7 @@ def doctor(as_json: bool, **given: Any) -> None:
     if failed:
         told = f"{len(failed)} of {len(results)} preconditions do not hold"
         raise error_with_code(
-            failed[0].exit_code, told, "mend what is marked FAIL, the first first, and run this again"
+            failed[0].exit_code, told, "mend what is marked FAIL, from the top, and run this again"
         )
     if not as_json:
         say("all preconditions hold; start with 'bwtui connect'")
