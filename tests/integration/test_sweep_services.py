@@ -101,9 +101,9 @@ ASKED = (
     (("schema", "check", "-r", "http://{host}"), 4, "registry"),
     (("connect", "--table", "nothing"), 2, "no table matches"),
     (("connect", "--exclude-table", ".*"), 2, "no table matches"),
-    (("connect", "-r", "http://127.0.0.1:{closed}"), 4, "can't reach the schema registry"),
-    (("connect", "-r", "{registry}/nowhere"), 4, "registry"),
-    (("connect", "-C", "security.protocol=ssl"), 4, "Kafka"),
+    (("connect", "-u", "-r", "http://127.0.0.1:{closed}"), 4, "can't reach the schema registry"),
+    (("connect", "-u", "-r", "{registry}/nowhere"), 4, "registry"),
+    (("connect", "-u", "-C", "security.protocol=ssl"), 4, "Kafka"),
     (("connect", "-C", "sasl.mechanism=PLAIN", "-C", "security.protocol=sasl_plaintext"), 2, ""),
     (("connect",), 2, "public.unkeyed"),
 )
@@ -127,7 +127,9 @@ class World:
     def state(self) -> tuple[object, ...]:
         """Return all that a command could leave behind."""
         broker = AdminClient({"bootstrap.servers": self.names["broker"]})
-        files = {path for path in self.folder.rglob("*") if path.name not in ("state", self.attempts.name)}
+        # A relay's folder keeps its lock, its log and how it ended.
+        kept = {"engine.lock", "engine.log", "outcome.json", "state", self.names["name"]}
+        files = {path for path in self.folder.rglob("*") if path.name not in kept}
         return left(self.dsn), set(broker.list_topics(timeout=30).topics), files
 
 
