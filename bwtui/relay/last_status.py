@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 
+from bwtui.relay import outcome
 from bwtui.relay.control import known_relays, state_folder
 from bwtui.relay.log import log_path
 from bwtui.relay.status import Status
@@ -36,7 +37,7 @@ class LastStatus:
             partial.replace(path)
 
     def forget(self) -> None:
-        """Remove it: how the run ended is known, or another begins."""
+        """Remove it: another run begins, or it is known how this one ended, and nobody writes it any more."""
         with contextlib.suppress(OSError):
             (state_folder(self.name) / _FILE_NAME).unlink(missing_ok=True)
 
@@ -62,5 +63,5 @@ def told(status: Status) -> str:
 
 def newest() -> Status | None:
     """Return the status of the run that was killed last, whatever its relay's name."""
-    found = (read(name) for name in known_relays())
+    found = (read(name) for name in known_relays() if outcome.read(name) is None)
     return max((one for one in found if one is not None), key=lambda one: one.time, default=None)

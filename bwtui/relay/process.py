@@ -76,30 +76,33 @@ def run(
     # What the engine keeps in its folder is nobody else's business.
     os.umask(0o077)
     outcome.clear(name)
-    last = LastStatus(name)
-    last.forget()
+    kept = LastStatus(name)
+    kept.forget()
     engine: RunnableEngine | None = None
     reporter: _Reporter | None = None
     error: BaseException | None = None
     signals: list[int] = []
     try:
         engine = factory(settings)
-        reporter = _Reporter(engine, listener, last)
+        reporter = _Reporter(engine, listener, kept)
         with _stop_on_signal(engine, signals), ControlServer(name, engine):
             reporter.start()
             engine.run()
     except (Exception, KeyboardInterrupt) as raised:
         error = raised
     ended = _outcome(engine, error, signals)
+    is_told = True
     try:
         outcome.write(name, ended)
     except OSError as failure:
         # A full disk must not hide how the engine ended.
         _log.error("can't keep the outcome: %s", failure.strerror)
-    else:
-        last.forget()
+        is_told = False
     if reporter is not None and ended.status is not None:
         reporter.end(ended.status)
+    if is_told:
+        # Only now does nobody write it any more.
+        kept.forget()
     lock.release()
     return ended
 

@@ -103,7 +103,6 @@ ASKED = (
     (("connect", "--exclude-table", ".*"), 2, "no table matches"),
     (("connect", "-u", "-r", "http://127.0.0.1:{closed}"), 4, "can't reach the schema registry"),
     (("connect", "-u", "-r", "{registry}/nowhere"), 4, "registry"),
-    (("connect", "-u", "-C", "security.protocol=ssl"), 4, "Kafka"),
     (("connect", "-C", "sasl.mechanism=PLAIN", "-C", "security.protocol=sasl_plaintext"), 2, ""),
     (("connect",), 2, "public.unkeyed"),
 )

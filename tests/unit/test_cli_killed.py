@@ -1,14 +1,21 @@
 """What `status`, `stop` and `attach` say of a relay that was killed, and so could not say how it ended."""
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
 
+from bwtui.errors import RefusedError
 from bwtui.relay import last_status
 from bwtui.relay.control import LOCK_NAME
 from bwtui.relay.last_status import LastStatus
+from bwtui.relay.lock import RelayLock
+from bwtui.relay.process import Listener, run
 from bwtui.relay.status import Status
+from bwtui.settings import RelaySettings
+from tests.unit.relay_double import DoubleEngine
 from tests.unit.test_cli_main import invoke
 
 STATUS = Status("streaming", "shop", "cdc", pid=4711, time=1.0, confirmed_lsn=0x10)
@@ -61,3 +68,25 @@ def test_a_file_that_says_nothing_is_none(text: str, home: Path) -> None:
     (home / "shop" / "last-status.json").write_text(text)
     assert last_status.read("shop") is None
     assert "start one with" in invoke("status")[2]
+
+
+def test_a_run_that_ends_at_once_leaves_none(home: Path) -> None:
+    """The thread that tells of it begins as late as it likes."""
+
+    class Ending(DoubleEngine):
+        def run(self) -> None:
+            raise RefusedError("it can't be", "mend it")
+
+        def status(self) -> Status:
+            time.sleep(0.05)
+            return super().status()
+
+    settings = RelaySettings(name="shop")
+    listener = Listener(lambda _: None, 0.01, lambda _: None)
+    umask = os.umask(0o077)
+    try:
+        for _ in range(5):
+            assert run(settings, RelayLock.acquire("shop"), listener, Ending).exit_code == 2
+            assert not list(home.rglob("last-status.*"))
+    finally:
+        os.umask(umask)
