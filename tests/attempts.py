@@ -55,6 +55,7 @@ class Attempts:
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith(("BWTUI_", "PG"))}
         self._given = {"BWTUI_STATE_HOME": str(self.state), "XDG_CONFIG_HOME": str(folder)}
         self._environment |= self._given
+        self.environment = self._environment
 
     def run(self, dsn: str, *args: str) -> Ended:
         """Run ``bwtui connect`` on ``dsn`` until it has caught up or ends on an error."""

@@ -41,7 +41,6 @@ def harm(written: str, allowed: str = "\n") -> list[str]:
     """Return the characters of a text that no terminal should get, by Unicode's own categories."""
     return [
         character
-        for character in written
-        if character not in allowed
-        and unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+        for character in sorted(set(written) - set(allowed))
+        if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
     ]

@@ -9,7 +9,7 @@ from bwtui.audit.classes import UNDECIDED, WRONG, Question
 from bwtui.audit.report import Finding, Report
 from bwtui.console import terminal
 from bwtui.lsn import format_lsn
-from bwtui.shown import shown
+from bwtui.shown import shortened, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,6 +28,8 @@ CLEAN: dict[Question, str] = {
 }
 #: So many findings of a class are shown.
 _SHOWN = 5
+#: So many characters of a value are.
+_LENGTH = 2_000
 
 
 def show(report: Report, console: "Console | None" = None) -> None:
@@ -76,7 +78,7 @@ def line(finding: Finding) -> str:
     if finding.table:
         parts.append(f"{finding.operation} {finding.table}" if finding.operation else finding.table)
     if finding.key:
-        parts.append("key " + ", ".join(f"{name}={value}" for name, value in finding.key.items()))
+        parts.append("key " + ", ".join(f"{name}={_value(value)}" for name, value in finding.key.items()))
     if finding.fields:
         parts.append("differs: " + ", ".join(_field(one) for one in finding.fields))
     if finding.note:
@@ -90,7 +92,12 @@ def _field(one: dict[str, object]) -> str:
     values = [one[name] for name in ("postgresql", "sent", "kafka") if name in one]
     if not values or "…" in values:
         return str(one["field"])
-    return f"{one['field']} ({' → '.join('NULL' if value is None else str(value) for value in values)})"
+    return f"{one['field']} ({' → '.join('NULL' if value is None else _value(value) for value in values)})"
+
+
+def _value(value: object) -> str:
+    """Return a value as far as a line has room for it; --json has all of it."""
+    return shortened(str(value), _LENGTH)
 
 
 def _balance(report: Report) -> Table:

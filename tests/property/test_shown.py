@@ -169,6 +169,13 @@ def test_what_can_be_read_stays(text: str) -> None:
     assert shown(text) == text
 
 
+def test_a_finding_shows_the_beginning_of_a_large_value() -> None:
+    began = time.process_time()
+    told = line(Finding("corrupted", key={"id": "\x1b" * 10_000_000}))
+    assert len(told) < 10_000
+    assert time.process_time() - began < 1
+
+
 def test_ten_megabytes_take_no_time() -> None:
     for text in ("x" * 10_000_000, "\x1b" * 10_000_000, "日" * 10_000_000):
         began = time.process_time()
