@@ -273,9 +273,11 @@ def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
 def _write(report: "Report", html: Path) -> BwtuiError | None:
     """Write the report as a page; return why that can't be done, if it can't."""
     from bwtui.audit.page import page
+    from bwtui.recording.folder import private_file
 
     try:
-        html.write_text(page(report), encoding="utf-8")
+        # It shows rows, so it is nobody else's business, as the recording itself.
+        private_file(html).write_text(page(report), encoding="utf-8")
     except OSError as error:
         return unwritable(html, error.strerror)
     return None

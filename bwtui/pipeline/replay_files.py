@@ -5,7 +5,6 @@ costs less than it seems: a message is read in half a microsecond, and to have J
 each costs it thirty (docs/adr/0032-replay.md).
 """
 
-import glob
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
+from bwtui.pipeline.duckdb_text import parquet, quoted
 from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.handover import Handed
 from bwtui.pipeline.replay_place import HEADER_COLUMNS, Placing, Survey, Surveyed, surveyed, surveys
@@ -182,9 +182,7 @@ def _shares(files: Sequence[File]) -> Iterator[list[File]]:
 
 
 def _from(files: Sequence[File]) -> str:
-    # A recording's own name may hold what looks like a pattern, and the folders' names are no columns.
-    names = ", ".join("'" + glob.escape(file.path).replace("'", "''") + "'" for file in files)
-    return f"read_parquet([{names}], hive_partitioning = false)"
+    return parquet(file.path for file in files)
 
 
 class FileRows:
@@ -209,7 +207,7 @@ class FileRows:
         """Return the rows of some topics."""
         found = object.__new__(FileRows)
         found._selection = self._selection
-        names = ", ".join(f"'{name}'" for name in topics)
+        names = ", ".join(map(quoted, topics))
         found._files = replace(self._files, where=f"{self._files.where} and topic in ({names})")
         return found
 
@@ -236,7 +234,7 @@ class FileRows:
 
     def is_spread(self, topic: str) -> bool:
         """Whether a key of a topic was in two partitions."""
-        return bool(self._ask(_SPREAD, self._files.files, where=self._files.where, topic=f"'{topic}'"))
+        return bool(self._ask(_SPREAD, self._files.files, where=self._files.where, topic=quoted(topic)))
 
     def _ask(self, text: str, files: Sequence[File], **parts: str) -> list[Any]:
         with (

@@ -26,7 +26,7 @@ from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.seal_files import SCHEMAS, sync, sync_folders, write_table
 from bwtui.pipeline.seal_plan import TASK_BYTES, Plan, finished_segments, make_plan
 from bwtui.pipeline.seal_task import Part, Task, read_part, run
-from bwtui.recording.folder import existing_segments, sync_folder
+from bwtui.recording.folder import existing_segments, private_file, private_parent, sync_folder
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
 from bwtui.recording.sealed import check_all, check_size
 
@@ -107,7 +107,7 @@ def _own_folder(sealing: Path) -> Path:
     Tasks of a killed run may be at work for a moment longer: what they knew as their folder is gone.
     """
     work = sealing / f"{secrets.token_hex(4)}.run"
-    sealing.mkdir(exist_ok=True)
+    sealing.mkdir(mode=0o700, exist_ok=True)
     for left in list(sealing.iterdir()):
         if left.suffix == ".run" and not work.exists():
             left.rename(work)
@@ -115,7 +115,7 @@ def _own_folder(sealing: Path) -> Path:
             shutil.rmtree(left)
         else:
             left.unlink()
-    work.mkdir(exist_ok=True)
+    work.mkdir(mode=0o700, exist_ok=True)
     return work
 
 
@@ -145,7 +145,7 @@ def _commit(folder: Path, work: Path, plan: Plan) -> Manifest:
         parts[task.name] = read_part(work / task.name)
     manifest = plan.manifest or Manifest("")
     sealed = folder / SEALED
-    sealed.mkdir(exist_ok=True)
+    sealed.mkdir(mode=0o700, exist_ok=True)
     for name, part in sorted(parts.items()):
         _move(work / name, sealed, part.files)
         manifest.segments += part.segments
@@ -166,7 +166,7 @@ def _move(source: Path, sealed: Path, files: list[SealedFile]) -> None:
     for file in files:
         here = source / file.path
         if here.exists():
-            (sealed / file.path).parent.mkdir(parents=True, exist_ok=True)
+            private_parent(sealed / file.path)
             here.replace(sealed / file.path)
 
 
@@ -188,7 +188,7 @@ def _schemas_file(sealed: Path, relative: str, schemas: list[dict[str, Any]]) ->
 
 def _write_manifest(sealed: Path, manifest: Manifest) -> None:
     path = sealed / f"{MANIFEST}.tmp"
-    path.write_text(manifest.to_text())
+    private_file(path).write_text(manifest.to_text())
     sync(path)
     path.replace(sealed / MANIFEST)
     sync_folder(sealed)

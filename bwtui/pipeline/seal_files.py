@@ -19,7 +19,7 @@ from bwtui.errors import BwtuiError
 from bwtui.pipeline.seal_columns import CODED, CODED_SCHEMA
 from bwtui.pipeline.seal_rows import Rows
 from bwtui.recording.export_parquet import SCHEMA
-from bwtui.recording.folder import sync_folder
+from bwtui.recording.folder import private_file, private_parent, sync_folder
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import sha256_of
 
@@ -148,7 +148,6 @@ class PartFiles:
         relative = f"{folder_of(table, hour)}/{self._name}-{self._made:04d}.parquet"
         self._made += 1
         path = self._folder / relative
-        path.parent.mkdir(parents=True, exist_ok=True)
         return _Part(
             path, relative, ".".join(table), hour_text(hour), writer(path, CODED_SCHEMA, _DICTIONARY)
         )
@@ -169,9 +168,10 @@ class PartFiles:
 
 
 def writer(path: Path, schema: pa.Schema, dictionary: list[str] | bool = True) -> pq.ParquetWriter:
-    """Return a writer of one file of ours."""
+    """Return a writer of one file of ours, which nobody else may read, as the journal."""
+    private_parent(path)
     return pq.ParquetWriter(
-        path,
+        private_file(path),
         schema,
         compression="zstd",
         compression_level=1,
@@ -185,7 +185,6 @@ def writer(path: Path, schema: pa.Schema, dictionary: list[str] | bool = True) -
 def write_table(folder: Path, relative: str, kind: str, table: pa.Table) -> SealedFile:
     """Write a small table as a file, read it back, and return what the manifest says of it."""
     path = folder / relative
-    path.parent.mkdir(parents=True, exist_ok=True)
     with writer(path, table.schema) as file:
         # A table without rows has no row group, and is read as having none.
         if table.num_rows:

@@ -16,17 +16,25 @@ import numpy as np
 import pyarrow as pa
 
 from bwtui.pipeline.seal_batches import Gathered
-from bwtui.pipeline.seal_files import TRANSACTIONS, PartFiles, sync, sync_folders, write_table
+from bwtui.pipeline.seal_files import SCHEMAS, TRANSACTIONS, PartFiles, sync, sync_folders, write_table
 from bwtui.pipeline.seal_rows import RowMaker
 from bwtui.pipeline.seal_transactions import TransactionLengths
 from bwtui.recording.batch import Batch
 from bwtui.recording.deliveries import DeliveryBook
-from bwtui.recording.folder import existing_segments, sync_folder
+from bwtui.recording.folder import existing_segments, private_file, sync_folder
 from bwtui.recording.format import Block, Kind, Place, TransactionEntry, damaged
 from bwtui.recording.known import Known, read_batch
-from bwtui.recording.manifest import SealedFile, SealedSegment, checked, with_checksum
+from bwtui.recording.manifest import (
+    SealedFile,
+    SealedSegment,
+    checked,
+    sealed_files,
+    sealed_segments,
+    with_checksum,
+)
 from bwtui.recording.parsing import tags
 from bwtui.recording.segment_reader import BATCHES, SegmentReader
+from bwtui.recording.validation import array, number, obj, text
 
 PART = "part.json"
 #: So many frames are made into columns at one time.
@@ -68,12 +76,18 @@ def read_part(folder: Path) -> Part:
     """Return what a finished task made. Raises OSError, ValueError, KeyError or TypeError."""
     content = checked((folder / PART).read_bytes())
     return Part(
-        content["recording"],
-        [SealedSegment(**one) for one in content["segments"]],
-        [SealedFile(**one) for one in content["files"]],
-        content["schemas"],
-        content["source"],
+        text(content["recording"]),
+        sealed_segments(content["segments"]),
+        sealed_files(content["files"]),
+        [_schema(one) for one in array(content["schemas"])],
+        obj(content["source"]),
     )
+
+
+def _schema(content: Any) -> dict[str, Any]:
+    for name in SCHEMAS.names:
+        number(content[name], most=(1 << 31) - 1) if name in ("id", "version") else text(content[name])
+    return obj(content)
 
 
 def run(task: Task) -> int:
@@ -81,11 +95,10 @@ def run(task: Task) -> int:
     work = Path(task.work)
     made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
     # Not with its parents: a run that is no more has none, and its tasks end here.
-    made.mkdir()
+    made.mkdir(mode=0o700)
     try:
         part = _Sealing(task, made).part()
-        text = with_checksum(asdict(part))
-        (made / PART).write_text(text)
+        private_file(made / PART).write_text(with_checksum(asdict(part)))
         sync(made / PART)
         sync_folders(made)
         made.rename(work / task.name)

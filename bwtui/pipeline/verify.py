@@ -24,6 +24,7 @@ from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka_client import Config
+from bwtui.pipeline.duckdb_text import exact, parquet
 from bwtui.pipeline.kafka_offsets import Pinned
 from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.seal import seal
@@ -163,7 +164,7 @@ def _seal(folder: Path, spark: SparkSession, told: OnPhase) -> str:
 
 def _schemas(sealed: Sealed) -> dict[int, str]:
     """Return the texts of the schemas that the recording knows, by id."""
-    files = [str(path) for path in sealed.paths("schemas")]
+    files = exact(sealed.paths("schemas"))
     if not files:
         return {}
     with duckdb.connect() as connection:
@@ -235,9 +236,9 @@ def _sessions(connection: duckdb.DuckDBPyConnection, facts: Facts) -> set[str]:
 
 
 def _view(connection: duckdb.DuckDBPyConnection, name: str, folder: Path, beside: str = "") -> None:
-    files = [str(path) for path in folder.glob("*.parquet")]
+    files = list(folder.glob("*.parquet"))
     if files:
-        connection.execute(f"create view {name} as select * from read_parquet({files!r})")
+        connection.execute(f"create view {name} as select * from {parquet(files)}")
     else:
         columns = ", ".join(filter(None, (core.INPUTS[name], beside)))
         connection.execute(f"create table {name} ({columns})")

@@ -7,6 +7,7 @@ import duckdb
 
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka_client import Config
+from bwtui.pipeline.duckdb_text import exact
 from bwtui.pipeline.kafka_offsets import Pinned, partitions, pin
 from bwtui.pipeline.verify_facts import Facts, read_facts
 from bwtui.recording.sealed import Sealed, open_sealed
@@ -63,7 +64,7 @@ def basis(folder: Path, config: Config) -> Basis:
 
 
 def _sent(sealed: Sealed) -> tuple[dict[str, int], bool]:
-    paths = [str(path) for path in sealed.paths("changes")]
+    paths = exact(sealed.paths("changes"))
     sql = """select topic, count(*), count(*) filter (where state = 'unsent'),
                     coalesce(bool_or(header_form <> 'none'), false)
                from read_parquet(?)

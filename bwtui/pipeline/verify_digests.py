@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 
 from bwtui.audit.partitioner import murmur2_of
 from bwtui.kafka_client import Config
+from bwtui.pipeline.duckdb_text import parquet
 from bwtui.pipeline.failure import in_task
 from bwtui.pipeline.handover import hand_over
 from bwtui.pipeline.kafka_offsets import Pinned
@@ -157,7 +158,7 @@ def _database() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _rows_of(root: Path, files: Sequence[SealedFile]) -> str:
-    return f"read_parquet({[str(root / file.path) for file in files]!r}, hive_partitioning = false)"
+    return parquet(root / file.path for file in files)
 
 
 def _expected(

@@ -12,6 +12,7 @@ import pyarrow as pa
 from bwtui.audit.core import Judged, Pair, Record
 from bwtui.audit.decoding import Schemas, Undecodable, schema_id
 from bwtui.kafka_client import Config, headers_of
+from bwtui.pipeline.duckdb_text import exact
 from bwtui.pipeline.kafka_scan import SplitScan
 from bwtui.pipeline.kafka_splits import Split
 from bwtui.pipeline.verify_digests import PARTS
@@ -69,7 +70,7 @@ class KafkaLook:
         """``topics`` in the audit's order; ``known_ids``: the ids of schemas that were sent to each."""
         self._config = config
         self._topics = topics
-        self._files = [str(file) for file in files]
+        self._files = exact(files)
         self._reader = reader
         self._known_ids = known_ids
         self._sessions = {bytes.fromhex(one) for one in sessions if one}

@@ -20,6 +20,7 @@ from bwtui.audit.report import Finding, Report
 from bwtui.audit.texts import parse_row
 from bwtui.errors import UsageError
 from bwtui.lsn import format_lsn
+from bwtui.pipeline.duckdb_text import exact
 from bwtui.pipeline.scratch import scratch
 from bwtui.pipeline.seal import seal
 from bwtui.pipeline.session import spark_session
@@ -110,7 +111,7 @@ def verify_recordings(
     ):
         connection.execute("set preserve_insertion_order = false")
         for name, side in zip("ab", sides, strict=True):
-            connection.execute(_ROWS.format(side=name), {"files": [str(path) for path in side.paths()]})
+            connection.execute(_ROWS.format(side=name), {"files": exact(side.paths())})
         low, (high, ordinal) = _common(connection)
         connection.execute(_COMPARED, {"low": low, "high": high, "ordinal": ordinal})
         _mark_read_anew(connection, *sides)

@@ -5,6 +5,7 @@ import fcntl
 import os
 import re
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.recording.format import PARTIAL_SUFFIX, SUFFIX, next_name, partial_name
 
-_FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
+#: The file name of a finished segment: its number and two LSNs.
+FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
 _PARTIAL = re.compile(rf"(\d{{8}}){re.escape(PARTIAL_SUFFIX)}")
 LOCK = "lock"
 #: How often, and in what steps, a lock is tried that another holds.
@@ -44,7 +46,7 @@ def segments(folder: Path) -> list[SegmentPath]:
         raise file_failed(f"{folder} can't be read", error) from error
     found = []
     for name in names:
-        if match := _FINISHED.fullmatch(name):
+        if match := FINISHED.fullmatch(name):
             number, first, last = match.groups()
             found.append(SegmentPath(folder / name, int(number), int(first, 16), int(last, 16)))
         elif match := _PARTIAL.fullmatch(name):
@@ -107,12 +109,7 @@ class FolderLock:
             return False
 
     def _make(self, folder: Path) -> None:
-        missing = []
-        while not folder.is_dir():
-            missing.append(folder)
-            folder = folder.parent
-        for path in reversed(missing):
-            path.mkdir()
+        for path in private_folders(folder):
             self._made.append(path)
             with contextlib.suppress(PermissionError):
                 sync_folder(path.parent)
@@ -165,6 +162,30 @@ def is_being_written(folder: Path) -> bool:
     finally:
         os.close(fd)
     return False
+
+
+def private_folders(folder: Path) -> Iterator[Path]:
+    """Make a folder and those above it that are missing, for their owner alone; yield each."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            yield path
+
+
+def private_parent(path: Path) -> None:
+    """Make the folder of ``path`` as `private_folders` does. Raises OSError."""
+    for _ in private_folders(path.parent):
+        pass
+
+
+def private_file(path: Path) -> Path:
+    """Make an empty file that only its owner may read, if it is not there, and return it. Raises OSError."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return path
 
 
 def sync_folder(folder: Path) -> None:

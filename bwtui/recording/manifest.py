@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import DamagedRecording
+from bwtui.recording.folder import FINISHED
+from bwtui.recording.validation import array, number, obj, relative, sha256, text
 
 #: Within the recording's folder.
 SEALED = "sealed"
@@ -25,6 +27,7 @@ SEAL_AGAIN = (
 )
 _SEPARATOR = ',\n "sha256": "'
 _END = '"\n}\n'
+_KINDS = ("changes", "transactions", "schemas")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +103,14 @@ class Manifest:
 
 def with_checksum(content: dict[str, Any]) -> str:
     """Return ``content`` as JSON with one more member, the sha256 of the text before it."""
-    text = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
-    return f"{text}{_SEPARATOR}{hashlib.sha256(text.encode()).hexdigest()}{_END}"
+    said = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f"{said}{_SEPARATOR}{hashlib.sha256(said.encode()).hexdigest()}{_END}"
 
 
 def checked(raw: bytes) -> dict[str, Any]:
     """Return what `with_checksum` wrote. Raises ValueError when it is not as it was."""
-    text, separator, rest = raw.decode().rpartition(_SEPARATOR)
-    if not separator or rest != hashlib.sha256(text.encode()).hexdigest() + _END:
+    said, separator, rest = raw.decode().rpartition(_SEPARATOR)
+    if not separator or rest != hashlib.sha256(said.encode()).hexdigest() + _END:
         raise ValueError("it does not match its checksum")
     content = json.loads(raw)
     if not isinstance(content, dict):
@@ -121,23 +124,68 @@ def read_manifest(path: Path) -> Manifest:
         content = checked(path.read_bytes())
         if content["format"] != FORMAT or content["version"] != VERSION:
             raise ValueError(f"it is version {content['version']} of {content['format']!r}, not ours")
-        return Manifest(
-            content["recording"],
-            content["source"],
-            [SealedSegment(**_known(SealedSegment, one)) for one in content["segments"]],
-            [SealedFile(**_known(SealedFile, one)) for one in content["files"]],
-            [(subject, number) for subject, number in content["schemas"]],
+        manifest = Manifest(
+            text(content["recording"]),
+            obj(content["source"]),
+            sealed_segments(content["segments"]),
+            sealed_files(content["files"]),
+            [(text(subject), number(schema)) for subject, schema in array(content["schemas"])],
         )
-    except (ValueError, KeyError, TypeError) as error:
+        _check_chain(manifest.segments)
+        return manifest
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         reason = (
             str(error) if isinstance(error, ValueError) and "checksum" in str(error) else "it can't be read"
         )
         raise damaged_file(path.name, reason) from error
 
 
-def _known(kind: Any, content: dict[str, Any]) -> dict[str, Any]:
+def sealed_segments(content: Any) -> list[SealedSegment]:
+    """Return what a manifest says of segments. Raises ValueError, KeyError or TypeError."""
+    found = []
+    for one in array(content):
+        segment = SealedSegment(**_known(SealedSegment, one))
+        if not FINISHED.fullmatch(text(segment.name)):
+            raise ValueError("it is no segment's name")
+        sha256(segment.sha256)
+        for value in (segment.first_position, segment.changes, segment.bytes):
+            number(value)
+        found.append(segment)
+    return found
+
+
+def _check_chain(segments: list[SealedSegment]) -> None:
+    position = 0
+    for segment in segments:
+        number(segment.first_position, position, position)
+        position += segment.changes
+
+
+def sealed_files(content: Any) -> list[SealedFile]:
+    """Return what a manifest says of files. Raises ValueError, KeyError or TypeError."""
+    found = [_sealed_file(SealedFile(**_known(SealedFile, one))) for one in array(content)]
+    if len({file.path for file in found}) < len(found):
+        raise ValueError("a file is listed twice")
+    return found
+
+
+def _sealed_file(file: SealedFile) -> SealedFile:
+    if text(file.kind) not in _KINDS or relative(file.path).partition("/")[0] != file.kind:
+        raise ValueError("it is no file of a sealed recording")
+    sha256(file.sha256)
+    for value in (file.rows, file.bytes, file.first_lsn, file.last_lsn):
+        number(value)
+    # Where there is no row, there is no position.
+    for value in (file.first_position, file.last_position):
+        number(value, -1)
+    for name in (file.table, file.hour):
+        text(name)
+    return file
+
+
+def _known(kind: Any, content: Any) -> dict[str, Any]:
     names = {one.name for one in fields(kind)}
-    return {name: value for name, value in content.items() if name in names}
+    return {name: value for name, value in obj(content).items() if name in names}
 
 
 def damaged_file(path: str, reason: str) -> DamagedRecording:

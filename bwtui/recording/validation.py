@@ -1,0 +1,70 @@
+"""What a file says is taken for nothing before it was looked at: its types, its ranges, its names.
+
+Every function returns the value that it was given, or raises ValueError.
+"""
+
+import re
+from pathlib import PurePosixPath
+from typing import Any
+
+#: What a signed number of 64 bits holds.
+LARGEST = (1 << 63) - 1
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+#: What no folder or file of ours has in its name: it has a meaning to those that read it.
+_NO_NAME = re.compile(r"[\x00-\x1f\x7f*?\[\]\\]")
+
+
+def number(value: Any, least: int = 0, most: int = LARGEST) -> int:
+    """Check a whole number."""
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError("it is no such number")
+    return value
+
+
+def text(value: Any) -> str:
+    """Check a text, which can be written as UTF-8."""
+    if not isinstance(value, str):
+        raise ValueError("it is no text")
+    value.encode()
+    return value
+
+
+def obj(value: Any) -> dict[str, Any]:
+    """Check a JSON object."""
+    if not isinstance(value, dict):
+        raise ValueError("it is no object")
+    return value
+
+
+def array(value: Any) -> list[Any]:
+    """Check a JSON array."""
+    if not isinstance(value, list):
+        raise ValueError("it is no list")
+    return value
+
+
+def sha256(value: Any) -> str:
+    """Check a sha256 in hexadecimal."""
+    if not _SHA256.fullmatch(text(value)):
+        raise ValueError("it is no sha256")
+    return str(value)
+
+
+def relative(value: Any) -> str:
+    """Check a path that stays below the folder that it is relative to."""
+    path = PurePosixPath(text(value))
+    if (
+        path.is_absolute()
+        or ".." in path.parts
+        or not path.parts
+        or str(path) != value
+        or _NO_NAME.search(value)
+    ):
+        raise ValueError("it is no path below the folder")
+    return str(value)
+
+
+def identity(value: Any) -> tuple[int, int]:
+    """Check the LSN and the ordinal of a change."""
+    lsn, ordinal = array(value)
+    return number(lsn, most=(1 << 64) - 1), number(ordinal)
