@@ -1,7 +1,6 @@
 """What the audit takes from a recording's journal besides its messages: passes, gaps, and how far it came."""
 
 import contextlib
-import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from bwtui.pipeline.verify_digests import PARTS
 from bwtui.recording.folder import SegmentPath, segments
 from bwtui.recording.format import Kind, SegmentFile
 from bwtui.recording.segment_reader import SegmentReader
+from bwtui.recording.statements import statement
 
 LARGEST = (1 << 63) - 1
 
@@ -98,12 +98,12 @@ def _read_later(path: SegmentPath, facts: Facts) -> None:
 def _passes(path: SegmentPath) -> Iterator[dict[str, Any]]:
     """Yield the passes that begin in a segment, up to where it can be read."""
     with (
-        contextlib.suppress(OSError, DamagedRecording, ValueError, LookupError, TypeError),
+        contextlib.suppress(OSError, DamagedRecording),
         path.path.open("rb") as file,
     ):
         source = SegmentFile(file, path.path.name)
         for block in source.blocks(with_payload=False):
             if block.kind == Kind.EVENT:
-                event = json.loads(source.block(block.offset).payload)
+                event = statement(source.block(block.offset), path.path.name)
                 if event["event"] == "pass":
                     yield event

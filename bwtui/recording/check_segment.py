@@ -1,7 +1,6 @@
 """The check of one segment, and of how it follows the one before."""
 
 import hashlib
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from bwtui.recording.format import (
     segment_name,
 )
 from bwtui.recording.segment import Totals
+from bwtui.recording.statements import statement
 from bwtui.recording.walk import Step, Walk, durable_damage
 
 _CHUNK = 1 << 20
@@ -163,7 +163,9 @@ class SegmentCheck:
                 chain.open[step.batch.number] = sizes
         elif block.kind == Kind.DELIVERY:
             self._take_delivery(block, chain)
-        elif block.kind == Kind.EVENT and json.loads(block.payload)["event"] == "pass":
+        elif block.kind in (Kind.STATUS, Kind.ERROR):
+            statement(block, self.name)
+        elif block.kind == Kind.EVENT and statement(block, self.name)["event"] == "pass":
             # What was in flight has been written down by now, or never will be.
             chain.open.clear()
             chain.is_certain = True
@@ -224,12 +226,10 @@ class SegmentCheck:
 
     def _parse_foot(self, block: Block) -> dict[str, Any] | None:
         try:
-            content: dict[str, Any] = json.loads(block.payload)
-            _ = int(content["first_position"]), int(content["changes"]), int(content["next_batch"])
-        except (ValueError, LookupError, TypeError):
-            self._found(block.offset, "the foot says nothing sensible")
+            return statement(block, self.name)
+        except DamagedAt as damage:
+            self.damages.append(damage)
             return None
-        return content
 
     def _compare(self, blocks: list[Block], foot: dict[str, Any], digest: str) -> None:
         index, transactions, end = blocks

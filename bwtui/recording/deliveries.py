@@ -1,6 +1,5 @@
 """Finds what became of a batch's messages: the DELIVERY blocks behind it, until its pass ends."""
 
-import json
 from collections.abc import Sequence
 
 from bwtui.recording.batch import unpack_delivery
@@ -66,7 +65,7 @@ class DeliveryBook:
             partitions[delivery.first : stop] = delivery.partitions
             offsets[delivery.first : stop] = delivery.offsets
         elif entry.kind == Kind.EVENT:
-            event = json.loads(segment.file.block(entry.offset).payload)
+            event = segment.json_at(entry)
             if event["event"] == "pass" and event["first_batch"] > batch:
                 # Whatever was in flight before has been written down, or never will be.
                 self._newest = max(self._newest, event["first_batch"])

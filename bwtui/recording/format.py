@@ -34,6 +34,9 @@ NEXT_SUFFIX = ".next"
 _HEADER = struct.Struct("<IIB3xIqQQI")
 _COVERED = struct.Struct("<IB3xIqQQI")
 HEADER_SIZE = _HEADER.size
+#: The last microsecond of the year 9999, and the largest LSN that a signed number holds.
+LAST_TIME = 253_402_300_799_999_999
+LAST_LSN = (1 << 63) - 1
 _TRAILER = struct.Struct("<8sQII")
 TRAILER_SIZE = _TRAILER.size
 _MAGIC = b"bwtuiEND"
@@ -118,6 +121,15 @@ class IndexEntry(NamedTuple):
 INDEX_ENTRY = struct.Struct("<QIIIqQQ")
 
 
+def is_sensible(entry: IndexEntry) -> bool:
+    """Whether an entry says what a block may hold."""
+    return (
+        entry.kind in _KINDS
+        and 0 <= entry.received <= LAST_TIME
+        and max(entry.first_lsn, entry.last_lsn) <= LAST_LSN
+    )
+
+
 class TransactionEntry(NamedTuple):
     """A transaction: ``commit_time`` in Unix microseconds, ``position``: the segment's changes before."""
 
@@ -182,17 +194,19 @@ class SegmentFile:
 
     def block(self, offset: int, *, with_payload: bool = True) -> Block:
         """Return the block at ``offset``."""
+        place = Place(self.name, offset)
+        if offset + HEADER_SIZE > self.size:
+            raise damaged(place, "the file ends within a block's header")
         self._file.seek(offset)
         raw = self._file.read(HEADER_SIZE)
-        place = Place(self.name, offset)
-        if len(raw) < HEADER_SIZE:
-            raise damaged(place, "the file ends within a block's header")
         length, crc, kind, number, received, first_lsn, last_lsn, payload_crc = _HEADER.unpack(raw)
         covered = _COVERED.pack(length, kind, number, received, first_lsn, last_lsn, payload_crc)
         if zlib.crc32(covered) != crc or kind not in _KINDS or raw[9:12] != b"\0\0\0":
             raise damaged(place, "a block's header does not match its checksum")
         if offset + HEADER_SIZE + length > self.size:
             raise damaged(place, "the file ends within a block")
+        if received > LAST_TIME or received < 0 or max(first_lsn, last_lsn) > LAST_LSN:
+            raise damaged(place, "a block's header says nothing sensible")
         payload = b""
         if with_payload:
             payload = self._file.read(length)

@@ -1,10 +1,9 @@
 """What a segment's blocks have said so far of relations, routes and schemas, and what follows for a batch."""
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from bwtui.errors import BwtuiError
+from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.batch import NO_FRAME, Batch, Transaction, Without, unpack_batch
 from bwtui.recording.format import Block, IndexEntry, Kind, Place, damaged
@@ -19,6 +18,7 @@ from bwtui.recording.parsing import (
     truncated,
 )
 from bwtui.recording.relation import unpack_relation
+from bwtui.recording.statements import statement
 from bwtui.relay.status import SchemaEntry
 from bwtui.source.stream import PAYLOAD_OFFSET
 
@@ -67,18 +67,20 @@ class Known:
     def take(self, block: Block, segment: str) -> None:
         """Take note of a block with its payload. Raises DamagedRecording."""
         try:
-            self._take(block)
+            self._take(block, segment)
+        except DamagedRecording:
+            raise
         except (BwtuiError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise damaged(
                 Place(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
             ) from error
 
-    def _take(self, block: Block) -> None:
+    def _take(self, block: Block, segment: str) -> None:
         if block.kind == Kind.RELATION:
             relation = unpack_relation(block.payload)
             self.relations[relation.oid] = relation
         elif block.kind == Kind.ROUTE:
-            data = json.loads(block.payload)
+            data = statement(block, segment)
             route = KnownRoute(
                 data["relation"],
                 data["table"],
@@ -89,26 +91,15 @@ class Known:
             )
             self.routes[data["route"]] = self.route_of[route.relation_oid] = route
         elif block.kind == Kind.SCHEMA:
-            entry = SchemaEntry(**json.loads(block.payload))
+            entry = SchemaEntry(**statement(block, segment))
             self.schemas[entry.subject, entry.id] = entry
         elif block.kind == Kind.HEAD:
-            self.head = _complete(json.loads(block.payload))
+            self.head = statement(block, segment)
             self.current_pass = self.head["pass"]
         elif block.kind == Kind.EVENT:
-            event = json.loads(block.payload)
+            event = statement(block, segment)
             if event["event"] == "pass":
                 self.current_pass = {name: value for name, value in event.items() if name != "event"}
-
-
-def _complete(head: dict[str, Any]) -> dict[str, Any]:
-    """Return ``head`` if it holds what every reader needs; raises what `Known.take` takes for damage."""
-    bytes.fromhex(head["session"])
-    for number in (head["first_position"], head["first_batch"], head["pass"]["pass"], *head["seen"]):
-        if number < 0:
-            raise ValueError("a number is negative")
-    for name in (head["recording"], head["previous"], head["source"]["slot"]):
-        name.encode()
-    return head
 
 
 def read_batch(block: Block, segment: str) -> Batch:

@@ -1,7 +1,6 @@
 """An open recording: `RecordingView` over the segments of a folder, through their indexes."""
 
 import bisect
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -308,8 +307,7 @@ class Recording:
                 continue
             for entry in reversed(segment.index):
                 if entry.kind == Kind.STATUS and entry.received <= time:
-                    content: dict[str, Any] = json.loads(segment.file.block(entry.offset).payload)
-                    return content
+                    return segment.json_at(entry)
         return {}
 
     def errors(self, position: int) -> list[ErrorEntry]:

@@ -1,6 +1,5 @@
 """Recovery: cuts the torn tail of the segment that a crash left unfinished, and finishes it."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from bwtui.file_errors import file_failed
 from bwtui.recording.folder import FolderLock, SegmentPath, existing_segments, lacks_what_follows
 from bwtui.recording.format import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.segment import SegmentWriter
+from bwtui.recording.statements import statement
 from bwtui.recording.walk import Walk, durable_damage
 from bwtui.recording.whole import WholeTransactions
 
@@ -173,8 +173,7 @@ def foot_of(segment: SegmentPath) -> dict[str, Any]:
             source = SegmentFile(file, segment.path.name)
             for block in source.blocks(source.index_offset()):
                 if block.kind == Kind.FOOT:
-                    content: dict[str, Any] = json.loads(block.payload)
-                    return content
+                    return statement(block, segment.path.name)
             raise damaged(Place(source.name, source.size), "there is no foot")
     except OSError as error:
         raise file_failed(f"{segment.path} can't be read", error) from error

@@ -1,8 +1,6 @@
 """One segment that is open for reading: its index, its foot, and its changes from any place on."""
 
 import bisect
-import contextlib
-import json
 import struct
 from collections.abc import Iterator
 from functools import cached_property
@@ -21,10 +19,12 @@ from bwtui.recording.format import (
     SegmentFile,
     TransactionEntry,
     damaged,
+    is_sensible,
     unpack_index,
 )
 from bwtui.recording.known import Known
 from bwtui.recording.segment import Totals
+from bwtui.recording.statements import statement
 from bwtui.recording.walk import BATCHES as BATCHES
 from bwtui.recording.walk import DESCRIBING, Walk, durable_damage
 
@@ -63,10 +63,10 @@ class SegmentReader:
     def _read_foot(self) -> None:
         self._index_offset = self.file.index_offset()
         index, self._transactions_block, foot = self._last_blocks()
-        self.foot = json.loads(foot.payload)
+        self.foot = statement(foot, self.name)
         self._index_block = index
-        self.changes = int(self.foot["changes"])
-        self.first_position = int(self.foot["first_position"])
+        self.changes = self.foot["changes"]
+        self.first_position = self.foot["first_position"]
 
     def _last_blocks(self) -> tuple[Block, Block, Block]:
         found: list[Block] = []
@@ -114,7 +114,19 @@ class SegmentReader:
     @cached_property
     def index(self) -> list[IndexEntry]:
         """Every block, but for index and foot themselves."""
-        return unpack_index(self._index_block.payload)
+        place = Place(self.name, self._index_offset)
+        try:
+            entries = unpack_index(self._index_block.payload)
+        except ValueError as error:
+            raise damaged(place, "the index can't be taken apart") from error
+        if sum(entry.changes for entry in entries) != self.changes:
+            raise damaged(place, "the index has other changes than the foot")
+        before = -1
+        for entry in entries:
+            if not before < entry.offset < self._index_offset or not is_sensible(entry):
+                raise damaged(place, "the index says nothing sensible")
+            before = entry.offset
+        return entries
 
     @cached_property
     def head(self) -> dict[str, Any]:
@@ -139,7 +151,11 @@ class SegmentReader:
         """Return the packed TRANSACTIONS entries; they are not kept."""
         if not self.is_finished:
             return self._transactions
-        return self.file.block(self._transactions_block.offset).payload
+        payload = self.file.block(self._transactions_block.offset).payload
+        if len(payload) % TRANSACTION_ENTRY.size:
+            place = Place(self.name, self._transactions_block.offset)
+            raise damaged(place, "the list of transactions can't be taken apart")
+        return payload
 
     def transactions(self) -> Iterator[TransactionEntry]:
         """Yield the transactions that begin in the segment."""
@@ -198,16 +214,13 @@ class SegmentReader:
 
     def json_at(self, entry: IndexEntry) -> dict[str, Any]:
         """Return what a block says that holds a JSON object. Raises DamagedRecording."""
-        try:
-            content: dict[str, Any] = json.loads(self.file.block(entry.offset).payload)
-        except ValueError as error:
-            raise damaged(Place(self.name, entry.offset), "a block says nothing sensible") from error
-        return content
+        block = self.file.block(entry.offset)
+        if block.kind != entry.kind:
+            raise damaged(Place(self.name, entry.offset), "the index has another block here")
+        return statement(block, self.name)
 
     def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
         """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""
         for entry in self.index[:stop]:
             if entry.kind == kind:
-                block = self.file.block(entry.offset)
-                with contextlib.suppress(ValueError):
-                    yield block, json.loads(block.payload)
+                yield self.file.block(entry.offset), self.json_at(entry)
