@@ -10,12 +10,11 @@ from typing import Any
 
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.lsn import format_lsn
-from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
+from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.batch import (
     LARGEST_ORDINAL,
     NO_FRAME,
     Delivery,
-    Filled,
     HeaderForm,
     Section,
     Transaction,
@@ -28,11 +27,13 @@ from bwtui.recording.format import Kind
 from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, size_of, tags
 from bwtui.relay.ack import Receipt
+from bwtui.relay.giving_up import GivingUp
 from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning, torn_end
 from bwtui.relay.references import References
 from bwtui.relay.report import Report
 from bwtui.relay.route import Route
 from bwtui.relay.status import ErrorEntry, RecordingStatus, Status
+from bwtui.relay.unsent import Unsent
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import MessageTuple
 
@@ -69,15 +70,11 @@ class Recorder:
         self._pass: dict[str, Any] = {"pass": before.pass_number}
         self._transaction = Transaction()
         self._snapshot: Relation | None = None
-        self._without: list[tuple[int, Without, Route]] = []
-        self._filled: list[Filled] = []
+        self._unsent = Unsent()
         self._references = References(self._append, report)
         #: Whether this run has taken a snapshot, behind which nothing is missing.
         self._began_anew = False
-        #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
-        self._told_failure = False
-        self._gave_up = False
-        self._last_words: list[ErrorEntry] = []
+        self._ending = GivingUp(settings, report)
         self._status = StatusTeller()
         self._journal = Journal(
             before.folder,
@@ -159,55 +156,41 @@ class Recorder:
 
     def without(self, route: Route, reason: Without) -> None:
         """Note why the change that is being handled makes no message."""
-        self._without.append((len(self.frames), reason, route))
+        self._unsent.without(len(self.frames), route, reason)
 
     def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> int:
         """Note the TOAST values that the row lacked as it was sent, and has now; return their bytes."""
-        frame = len(self.frames)
-        filled = [
-            Filled(frame, column, new)
-            for column, (old, new) in enumerate(zip(sent, completed, strict=True))
-            if old is UNCHANGED and isinstance(new, bytes)
-        ]
-        self._filled += filled
-        return sum(len(one.text) for one in filled)
+        return self._unsent.fill(len(self.frames), sent, completed)
 
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
         """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
         frames = self.frames
-        if (not frames and not routes) or self._gave_up:
+        if (not frames and not routes) or self._ending.gave_up:
             self._forget_batch()
             return []
         if self._is_past_numbering():
             self._forget_batch()
             return []
-        self._make_room(len(routes) + len(self._without))
-        # A change that ended the relay in the middle has no frame.
-        self._without = [one for one in self._without if one[0] < len(frames)]
-        self._filled = [one for one in self._filled if one.frame < len(frames)]
-        for _, _, route in self._without:
-            # It says what the key's columns are.
+        self._make_room(len(routes) + len(self._unsent))
+        self._unsent.keep(len(frames))
+        for route in self._unsent.routes:
             self._references.number(route)
         sections = [self._section(route, route.messages, route.positions) for route in routes]
         snapshot = self._snapshot
         tables = [route.relation.qualified_name for route in routes]
         counts = count_messages(tables, sections, [route.bytes for route in routes])
-        counts += [
-            (route.relation.qualified_name, "dropped", 1)
-            for _, reason, route in self._without
-            if reason == Without.DROPPED
-        ]
+        counts += self._unsent.counts()
         parts = pack_batch(
             self._batch,
             snapshot.oid if snapshot else 0,
             self._transaction,
             frames,
             sections,
-            [(frame, reason) for frame, reason, _ in self._without],
-            self._filled,
+            self._unsent.reasons,
+            self._unsent.filled,
         )
         if snapshot is None:
-            tables += [route.relation.qualified_name for _, _, route in self._without]
+            tables += [route.relation.qualified_name for route in self._unsent.routes]
             # Every change either makes a message, or stands among those without.
             only = tables[0] if len(set(tables)) == 1 else None
             written = self._write_changes(parts, counts, only)
@@ -228,7 +211,9 @@ class Recorder:
         if self._snapshot is None and tags(self.frames[:1]) == b"B":
             return False
         hint = "relay these without --record, and record again what comes after them"
-        self._give_up(StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint))
+        self._ending.give_up(
+            StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
+        )
         return True
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
@@ -284,7 +269,7 @@ class Recorder:
 
     def _forget_batch(self) -> None:
         self.frames.clear()
-        self._without, self._filled = [], []
+        self._unsent.clear()
 
     # -- segments ------------------------------------------------------------------------------------------
 
@@ -337,13 +322,13 @@ class Recorder:
 
     def reach(self, lsn: int) -> None:
         """See `bwtui.relay.ack.Ledger.reach`; past what was given up nothing is reached."""
-        if not self._gave_up:
+        if not self._ending.gave_up:
             self._journal.reach(lsn)
 
     @property
     def durable_lsn(self) -> int:
         """See `bwtui.relay.ack.Ledger.durable_lsn`; a recording that was given up holds nothing up."""
-        return _EVERYTHING if self._gave_up else self._journal.durable_lsn
+        return _EVERYTHING if self._ending.gave_up else self._journal.durable_lsn
 
     def settle(self, *, idle: bool = False) -> None:
         """Do what is due now and then; ``idle``: the relay has nothing to do but to wait for the disk.
@@ -365,39 +350,15 @@ class Recorder:
         Asked before a batch goes to the sink, since no message may stand in Kafka that the recording lacks.
         """
         failure = self._journal.failure
-        if failure is not None and not self._gave_up:
-            self._give_up(cannot_write(self._folder, failure))
-        return failure is not None or self._gave_up
-
-    def _give_up(self, error: StateFailed) -> None:
-        """Tell that the recording ended. Raises ``error`` unless it may go on without."""
-        self._told_failure = True
-        if self._settings.record_only:
-            raise error
-        if self._settings.on_record_error == "stop":
-            hint = f"{error.hint}; --on-record-error stop-recording would go on without a recording"
-            raise StateFailed(error.message, hint)
-        self._gave_up = True
-        self._report.on_error = self._keep_last_words
-        hint = f"the relay goes on, and what comes now is not recorded; {error.hint}"
-        self._report.error("recording", StateFailed(error.message, hint))
+        if failure is not None and not self._ending.gave_up:
+            self._ending.give_up(cannot_write(self._folder, failure))
+        return failure is not None or self._ending.gave_up
 
     def _close_given_up(self) -> None:
         """Tell of the gap at the recording's end, in the recording too if there is room again."""
         begun = self._pass.get("start_lsn", 0) if self._pass.get("kind") == "stream" else 0
-        since = max(self._journal.reached, self._before.reached or 0, begun)
-        until = self._report.confirmed_lsn
-        words: list[tuple[Kind, dict[str, Any]]] = []
-        if until > since:
-            self._report.error("recording", gap_error(since, until))
-            words.append((Kind.EVENT, gap_json(since, until)))
-        words += [(Kind.ERROR, as_dict(entry)) for entry in self._last_words]
-        blocks = [BlockOut(kind, [json.dumps(content).encode()]) for kind, content in words]
-        self._journal.close_given_up({**self._foot("given up"), "noted": max(since, until)}, blocks)
-
-    def _keep_last_words(self, entry: ErrorEntry) -> None:
-        if entry.kind == "recording":
-            self._last_words.append(entry)
+        noted, blocks = self._ending.last_words(max(self._journal.reached, self._before.reached or 0, begun))
+        self._journal.close_given_up({**self._foot("given up"), "noted": noted}, blocks)
 
     # -- what is told --------------------------------------------------------------------------------------
 
@@ -407,7 +368,7 @@ class Recorder:
 
     def picture(self) -> RecordingStatus:
         """Return how the recording stands; any thread may ask."""
-        return self._before.picture(self._journal, stopped=self._gave_up)
+        return self._before.picture(self._journal, stopped=self._ending.gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
         self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
@@ -416,23 +377,23 @@ class Recorder:
         return self._journal.write(block)
 
     def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
-        return not self._gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
+        return not self._ending.gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.
 
         Raises StateFailed when that fails, and it was not told before, and the policy is to stop.
         """
-        if not self._told_failure:
+        if not self._ending.is_told:
             self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
         try:
-            if self._gave_up:
+            if self._ending.gave_up:
                 self._close_given_up()
             else:
                 self._journal.close(self._foot("stopped"))
         except StateFailed as failure:
-            if not self._told_failure:
-                self._give_up(failure)
+            if not self._ending.is_told:
+                self._ending.give_up(failure)
         finally:
             self._report.on_error = None
             self._before.release()
