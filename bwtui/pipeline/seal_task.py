@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from bwtui.pipeline.seal_batches import Gathered
-from bwtui.pipeline.seal_files import SCHEMAS, TRANSACTIONS, PartFiles, sync, sync_folders, write_table
+from bwtui.pipeline.seal_files import TRANSACTIONS, PartFiles, sync, sync_folders, write_table
 from bwtui.pipeline.seal_rows import RowMaker
 from bwtui.pipeline.seal_transactions import TransactionLengths
 from bwtui.recording.batch import Batch
@@ -34,7 +34,8 @@ from bwtui.recording.manifest import (
 )
 from bwtui.recording.parsing import tags
 from bwtui.recording.segment_reader import BATCHES, SegmentReader
-from bwtui.recording.validation import array, number, obj, text
+from bwtui.recording.statements import schema_said
+from bwtui.recording.validation import array, obj, text
 
 PART = "part.json"
 #: So many frames are made into columns at one time.
@@ -79,15 +80,9 @@ def read_part(folder: Path) -> Part:
         text(content["recording"]),
         sealed_segments(content["segments"]),
         sealed_files(content["files"]),
-        [_schema(one) for one in array(content["schemas"])],
+        [schema_said(one) for one in array(content["schemas"])],
         obj(content["source"]),
     )
-
-
-def _schema(content: Any) -> dict[str, Any]:
-    for name in SCHEMAS.names:
-        number(content[name], most=(1 << 31) - 1) if name in ("id", "version") else text(content[name])
-    return obj(content)
 
 
 def run(task: Task) -> int:

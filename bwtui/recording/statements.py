@@ -90,16 +90,18 @@ def _route(route: dict[str, Any]) -> None:
             number(route[name], most=(1 << 31) - 1)
 
 
-def _schema(content: dict[str, Any]) -> None:
-    conform(SchemaEntry(**content), SchemaEntry)
+def schema_said(content: Any) -> dict[str, Any]:
+    """Return what is said of a schema. Raises ValueError or TypeError."""
+    _conform(SchemaEntry(**obj(content)), SchemaEntry)
+    return dict(content)
 
 
 def _status(content: dict[str, Any]) -> None:
-    conform(Status.from_json(content), Status)
+    _conform(Status.from_json(content), Status)
 
 
 def _error(content: dict[str, Any]) -> None:
-    conform(ErrorEntry(**content), ErrorEntry)
+    _conform(ErrorEntry(**content), ErrorEntry)
 
 
 def _foot(foot: dict[str, Any]) -> None:
@@ -121,11 +123,11 @@ _NUMBERS = (
     *("first_lsn", "last_lsn", "first_received", "last_received"),
 )
 
-_CHECKS: dict[Kind, Callable[[dict[str, Any]], None]] = {
+_CHECKS: dict[Kind, Callable[[dict[str, Any]], object]] = {
     Kind.HEAD: _head,
     Kind.EVENT: _event,
     Kind.ROUTE: _route,
-    Kind.SCHEMA: _schema,
+    Kind.SCHEMA: schema_said,
     Kind.STATUS: _status,
     Kind.ERROR: _error,
     Kind.FOOT: _foot,
@@ -140,7 +142,7 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def conform(value: Any, hint: Any) -> None:
+def _conform(value: Any, hint: Any) -> None:
     """Raise ValueError unless a value, made of what a file says, has the type of an annotation."""
     if not _conforms(value, hint):
         raise ValueError("it has another type")
