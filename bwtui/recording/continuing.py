@@ -39,6 +39,8 @@ class Continuation:
     #: The source that the last segment names, or {}.
     source: dict[str, Any] = field(default_factory=dict)
     recovered: list[Recovered] = field(default_factory=list)
+    #: Whether the last segment says that another follows.
+    is_expected: bool = False
     _rate: tuple[float, int, float] = (0.0, 0, 0.0)
 
     def release(self) -> None:
@@ -139,6 +141,7 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
         reached=_reached(found),
         source=head["source"],
         recovered=recovered,
+        is_expected=foot["ended"] == "rotated",
     )
 
 

@@ -6,6 +6,7 @@ fsync, which waits for the disk, and the checksum of the file, which is taken in
 run meanwhile; they have a thread of their own.
 """
 
+import contextlib
 import errno
 import json
 import threading
@@ -228,6 +229,12 @@ class Journal:
         if self.failure is not None:
             self._segment.abandon()
             raise cannot_write(self._folder, self.failure) from self.failure
+
+    def discard(self, *, is_expected: bool) -> None:
+        """Take away the segment, which holds nothing; ``is_expected``: the one before goes over into it."""
+        self._end_thread()
+        with contextlib.suppress(OSError):
+            self._segment.put_back() if is_expected else self._segment.discard()
 
     def close_given_up(self, foot: dict[str, Any], last_words: Sequence[BlockOut]) -> bool:
         """Finish the segment with ``last_words`` behind a write that failed; return whether there was room.

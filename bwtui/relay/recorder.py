@@ -71,7 +71,7 @@ class Recorder:
         self._transaction = Transaction()
         self._snapshot: Relation | None = None
         self._unsent = Unsent()
-        self._references = References(self._append, report)
+        self._references = References(lambda block: self._journal.write(block), report)
         #: Whether this run has taken a snapshot, behind which nothing is missing.
         self._began_anew = False
         self._ending = GivingUp(settings, report)
@@ -373,17 +373,22 @@ class Recorder:
     def _error(self, entry: ErrorEntry) -> None:
         self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
 
-    def _append(self, block: BlockOut) -> bool:
-        return self._journal.write(block)
-
     def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
-        return not self._ending.gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
+        return not self._ending.gave_up and self._journal.write(
+            BlockOut(kind, [json.dumps(content).encode()])
+        )
 
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.
 
         Raises StateFailed when that fails, and it was not told before, and the policy is to stop.
         """
+        if error is not None and "kind" not in self._pass and self._journal.failure is None:
+            # It was refused before it came to read anything, and leaves nothing.
+            self._report.on_error = None
+            self._journal.discard(is_expected=self._before.is_expected)
+            self._before.give_back()
+            return
         if not self._ending.is_told:
             self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
         try:

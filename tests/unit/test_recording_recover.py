@@ -179,3 +179,25 @@ def test_errors_and_notices_are_listed_once_with_their_number(tmp_path: Path) ->
     text = CliRunner().invoke(info_command, [str(stream.folder)], **CONTEXT).output
     assert "ERRORS AND NOTICES" in text
     assert "notice     public.late: it is not in the publication; add it" in text
+
+
+def test_a_run_that_was_refused_leaves_nothing(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "new" / "recording")
+    stream.recorder.close(RefusedError("there is no such publication", "make it"))
+    assert list(tmp_path.iterdir()) == []
+    folder = finished(tmp_path / "recording", sessions=2)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    Stream(folder).recorder.close(RefusedError("there is no such publication", "make it"))
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_run_that_was_refused_behind_a_crash_between_segments_takes_nothing_away(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording", {"segment_bytes": 100})
+    stream.begin_pass()
+    transaction(stream, 1)
+    stream.settle()
+    folder = left_behind(stream, tmp_path / "left")
+    (folder / "00000002.partial").write_bytes(b"torn")
+    Stream(folder).recorder.close(RefusedError("there is no such publication", "make it"))
+    assert check(folder).verdict == "clean"
+    continue_in(folder, dict(SOURCE)).release()
