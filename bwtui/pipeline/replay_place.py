@@ -1,6 +1,6 @@
 """The place of every message of a replay: which partition, and so which task, and with which schema ids."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from bwtui.pipeline.kafka_columns import COLUMNS, HEADERS
 from bwtui.pipeline.replay_rows import Ints, Route, partitions_of, routes_of, with_ids
+from bwtui.recording.sent_headers import sent_headers
 
 HEADER_COLUMNS = ("header_form", "lsn", "ordinal", "op", "xid", "session")
 #: Headers as they stand in Kafka.
@@ -165,3 +166,19 @@ def share_out(counts: dict[int, int], lanes: int, most: int) -> list[int]:
         found[lane] = loads.index(min(loads))
         loads[found[lane]] += messages
     return found
+
+
+def headers_of(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:
+    """Return what tells the headers of a row, or None where no row has any."""
+    if "header_form" not in columns:
+        return None
+    said = [columns[name] for name in ("header_form", "lsn", "ordinal", "op", "xid", "session")]
+    values, raw = columns["value"], columns.get("headers")
+
+    def headers(row: int) -> Any:
+        if raw is not None and raw[row]:
+            return [(one["key"], one["value"]) for one in raw[row]]
+        form, lsn, ordinal, op, xid, session = (column[row] for column in said)
+        return sent_headers(form, lsn, ordinal, op, xid, session, tombstone=values[row] is None)
+
+    return headers

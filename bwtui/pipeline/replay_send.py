@@ -10,7 +10,7 @@ change the order of a key.
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,8 +23,8 @@ from bwtui.kafka_client import Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.handover import Handed
 from bwtui.pipeline.kafka_sink import started_again
 from bwtui.pipeline.replay_desk import MOST, DeskAddress, DeskLine, LaneDone
+from bwtui.pipeline.replay_place import headers_of
 from bwtui.pipeline.replay_tail import Tail, read_tail
-from bwtui.recording.sent_headers import sent_headers
 
 _IN_FLIGHT = 60_000
 _IN_FLIGHT_BYTES = 32 << 20
@@ -284,7 +284,7 @@ class _Sender:
         self._bytes += size
         report = self._reporter(lane)
         produce, topic, partition = self._producer.produce, lane.topic, lane.partition
-        headers = _headers(columns)
+        headers = headers_of(columns)
         try:
             for row in rows:
                 # By position, which costs half of what keywords do; librdkafka's own batches take no times.
@@ -385,19 +385,3 @@ class _Sender:
         timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
         heard = self._heard.error if timed_out and self._heard.error else error
         return plain_kafka_error(heard, self._work.client, topic)
-
-
-def _headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:
-    """Return what tells the headers of a row, or None where no row has any."""
-    if "header_form" not in columns:
-        return None
-    said = [columns[name] for name in ("header_form", "lsn", "ordinal", "op", "xid", "session")]
-    values, raw = columns["value"], columns.get("headers")
-
-    def headers(row: int) -> Any:
-        if raw is not None and raw[row]:
-            return [(one["key"], one["value"]) for one in raw[row]]
-        form, lsn, ordinal, op, xid, session = (column[row] for column in said)
-        return sent_headers(form, lsn, ordinal, op, xid, session, tombstone=values[row] is None)
-
-    return headers

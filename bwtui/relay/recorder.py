@@ -8,8 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bwtui.errors import BwtuiError, RefusedError, StateFailed
-from bwtui.lsn import format_lsn
+from bwtui.errors import BwtuiError, StateFailed
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.batch import (
     LARGEST_ORDINAL,
@@ -28,7 +27,16 @@ from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.recording.parsing import Counts, count_changes, count_messages, scan, size_of, tags
 from bwtui.relay.ack import Receipt
 from bwtui.relay.giving_up import GivingUp
-from bwtui.relay.recording_json import StatusTeller, as_dict, gap_error, gap_json, late_beginning, torn_end
+from bwtui.relay.recording_json import (
+    StatusTeller,
+    another_history,
+    as_dict,
+    gap_error,
+    gap_json,
+    late_beginning,
+    past_numbering,
+    torn_end,
+)
 from bwtui.relay.references import References
 from bwtui.relay.report import Report
 from bwtui.relay.route import Route
@@ -71,7 +79,7 @@ class Recorder:
         self._transaction = Transaction()
         self._snapshot: Relation | None = None
         self._unsent = Unsent()
-        self._references = References(lambda block: self._journal.write(block), report)
+        self._references = References(self._append, report)
         #: Whether this run has taken a snapshot, behind which nothing is missing.
         self._began_anew = False
         self._ending = GivingUp(settings, report)
@@ -122,11 +130,7 @@ class Recorder:
         Raises RefusedError when changes beyond it are recorded: those that come would count as the same.
         """
         if self._seen[0] >= lsn:
-            raise RefusedError(
-                f"the recording holds changes up to {format_lsn(self._seen[0])}, which this server's history "
-                f"has only up to {format_lsn(lsn)}",
-                "record into another folder",
-            )
+            raise another_history(self._seen[0], lsn)
         self._journal.go_back(lsn)
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
@@ -210,10 +214,7 @@ class Recorder:
         what = "rows of one table" if self._snapshot else "changes of one transaction"
         if self._snapshot is None and tags(self.frames[:1]) == b"B":
             return False
-        hint = "relay these without --record, and record again what comes after them"
-        self._ending.give_up(
-            StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
-        )
+        self._ending.give_up(past_numbering(what))
         return True
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
@@ -373,10 +374,11 @@ class Recorder:
     def _error(self, entry: ErrorEntry) -> None:
         self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
 
+    def _append(self, block: BlockOut) -> bool:
+        return self._journal.write(block)
+
     def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
-        return not self._ending.gave_up and self._journal.write(
-            BlockOut(kind, [json.dumps(content).encode()])
-        )
+        return not self._ending.gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
 
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from bwtui.errors import RefusedError
+from bwtui.errors import RefusedError, StateFailed
 from bwtui.lsn import format_lsn
+from bwtui.recording.batch import LARGEST_ORDINAL
 from bwtui.relay.route import Route
 from bwtui.relay.status import Status
 
@@ -75,6 +76,21 @@ def late_beginning(start_lsn: int) -> RefusedError:
         f"the recording begins at {format_lsn(start_lsn)}, without a snapshot: what was before is not in it",
         "use a new slot to record what the tables hold as well",
     )
+
+
+def another_history(seen: int, until: int) -> RefusedError:
+    """Return what is told where changes up to ``seen`` are recorded, and the server has them to ``until``."""
+    return RefusedError(
+        f"the recording holds changes up to {format_lsn(seen)}, which this server's history has only up to "
+        f"{format_lsn(until)}",
+        "record into another folder",
+    )
+
+
+def past_numbering(what: str) -> StateFailed:
+    """Return what is told where a recording has no numbers left for ``what``."""
+    hint = "relay these without --record, and record again what comes after them"
+    return StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
 
 
 def torn_end(cut: int) -> RefusedError:
