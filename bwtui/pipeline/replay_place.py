@@ -168,7 +168,7 @@ def share_out(counts: dict[int, int], lanes: int, most: int) -> list[int]:
     return found
 
 
-def headers_of(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:
+def row_headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:
     """Return what tells the headers of a row, or None where no row has any."""
     if "header_form" not in columns:
         return None

@@ -23,7 +23,7 @@ from bwtui.kafka_client import Heard, bad_setting, log, plain_kafka_error
 from bwtui.pipeline.handover import Handed
 from bwtui.pipeline.kafka_sink import started_again
 from bwtui.pipeline.replay_desk import MOST, DeskAddress, DeskLine, LaneDone
-from bwtui.pipeline.replay_place import headers_of
+from bwtui.pipeline.replay_place import row_headers
 from bwtui.pipeline.replay_tail import Tail, read_tail
 
 _IN_FLIGHT = 60_000
@@ -284,7 +284,7 @@ class _Sender:
         self._bytes += size
         report = self._reporter(lane)
         produce, topic, partition = self._producer.produce, lane.topic, lane.partition
-        headers = headers_of(columns)
+        headers = row_headers(columns)
         try:
             for row in rows:
                 # By position, which costs half of what keywords do; librdkafka's own batches take no times.
