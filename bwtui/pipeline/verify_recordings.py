@@ -176,9 +176,7 @@ def _mark_read_anew(connection: duckdb.DuckDBPyConnection, first: Sealed, second
 def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, str | None]]]:
     """Return the old and the new row of changes, without the values that PostgreSQL did not send."""
     with duckdb.connect(config={"temp_directory": ""}) as connection:
-        rows = connection.execute(
-            _CHANGES, {"files": [str(path) for path in sealed.paths()], "wanted": wanted}
-        ).fetchall()
+        rows = connection.execute(_CHANGES, {"files": exact(sealed.paths()), "wanted": wanted}).fetchall()
     return {
         position: [
             {name: text for name, text in parse_row(row).items() if name not in unsent}
