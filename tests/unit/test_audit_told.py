@@ -1,6 +1,9 @@
 """What the terminal and the page say of each of the three audits."""
 
 import io
+import os
+import stat
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ from bwtui.audit.classes import DATABASE, RECORDINGS, Question
 from bwtui.audit.page import page
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.terminal import line, show
+from bwtui.cli.verify import _write
 
 
 def report(question: Question, classes: dict[str, int], findings: list[Finding], **more: Any) -> Report:
@@ -90,3 +94,13 @@ def test_a_masked_report_says_so_where_there_is_something_to_mask() -> None:
     assert note not in told(report("database", {"missing_key": 1}, [finding], details={"masked": False}))
     assert note not in told(report("database", {}, [], details={"masked": True}))
     assert "<td>masked</td><td>yes</td>" in page(report("database", {}, [], details={"masked": True}))
+
+
+def test_a_page_is_read_by_its_owner_alone(tmp_path: Path) -> None:
+    # It may show rows, as the recording does.
+    mask = os.umask(0o022)
+    try:
+        assert _write(report("database", {}, []), tmp_path / "page.html") is None
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o600
