@@ -147,7 +147,7 @@ def raw_decoder(connection: pq.abc.PGconn) -> Decode | None:
 def _no_decoder(encoding: str, reason: str) -> RefusedError:
     return RefusedError(
         f"PostgreSQL does not say what the characters of {encoding} are: {reason}",
-        "the role needs the language plpgsql: GRANT USAGE ON LANGUAGE plpgsql TO PUBLIC",
+        "the role needs the language plpgsql: GRANT USAGE ON LANGUAGE plpgsql TO PUBLIC;",
     )
 
 
