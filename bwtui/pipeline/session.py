@@ -60,6 +60,8 @@ WRITE_ONCE: Mapping[str, str] = MappingProxyType(
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)")
 _MEMORY = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
 _CONNECT_SECONDS = 5.0
+#: So long a folder's path may be for Spark to put sockets there, whose whole path has 107 bytes at most.
+_SOCKET_FOLDER = 60
 #: So long a cluster may take to start an executor. Without one, Spark itself would wait for ever.
 EXECUTOR_SECONDS = 120.0
 _SETTINGS: Mapping[str, str] = MappingProxyType(
@@ -228,6 +230,10 @@ def _settings(
     if master.startswith("local"):
         # Its ports are open to every user of the machine. Spark makes the secret, which no command line has.
         settings["spark.authenticate"] = "true"
+        if len(str(folder)) <= _SOCKET_FOLDER:
+            # Where a stranger may connect to a port he is refused, and with him the result that was to come.
+            settings["spark.python.unix.domain.socket.enabled"] = "true"
+            settings["spark.python.unix.domain.socket.dir"] = str(folder)
     if master.startswith("local") or all(_is_loopback(host) for host, _ in _masters(master)):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return settings | dict(config or {})
