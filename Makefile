@@ -22,7 +22,7 @@ demo: .venv/installed ## Start real services and show the relay live; q ends it.
 	@$(BIN)/bwtui demo $(ARGS)
 
 test: .venv/installed-dev ## Run all tests, on real services that are started for them.
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/installed-dev ## Check style, types and import contracts.
 	$(BIN)/ruff check
