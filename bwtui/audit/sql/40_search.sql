@@ -1,6 +1,7 @@
 -- Looks for messages of `wanted` (id, pass, t, p or null, kd, vd, ms or null, …) among the records that nothing
 -- accounts for: the same bytes in the partition, and, if bounded, at the same time or behind what was sent there
--- before, and before where the ledger has the same bytes next: that may be the same change, sent again.
+-- before, and before where the ledger has the same bytes next: that may be the same change, sent again. While a
+-- relay goes on, what stands behind a later session's messages is of that session, whose rest is not known.
 create or replace temp table candidate as
 select c.id, c.t, c.p, c.o, c.kd, c.vd
   from (select w.id, w.pass, w.ms, w.bounded, free.t, free.p, free.o, w.kd, w.vd
@@ -13,8 +14,11 @@ select c.id, c.t, c.p, c.o, c.kd, c.vd
   asof left join (select id, t, p, kd, vd, o from s where state = 'acknowledged') as next
     on next.t = c.t and next.p = c.p and next.kd is not distinct from c.kd
    and next.vd is not distinct from c.vd and c.id < next.id
+  asof left join (select t, p, pass, min(o) as o from s where state = 'acknowledged' group by all) as later
+    on later.t = c.t and later.p = c.p and c.pass < later.pass
  where not c.bounded
-    or ((c.ms is not null or c.o > coalesce(sent.o, -1)) and not coalesce(c.o > next.o, false));
+    or ((c.ms is not null or c.o > coalesce(sent.o, -1)) and not coalesce(c.o > next.o, false)
+        and not coalesce(c.o > later.o and getvariable('resumed') < 9223372036854775807, false));
 
 -- Where there is one message and one copy nothing is to choose.
 create or replace temp table choice as
