@@ -10,6 +10,7 @@ select s.t, s.kd, s.id, s.vd, case when settled.class = 'misrouted' then coalesc
                                    else settled.at_p end as p
   from s join settled using (id)
   semi join odd_key on odd_key.t = s.t and odd_key.kd = s.kd
+  anti join unheard on unheard.t = s.t and unheard.kd = s.kd
  where settled.class not in ('pending', 'resent', 'refused')
 qualify row_number() over (partition by s.t, s.kd order by s.id desc) = 1;
 
