@@ -198,7 +198,7 @@ class SqlWriter:
         tables = [
             table
             for table in change.truncated
-            if self._takes_table(table.qualified_name) and self._tables.exists(table)
+            if self._takes_table(table.qualified_name) and self._tables.truncate(table)
         ]
         quoted = [quote_qualified(table.namespace, table.name) for table in tables]
         if len(tables) < len(change.truncated):
@@ -206,7 +206,6 @@ class SqlWriter:
             self._say("".join(f"DELETE FROM {table};\n" for table in quoted))
         else:
             self._say(f"TRUNCATE {', '.join(quoted)};\n")
-        self._tables.empty(tables)
 
     def _impossible(self, change: Change) -> None:
         self._lost += 1

@@ -39,10 +39,6 @@ class TableWriter:
         """The tables that may hold rows, under their present names."""
         return [relation for oid, relation in self._seen.items() if oid in self._filled]
 
-    def exists(self, table: Relation) -> bool:
-        """Whether there is such a table, as far as it is this export that makes them."""
-        return not self._create or any(_named_alike(one, table) for one in self._seen.values())
-
     def doubtful(self, relation: Relation) -> set[str]:
         """Return the columns whose values in older rows are not known."""
         return self._doubtful.get(relation.oid, set())
@@ -50,9 +46,14 @@ class TableWriter:
     def empty(self, tables: Iterable[Relation]) -> None:
         """Note that tables hold no rows any more."""
         for table in tables:
-            for oid in [oid for oid, one in self._seen.items() if _named_alike(one, table)]:
-                self._filled.discard(oid)
-                self._doubtful.pop(oid, None)
+            self._filled.discard(table.oid)
+            self._doubtful.pop(table.oid, None)
+
+    def truncate(self, table: Relation) -> bool:
+        """Note a TRUNCATE that follows; False: this export makes the tables, and has not made that one."""
+        # First: of rows that go away nothing needs to be said.
+        self.empty([table])
+        return self._follow(table) or not self._create
 
     def finish(self) -> None:
         """Drop the tables whose names others took: they were dropped, or nothing came of them since."""
@@ -65,19 +66,30 @@ class TableWriter:
     def prepare(self, change: Change) -> None:
         """Write what the table of ``change`` needs before it."""
         relation = change.relation
-        before = self._seen.get(relation.oid)
-        if before is not relation:
-            if before is None or not _named_alike(before, relation):
-                self._free_name(relation, is_new=before is None)
+        if not self._follow(relation, change.key_columns):
             self._seen[relation.oid] = relation
-            self._aside.pop(relation.oid, None)
-            if before is None:
-                if self._create:
-                    self._say(_create(relation, change.key_columns))
-            elif _shape(before) != _shape(relation):
-                self._alter(before, relation, change.key_columns)
+            if self._create:
+                self._say(_create(relation, change.key_columns))
         # A row of which nothing else was recorded may be older than the recording.
         self._filled.add(relation.oid)
+
+    def _follow(self, now: Relation, key: tuple[str, ...] = ()) -> bool:
+        """Give a table its present name and columns; of one that is new only the name is made free: False.
+
+        It is the oid that tells which table it is: others may have had its name until now.
+        """
+        before = self._seen.get(now.oid)
+        if before is now:
+            return True
+        if before is None or not _named_alike(before, now):
+            self._free_name(now, is_new=before is None)
+        if before is None:
+            return False
+        self._seen[now.oid] = now
+        self._aside.pop(now.oid, None)
+        if _shape(before) != _shape(now):
+            self._alter(before, now, key)
+        return True
 
     def _alter(self, before: Relation, now: Relation, key: tuple[str, ...]) -> None:
         changes = became(before.columns, now.columns)

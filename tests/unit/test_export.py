@@ -45,7 +45,15 @@ CHANGES = [
     ),
     change(ORDERS, "update", ("3", "b", "filled"), lsn=7, xid=702, is_repeat=True, pass_number=2),
     change(SHOP, "delete", None, ("9", None), lsn=8, xid=703, messages=()),
-    change(ORDERS, "truncate", tables=("public.orders", "shop.item s"), lsn=9, xid=704, messages=()),
+    change(
+        ORDERS,
+        "truncate",
+        tables=("public.orders", "shop.item s"),
+        truncated=(ORDERS, SHOP),
+        lsn=9,
+        xid=704,
+        messages=(),
+    ),
     change(relation("log", ("line",), (), oid=16386), "delete", None, None, (), lsn=10, xid=705),
 ]
 NONE: dict[str, Any] = dict.fromkeys(("where", "table", "from_lsn", "to_lsn", "from_time", "to_time"))
