@@ -14,7 +14,7 @@ from bwtui.tui.screens.report import ReportScreen
 from bwtui.tui.screens.sides import SidesScreen
 from bwtui.tui.widgets.classes import ClassGrid
 from bwtui.tui.widgets.field_pairs import FieldPairs
-from bwtui.tui.widgets.findings import FindingList
+from bwtui.tui.widgets.findings import FindingList, finding_text
 from tests.tui.audited import REPORTS, AuditedStage
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text
@@ -102,6 +102,19 @@ async def test_findings_are_filtered_and_copied() -> None:
         assert app.screen.query(Input)
         await pilot.press("escape")
         assert len(findings.rows) == 21
+
+
+def test_a_copied_finding_is_exact() -> None:
+    raw = json.loads((REPORTS / "faults.json").read_text())
+    raw["findings"][0] |= {
+        "key": {"id": "a\nb\u200dé", "big": "x" * 9_000},
+        "fields": [{"field": "note", "sent": "\x1b" + "y" * 9_000, "kafka": None}],
+        "note": "n\to",
+    }
+    copied = finding_text(parse_report(raw).findings[0], None, "recording")
+    assert f"key id=a\nb\u200dé, big={'x' * 9_000}" in copied
+    assert f"note: sent=\x1b{'y' * 9_000}, kafka=NULL" in copied
+    assert "n\to" in copied
 
 
 @pytest.mark.parametrize("size", SIZES)

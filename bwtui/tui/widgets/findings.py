@@ -10,7 +10,7 @@ from bwtui.recording.change import Change
 from bwtui.recording.target import MICROS
 from bwtui.tui import figures
 from bwtui.tui.audit.meanings import HOPS, meaning
-from bwtui.tui.audit.report import AuditReport, Finding, tone_of
+from bwtui.tui.audit.report import AuditReport, Finding, fields_text, tone_of
 from bwtui.tui.audit.sides import message_of
 from bwtui.tui.audit.words import MASKED, WORDS
 from bwtui.tui.judgement import MARKS
@@ -39,6 +39,8 @@ _MEANT = (
     "two relays wrote at once",
 )
 _NO_COLOURS = dict.fromkeys(("quiet", "foreground", "warning", "error", "secondary"), "")
+#: A line as its texts, some of them with a style: shown it has escapes and is cut, copied it is exact.
+_Line = list[str | tuple[str, str]]
 
 
 class FindingList(Listing):
@@ -226,7 +228,8 @@ def finding_content(
     finding: Finding, change: Change | None, report: AuditReport, colours: dict[str, str]
 ) -> RenderableType:
     """Return a finding in full; ``change`` when the recording has it at hand."""
-    lines: list[RenderableType] = [*_lines(finding, change, report.question, colours)]
+    told = _lines(finding, change, report.question, colours)
+    lines: list[RenderableType] = [Text.assemble(*line) for line in told]
     if report.masked and finding.is_masked:
         lines.append(Text(MASKED, colours["warning"]))
     if finding.fields:
@@ -235,10 +238,11 @@ def finding_content(
 
 
 def finding_text(finding: Finding, change: Change | None, question: Question) -> str:
-    """Return a finding as plain text, to be copied."""
-    lines = [str(line) for line in _lines(finding, change, question, _NO_COLOURS)]
+    """Return a finding as plain text, to be copied: exact, whatever is in it."""
+    told = _lines(finding, change, question, _NO_COLOURS)
+    lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in told]
     lines += [
-        f"{one.get('field')}: {', '.join(f'{n}={v}' for n, v in one.items() if n != 'field')}"
+        f"{one.get('field')}: {fields_text({name: value for name, value in one.items() if name != 'field'})}"
         for one in finding.fields
     ]
     return "\n".join(lines)
@@ -246,48 +250,48 @@ def finding_text(finding: Finding, change: Change | None, question: Question) ->
 
 def _lines(
     finding: Finding, change: Change | None, question: Question, colours: dict[str, str]
-) -> list[Text]:
+) -> list[_Line]:
     quiet, tone = colours["quiet"], tone_of(finding.name)
     style = {"bad": colours["error"], "warn": colours["warning"]}.get(tone, quiet)
     means = meaning(finding.name, question)
-    head = Text.assemble((f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (means, style))
+    head: _Line = [(f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (means, style)]
     lines = [head, _about(finding, change, quiet), _sent(finding, change, quiet), _found(finding, quiet)]
     fault = f"at fault: {HOPS[finding.hop]}" if finding.hop in HOPS else ""
     note = finding.note or ""
     for known in _MEANT:
         note = note.removeprefix(known).removeprefix("; ")
     if why := " · ".join(part for part in (note, fault) if part):
-        lines.append(Text(why, colours["secondary"]))
-    return [line for line in lines if line is not None]
+        lines.append([(why, colours["secondary"])])
+    return [line for line in lines if line]
 
 
-def _about(finding: Finding, change: Change | None, quiet: str) -> Text:
+def _about(finding: Finding, change: Change | None, quiet: str) -> _Line:
     known = " ".join(part for part in (finding.operation, finding.table) if part)
     what = known or "no change of this recording"
-    parts: list[str | tuple[str, str]] = [(what, "bold"), ("  key ", quiet), finding.key_text or figures.NONE]
+    parts: _Line = [(what, "bold"), ("  key ", quiet), finding.key_text or figures.NONE]
     if finding.lsn:
         parts += [("  lsn ", quiet), f"{finding.lsn} #{finding.ordinal}"]
     if change is not None:
         parts += [("  xid ", quiet), str(change.xid) if change.xid else figures.NONE]
         parts += [("  committed ", quiet), figures.precise_clock(change.commit_time / MICROS)]
-    return Text.assemble(*parts)
+    return parts
 
 
-def _sent(finding: Finding, change: Change | None, quiet: str) -> Text | None:
+def _sent(finding: Finding, change: Change | None, quiet: str) -> _Line:
     message = None if change is None else message_of(change, finding.part)
     if message is None:
-        return None
+        return []
     placed = "" if message.offset is None else f" {message.partition}@{message.offset}"
     kind = "a tombstone" if message.value is None else figures.size(len(message.value))
     state = f"  {message.state}, {kind}"
-    return Text.assemble(("sent   ", quiet), f"{message.topic}{placed}", (state, quiet))
+    return [("sent   ", quiet), f"{message.topic}{placed}", (state, quiet)]
 
 
-def _found(finding: Finding, quiet: str) -> Text | None:
+def _found(finding: Finding, quiet: str) -> _Line:
     if finding.topic is None:
-        return None
+        return []
     where = f"{finding.topic} {finding.place}".rstrip()
-    return Text.assemble(("place  ", quiet), where, ("  Enter: both sides", quiet))
+    return [("place  ", quiet), where, ("  Enter: both sides", quiet)]
 
 
 def _fields(finding: Finding, question: Question, colours: dict[str, str]) -> Table:
