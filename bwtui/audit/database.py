@@ -26,7 +26,7 @@ import duckdb
 from bwtui.audit.classes import DATABASE, UNDECIDED, verdict_of
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.folding import SPELLED, Fold
-from bwtui.audit.report import Finding, Report
+from bwtui.audit.report import Finding, Report, unreadable
 from bwtui.audit.tables import Shape, Table, shapes
 from bwtui.errors import Indeterminate, RefusedError
 from bwtui.kafka_client import Config
@@ -169,6 +169,7 @@ class _Live:
     def _report(self, cluster: str) -> Report:
         tables = {table.topic: table for table in self._request.tables}
         counts = dict.fromkeys((*DATABASE, UNDECIDED), 0) | self._fold.counts()
+        counts[UNDECIDED] += self._fold.damaged.total()
         missing = self._request.not_captured
         counts["not_captured"] = len(missing)
         findings = self._fold.findings(self._request.samples)
@@ -200,6 +201,7 @@ class _Live:
         unkeyed = [table.full_name for table in self._request.tables if not table.key]
         if unkeyed:
             notes.append(f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}")
+        notes += unreadable(self._fold.damaged)
         notes += [
             f"there is no topic {name}, so its table's rows are in none" for name in sorted(self._lacking)
         ]

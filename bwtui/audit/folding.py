@@ -69,6 +69,8 @@ class Fold:
         #: Topics of tables without a key; of those of the others, how many records have none.
         self._keyless: set[str] = set()
         self.without_key: Counter[str] = Counter()
+        #: Of each topic, how many offsets are in batches that can't be read.
+        self.damaged: Counter[str] = Counter()
         #: How the keys of a topic are written, most of them.
         self._spelling: dict[str, str] = {}
         #: Rows of the tables, and those of which columns were not sent.
@@ -129,6 +131,10 @@ class Fold:
                     # What is behind is seen once its transaction has ended.
                     self._read_to[split.topic, split.partition] = hole.low
                     self._hidden.add(split.topic)
+                elif hole.kind == "damaged":
+                    # Nobody can say which keys had their latest record there.
+                    self.damaged[split.topic] += hole.high - hole.low
+                    self._unproven.add(split.topic)
             if not shape.table.key:
                 self._keyless.add(split.topic)
                 self._count(shape, [message.value() for message in part.messages])

@@ -142,7 +142,24 @@ def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int 
         found=found,
         by_topic=_by_topic(connection),
         by_time=_by_time(connection, window),
+        notes=unreadable(
+            dict(
+                connection.execute(
+                    "select topic, sum(o_end - o)::bigint from hole join topic using (t)"
+                    " where kind = 'damaged' group by topic"
+                ).fetchall()
+            )
+        ),
     )
+
+
+def unreadable(damaged: Mapping[str, int]) -> list[str]:
+    """Return a note for each topic of which ``damaged`` counts offsets."""
+    return [
+        f"{number:,} offset{'s are' if number > 1 else ' is'} in batches of {topic} that can't be read:"
+        " what stands there is not known"
+        for topic, number in sorted(damaged.items())
+    ]
 
 
 def _counts(

@@ -104,8 +104,8 @@ def verify_recording(
             told("matching messages and records")
             with _ended_beside(session.pop_all()):
                 report = _judge(connection, found, config, wrong, texts, ask, options)
-        report.notes = notes + _notes(compared, sum(found.sent.values()), found.facts)
-        report.notes += _differing(report.classes)
+        notes += _notes(compared, sum(found.sent.values()), found.facts)
+        report.notes = [*notes, *report.notes, *_differing(report.classes)]
         ended = time.monotonic()
     report.details = _details(folder, found, compared)
     report.details["seconds"] = {

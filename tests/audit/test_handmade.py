@@ -46,6 +46,16 @@ def test_what_may_be_behind_an_open_transaction_is_undecided() -> None:
     assert not beside
 
 
+def test_what_may_be_in_a_damaged_batch_is_undecided() -> None:
+    """An unheard message may stand there: the relay is not to blame. One that was heard of is lost."""
+    made = Made()
+    made.send(1, 10)
+    made.topic.hole_kinds[0, made.topic.high[0]] = "damaged"
+    made.send(2, 20, arrives=False)
+    made.send(3, 30, state="unknown", arrives=False)
+    assert made.classes()[0] == {"matched": 1, "lost_acked": 1, "indeterminate": 1}
+
+
 # -- behind the recording ------------------------------------------------------------------------------------
 
 

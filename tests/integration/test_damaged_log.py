@@ -17,8 +17,11 @@ from bwtui.pipeline.kafka_scan import SplitScan
 from bwtui.pipeline.kafka_splits import Split
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.attempts import Attempts
-from tests.database import session
+from tests.database import Session, session
 from tests.fresh_topic import create_topic
+from tests.integration.test_verify_database import relaying
+from tests.integration.test_verify_database import verify as verify_database
+from tests.raw_topic import raw_records
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
@@ -184,3 +187,29 @@ def test_the_audit_names_what_is_lost(
     assert report.found["lost_acked"] == victim.high - victim.low
     lost = {one.offset for one in report.findings if one.name == "lost_acked"}
     assert lost <= set(range(victim.low, victim.high)) and lost
+    assert any(f"in batches of {name} that can't be read" in note for note in report.notes)
+
+
+def test_tables_are_not_clean_beside_a_damaged_batch(
+    services: Services, sandbox: Sandbox, attempts: Attempts, source: Session, database: str
+) -> None:
+    source.run("create table t (id int primary key, v text); insert into t values (1, 'one')")
+    topic = f"{attempts.name}.t"
+    create_topic(AdminClient({"bootstrap.servers": services.broker}), NewTopic(topic, 1, 1))
+
+    def has(number: int) -> Callable[[], bool]:
+        return lambda: len(raw_records(services, [topic]).get((topic, 0), [])) == number
+
+    with relaying(attempts, database, source):
+        eventually("the row is there", has(1))
+        for number, value in enumerate(("two", "one"), 2):
+            source.run("update t set v = %s", value)
+            eventually("the update is there", has(number))
+        path = log_file(sandbox, topic)
+        # What can be read ends with the value that the row has.
+        for batch in batches(path)[-2:]:
+            flip(path, batch, batch.length - 5)
+        ended, report = verify_database(attempts, database)
+    assert (ended.code, report["verdict"]) == (3, "indeterminate"), ended.stderr or report
+    assert report["classes"]["indeterminate"] == 2
+    assert any(f"2 offsets are in batches of {topic} that can't be read" in note for note in report["notes"])

@@ -19,7 +19,7 @@ select s.id, s.t, s.kd,
          when s.state = 'refused' then 'refused'
          when resent.first_id is not null then 'resent'
          when is_unconfirmed(s.op, s.lsn, pass.is_confirmed) then 'pending'
-         -- An open transaction hides what is behind it.
+         -- An open transaction hides what is behind it, and a damaged batch what is in it.
          when log.is_hidden then 'indeterminate'
          when topic.settings_known and not topic.compacts
               and not (topic.deletes and coalesce(log.has_expired, false)) then 'lost_unacked'
@@ -33,8 +33,9 @@ select s.id, s.t, s.kd,
   left join excuse using (id)
   left join (select distinct first_id from repeat_of) as resent on resent.first_id = s.id
   left join passes_in as pass on pass.pass = s.pass
-  left join (select part.t, bool_or(part.low > 0) as has_expired, bool_or(open.t is not null) as is_hidden
-               from part left join (select distinct t, p from hole where kind = 'open') as open using (t, p)
+  left join (select part.t, bool_or(part.low > 0) as has_expired, bool_or(unseen.t is not null) as is_hidden
+               from part left join (select distinct t, p from hole where kind in ('open', 'damaged')) as unseen
+                 using (t, p)
               group by part.t) as log on log.t = s.t
   left join (select e.t, e.kd, max(e.id) as last_id from e
                semi join (select t, kd from s where state <> 'acknowledged') as u using (t, kd)
