@@ -21,7 +21,7 @@ from bwtui.recording.folder import (
     segments,
 )
 from bwtui.recording.format import SUFFIX, DamagedAt, Place, damaged
-from bwtui.recording.recover import MISSING_BEHIND
+from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT
 from bwtui.recording.view import OnProgress
 
 _ATTEMPTS = 3
@@ -107,7 +107,7 @@ def _tell_of_missing_end(last: SegmentPath, size: int, found: Checked, sealed: S
     """Note that what followed ``last`` is gone, unless the manifest knows what that was."""
     name = last.path.name
     if not any(one.place.segment.endswith(SUFFIX) and one.place.segment > name for one in sealed.damages):
-        found.damages.append(damaged(Place(name, size), MISSING_BEHIND))
+        found.damages.append(damaged(Place(name, size), MISSING_BEHIND, MISSING_HINT))
 
 
 def _open(path: SegmentPath) -> SegmentCheck:

@@ -96,7 +96,9 @@ class Journal:
         try:
             self._begin_segment(opening, previous)
         except OSError as error:
-            self._segment.discard()
+            with contextlib.suppress(OSError):
+                # The segment before may say that it goes over into this one.
+                self._segment.put_back() if number > 1 else self._segment.discard()
             raise cannot_write(folder, error) from error
         self._wanted = threading.Semaphore(0)
         self._synced = threading.Event()
@@ -205,7 +207,8 @@ class Journal:
         try:
             _, previous = self._segment.finish(foot)
         except OSError as error:
-            following.discard()
+            # The announcement stays: the file may have its name all the same, and one too many harms nobody.
+            following.abandon()
             self._fail(error)
             return
         self._finished_bytes += self._segment.size
@@ -231,10 +234,10 @@ class Journal:
             raise cannot_write(self._folder, self.failure) from self.failure
 
     def discard(self, *, is_expected: bool) -> None:
-        """Take away the segment, which holds nothing; ``is_expected``: the one before goes over into it."""
+        """Take away the segment, which holds nothing; ``is_expected``: an earlier run goes over into it."""
         self._end_thread()
         with contextlib.suppress(OSError):
-            self._segment.put_back() if is_expected else self._segment.discard()
+            self._segment.put_back() if is_expected or self.segments else self._segment.discard()
 
     def close_given_up(self, foot: dict[str, Any], last_words: Sequence[BlockOut]) -> bool:
         """Finish the segment with ``last_words`` behind a write that failed; return whether there was room.

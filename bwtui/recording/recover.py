@@ -1,12 +1,23 @@
 """Recovery: cuts the torn tail of the segment that a crash left unfinished, and finishes it."""
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bwtui.errors import DamagedRecording
 from bwtui.file_errors import file_failed
-from bwtui.recording.folder import FolderLock, SegmentPath, existing_segments, lacks_what_follows
+from bwtui.recording.folder import (
+    FolderLock,
+    SegmentPath,
+    existing_segments,
+    lacks_what_follows,
+    next_path,
+    partial_path,
+    private_file,
+    segments,
+    sync_folder,
+)
 from bwtui.recording.format import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.segment import SegmentWriter
 from bwtui.recording.statements import statement
@@ -14,6 +25,11 @@ from bwtui.recording.walk import Walk, durable_damage
 from bwtui.recording.whole import WholeTransactions
 
 _NOT_TORN = "nothing was torn"
+MISSING_BEHIND = "the segment that followed it is missing"
+MISSING_HINT = (
+    "restore what is missing from a copy, or say that nothing was there with "
+    "'bwtui recording recover --force'"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +77,26 @@ def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
             except OSError as error:
                 raise file_failed(f"{segment.path} can't be recovered", error) from error
         before = segment
+    if force:
+        found += _announce_missing(folder)
     return found
+
+
+def _announce_missing(folder: Path) -> list[Recovered]:
+    """Take it that nothing was in a segment that is gone behind the last one: the next takes its place."""
+    last = segments(folder)[-1:]
+    # Damage in the last one's foot is what the check tells of.
+    with contextlib.suppress(DamagedRecording):
+        if last and last[0].is_finished and lacks_what_follows(last[0], foot_of(last[0])["ended"]):
+            number = last[0].number + 1
+            try:
+                private_file(next_path(folder, number))
+                sync_folder(folder)
+            except OSError as error:
+                raise file_failed(f"{folder} can't be recovered", error) from error
+            reason = "it is missing, and taken for empty"
+            return [Recovered(partial_path(folder, number).name, "", 0, 0, 0, 0, 0, 0, reason)]
+    return []
 
 
 def _check_number(segment: SegmentPath, before: int) -> None:
@@ -158,12 +193,7 @@ def _foot(walk: Walk) -> dict[str, Any]:
 def check_end(last: SegmentPath, foot: dict[str, Any]) -> None:
     """Raise DamagedRecording when segments are gone behind ``last``, a finished one."""
     if lacks_what_follows(last, str(foot.get("ended"))):
-        name = last.path.name
-        hint = "restore what is missing from a copy, or record into another folder"
-        raise damaged(Place(name, last.path.stat().st_size), MISSING_BEHIND, hint)
-
-
-MISSING_BEHIND = "the segment that followed it is missing"
+        raise damaged(Place(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
 
 
 def foot_of(segment: SegmentPath) -> dict[str, Any]:

@@ -9,7 +9,6 @@ Whatever a file says is somebody's word. A checksum tells that it is as it was w
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
@@ -21,6 +20,8 @@ from bwtui.relay.status import ErrorEntry, SchemaEntry, Status
 
 _PASSES = (1 << 31) - 1
 _OIDS = (1 << 32) - 1
+#: A disk's room in bytes may pass 64 bits, since it is counted in blocks; a float holds it with ease.
+_ANY_SIZE = 1 << 80
 
 
 def statement(block: Block, segment: str) -> dict[str, Any]:
@@ -93,6 +94,11 @@ def _route(route: dict[str, Any]) -> None:
 def schema_said(content: Any) -> dict[str, Any]:
     """Return what is said of a schema. Raises ValueError or TypeError."""
     _conform(SchemaEntry(**obj(content)), SchemaEntry)
+    for value in content.values():
+        if isinstance(value, str):
+            text(value)
+        elif isinstance(value, int):
+            number(value, -LARGEST)
     return dict(content)
 
 
@@ -143,7 +149,10 @@ def _hints(kind: type[Any]) -> dict[str, Any]:
 
 
 def _conform(value: Any, hint: Any) -> None:
-    """Raise ValueError unless a value, made of what a file says, has the type of an annotation."""
+    """Raise ValueError unless a value, made of what a file says, has the type of an annotation.
+
+    A text need not be UTF-8: a relay tells of its files, whose names are not always.
+    """
     if not _conforms(value, hint):
         raise ValueError("it has another type")
 
@@ -172,9 +181,9 @@ def _conforms(value: Any, hint: Any) -> bool:
 
 def _is_plain(value: Any, hint: Any) -> bool:
     if hint is str:
-        return isinstance(value, str) and value == text(value)
+        return isinstance(value, str)
     if hint is float:
-        return type(value) in (int, float) and math.isfinite(value) and abs(value) <= LARGEST
+        return type(value) in (int, float) and abs(value) <= _ANY_SIZE
     if hint is int:
-        return type(value) is int and abs(value) <= LARGEST
+        return type(value) is int and abs(value) <= _ANY_SIZE
     return type(value) is (NoneType if hint is None else hint)

@@ -67,13 +67,11 @@ class Recorder:
         self._report = report
         self._session = session
         self._source = source
-        self._folder = before.folder
         self._before = before
         #: Frames, or a snapshot's lines, of the batch that is being filled.
         self.frames: list[bytes] = []
         self._position = self._segment_position = before.position
-        self._batch = before.batch
-        self._segment_batch = before.batch
+        self._batch = self._segment_batch = before.batch
         self._seen = before.seen
         self._pass: dict[str, Any] = {"pass": before.pass_number}
         self._transaction = Transaction()
@@ -169,10 +167,7 @@ class Recorder:
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
         """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
         frames = self.frames
-        if (not frames and not routes) or self._ending.gave_up:
-            self._forget_batch()
-            return []
-        if self._is_past_numbering():
+        if (not frames and not routes) or self._ending.gave_up or self._is_past_numbering():
             self._forget_batch()
             return []
         self._make_room(len(routes) + len(self._unsent))
@@ -211,9 +206,9 @@ class Recorder:
         """Whether the batch goes past the numbers that there are. Raises StateFailed unless it may go on."""
         if self._transaction.ordinal + len(self.frames) <= LARGEST_ORDINAL:
             return False
-        what = "rows of one table" if self._snapshot else "changes of one transaction"
         if self._snapshot is None and tags(self.frames[:1]) == b"B":
             return False
+        what = "rows of one table" if self._snapshot else "changes of one transaction"
         self._ending.give_up(past_numbering(what))
         return True
 
@@ -254,12 +249,11 @@ class Recorder:
         frames: Sequence[int],
         headers: HeaderForm | None = None,
     ) -> Section:
-        number = self._references.number(route)
         if headers is None:
             headers = HeaderForm.SESSION if self._snapshot else HeaderForm.NONE
             headers = HeaderForm.FULL if self._settings.headers else headers
-        keys = [message[0] for message in messages]
-        return Section(number, headers, frames, keys, [message[1] for message in messages])
+        keys, values = [message[0] for message in messages], [message[1] for message in messages]
+        return Section(self._references.number(route), headers, frames, keys, values)
 
     def _receipts(self, sections: Sequence[Section]) -> list[Receipt]:
         batch = self._batch
@@ -298,8 +292,7 @@ class Recorder:
         }
 
     def _rotate_when_due(self) -> None:
-        journal = self._journal
-        if journal.is_large or (journal.is_old and self._position > self._segment_position):
+        if self._journal.is_large or (self._journal.is_old and self._position > self._segment_position):
             self._rotate()
 
     def _make_room(self, routes: int) -> None:
@@ -352,7 +345,7 @@ class Recorder:
         """
         failure = self._journal.failure
         if failure is not None and not self._ending.gave_up:
-            self._ending.give_up(cannot_write(self._folder, failure))
+            self._ending.give_up(cannot_write(self._before.folder, failure))
         return failure is not None or self._ending.gave_up
 
     def _close_given_up(self) -> None:

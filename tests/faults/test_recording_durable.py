@@ -3,6 +3,8 @@
 A kill is a copy of the folder as it stands at that moment.
 """
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import closing
@@ -13,14 +15,17 @@ from click.testing import CliRunner
 
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.recover import recover as recover_command
-from bwtui.errors import DamagedRecording
+from bwtui.errors import DamagedRecording, StateFailed
 from bwtui.recording import journal as journal_module
+from bwtui.recording import segment as segment_module
 from bwtui.recording.check import check
 from bwtui.recording.continuing import continue_in
+from bwtui.recording.folder import segments
 from bwtui.recording.format import Kind, SegmentFile
 from bwtui.recording.reader import open_recording
-from bwtui.recording.recover import recover
+from bwtui.recording.recover import foot_of, recover
 from bwtui.recording.segment import SegmentWriter
+from bwtui.relay.recorder import Recorder
 from tests.recorded_stream import SOURCE, Stream, table
 from tests.waiting import eventually
 
@@ -228,6 +233,129 @@ def test_a_kill_between_two_segments_is_no_damage(tmp_path: Path, monkeypatch: p
         again.stop()
         assert check(folder).verdict == "clean"
         assert not list(folder.glob("*.next"))
+
+
+def goes_on(folder: Path) -> None:
+    """See that a relay goes on with a recording, and leaves it clean."""
+    assert check(folder).verdict in ("clean", "unfinished")
+    again = Stream(folder)
+    again.begin_pass()
+    write(again, 1)
+    again.stop()
+    assert check(folder).verdict == "clean"
+    assert not list(folder.glob("*.next"))
+
+
+def test_a_disk_that_stays_full_behind_a_segment_damages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty file needs no block of a full disk, and what is written into it does."""
+    stream = Stream(tmp_path / "recording", {"segment_bytes": 4_000})
+    stream.begin_pass()
+    write(stream, 10)
+    real = SegmentWriter.take_place
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def take_place(self: SegmentWriter) -> None:
+        real(self)
+        monkeypatch.setattr(os, "writev", full)
+
+    monkeypatch.setattr(SegmentWriter, "take_place", take_place)
+    stream.recorder._rotate_when_due()
+    with pytest.raises(StateFailed, match="No space left"):
+        stream.settle()
+    with pytest.raises(StateFailed, match="No space left"):
+        stream.recorder._journal.close({})
+    stream.recorder._before.release()
+    for _ in range(2):
+        before = continue_in(stream.folder, dict(SOURCE))
+        with pytest.raises(StateFailed, match="No space left"):
+            Recorder(stream.recorder._settings, stream.report, b"again", dict(SOURCE), before)
+        before.release()
+        assert check(stream.folder).verdict == "clean"
+    monkeypatch.undo()
+    goes_on(stream.folder)
+
+
+def test_a_run_that_is_refused_behind_a_rotation_damages_nothing(tmp_path: Path) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.recorder._rotate()
+    stream.recorder.close(DamagedRecording("it is not to be", "leave it"))
+    goes_on(stream.folder)
+
+
+def fail_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let one fsync of a file fail, and then, as ext4 does, nothing be removed; the next fsync returns 0."""
+    real = SegmentWriter.sync
+
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    def sync(self: SegmentWriter) -> None:
+        monkeypatch.setattr(SegmentWriter, "sync", real)
+        monkeypatch.setattr(Path, "unlink", read_only)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(SegmentWriter, "sync", sync)
+
+
+def fail_behind_rename(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the fsync of the folder fail behind the finished segment's renaming."""
+    real = segment_module.sync_folder
+
+    def sync(folder: Path) -> None:
+        if not list(folder.glob("*.partial")):
+            monkeypatch.setattr(segment_module, "sync_folder", real)
+            raise OSError(errno.EIO, "Input/output error")
+        real(folder)
+
+    monkeypatch.setattr(segment_module, "sync_folder", sync)
+
+
+@pytest.mark.parametrize("fail", [fail_sync, fail_behind_rename])
+@pytest.mark.parametrize("policy", ["stop", "stop-recording"])
+def test_a_sync_that_failed_is_told_and_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fail: Callable[[pytest.MonkeyPatch], None], policy: str
+) -> None:
+    stream = Stream(tmp_path / "recording", {"segment_bytes": 4_000, "on_record_error": policy})
+    stream.begin_pass()
+    write(stream, 10)
+    fail(monkeypatch)
+    stream.settle()
+    if policy == "stop":
+        with pytest.raises(StateFailed, match="Input/output error"):
+            stream.settle()
+    else:
+        stream.settle()
+        assert any("Input/output error" in entry.message for entry in stream.report.errors())
+        assert stream.recorder.durable_lsn > stream.lsn
+    stream.recorder.close()
+    monkeypatch.undo()
+    assert not any(
+        foot_of(path)["ended"] == "stopped" for path in segments(stream.folder) if path.is_finished
+    )
+    goes_on(stream.folder)
+
+
+def test_who_says_that_nothing_was_there_goes_on(tmp_path: Path) -> None:
+    """An older relay, or recover of one, took away what followed a segment when nothing was in it."""
+    folder = segmented(tmp_path)
+    for path in [*folder.glob("*.partial"), *folder.glob("*.next")]:
+        path.unlink()
+    ran = CliRunner().invoke(recover_command, [str(folder)], **CONTEXT)
+    assert isinstance(ran.exception, DamagedRecording)
+    assert "recover --force" in ran.exception.hint
+    with pytest.raises(DamagedRecording) as raised:
+        continue_in(folder, dict(SOURCE))
+    assert "recover --force" in raised.value.hint
+    ran = CliRunner().invoke(recover_command, [str(folder), "--force"], **CONTEXT)
+    assert ran.exit_code == 0
+    assert "taken for empty" in ran.output
+    ran = CliRunner().invoke(recover_command, [str(folder), "--force"], **CONTEXT)
+    assert (ran.exit_code, ran.output.strip()) == (0, "nothing to do: every segment is finished")
+    goes_on(folder)
 
 
 def test_recover_finds_whatever_the_check_finds(tmp_path: Path) -> None:

@@ -182,6 +182,28 @@ def test_a_forgery_of_nothing_is_read(sound: Path, tmp_path: Path) -> None:
     use(tmp_path / "forged", whole=True)
 
 
+def test_what_a_relay_says_of_its_surroundings_is_read(sound: Path, tmp_path: Path) -> None:
+    """A path need not be UTF-8, and a disk may have more room than 64 bits count; a schema is text."""
+    _, blocks = blocks_of(sound)
+    recording = {"path": "/srv/r\udcff", "free_bytes": 1 << 66, "seconds_left": 2.0**66, "bytes": 1}
+    for kind, path, value, is_read in (
+        (Kind.STATUS, ("recording",), recording, True),
+        (Kind.ERROR, ("message",), "/srv/r\udcff can't be written", True),
+        (Kind.SCHEMA, ("topic",), "r\udcff", False),
+        (Kind.SCHEMA, ("id",), 1 << 66, False),
+        (Kind.STATUS, ("pid",), 10**400, False),
+        (Kind.ERROR, ("time",), 10**400, False),
+    ):
+        at = next(number for number, block in enumerate(blocks) if block.kind == kind)
+        folder = tmp_path / "forged"
+        shutil.copytree(sound, folder)
+        said = changed(json.loads(blocks[at].payload), path, value)
+        forge(blocks_of(folder)[0], blocks, at, json.dumps(said).encode())
+        assert (use(folder) == 0) is is_read, (kind, path)
+        assert check(folder).verdict == ("clean" if is_read else "damaged"), (kind, path)
+        shutil.rmtree(folder)
+
+
 def test_every_field_of_what_is_json(sound: Path, tmp_path: Path) -> None:
     forgeries = []
     _, blocks = blocks_of(sound)

@@ -107,6 +107,8 @@ def _lines(found: "Checked") -> list[str]:
 def error_of(folder: Path, found: "Checked") -> DamagedRecording | None:
     """Return the error that says what is wrong with a recording, or None."""
     if found.damages:
+        from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT
+
         number = len(found.damages)
         places = "one place" if number == 1 else f"{number:,} places"
         files = {damage.place.segment for damage in found.damages}
@@ -114,6 +116,8 @@ def error_of(folder: Path, found: "Checked") -> DamagedRecording | None:
         hint = "restore what is damaged from a copy"
         if all(name.startswith("sealed/") for name in files):
             hint += ", or remove the folder 'sealed' and run 'bwtui recording seal' again"
+        elif all(damage.reason == MISSING_BEHIND for damage in found.damages):
+            hint = MISSING_HINT
         return DamagedRecording(f"the recording {folder} is damaged in {places} of {which}", hint)
     if found.unfinished:
         return DamagedRecording(

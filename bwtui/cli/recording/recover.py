@@ -20,7 +20,8 @@ Examples:
 A relay that goes on with a recording does the same by itself. Only what a crash has
 torn is cut off: it was never on the disk for sure, so it was never confirmed either,
 and comes again. Damage in what was on the disk is left alone (exit code 6), and a
-finished segment is never touched; --force cuts off an unfinished one there.
+finished segment is never touched; --force cuts off an unfinished one there. It also
+takes a segment for empty that is missing behind the last one.
 Then all of the recording is checked, as 'bwtui recording check' does.
 """
 
@@ -59,6 +60,8 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
 
 def _line(one: "Recovered") -> str:
     cut = f", cut {one.cut:,} bytes ({one.reason})" if one.cut else ", cut nothing"
+    if not one.segment and not one.cut:
+        return f"{one.file}: kept nothing ({one.reason})"
     if not one.segment:
         return f"{one.file}: kept nothing{cut}"
     last = f" up to {format_lsn(one.last_lsn)}" if one.last_lsn else ""
