@@ -29,6 +29,8 @@ from bwtui.recording.batch import (
 )
 from bwtui.recording.format import (
     HEADER_SIZE,
+    LAST_LSN,
+    LAST_TIME,
     IndexEntry,
     Kind,
     SegmentFile,
@@ -44,6 +46,9 @@ COLUMN = st.integers(0, 1_599)
 VALUE = st.binary(max_size=9).flatmap(lambda raw: st.sampled_from((raw, Binary(raw))))
 U16, U32, U64 = (st.integers(0, (1 << bits) - 1) for bits in (16, 32, 64))
 I64 = st.integers(-(1 << 63), (1 << 63) - 1)
+#: What the header of a block may say.
+TIMES = st.integers(0, LAST_TIME)
+LSNS = st.integers(0, LAST_LSN)
 CELL = st.one_of(st.none(), st.binary(max_size=30))
 
 
@@ -141,7 +146,9 @@ def test_a_relation_comes_back(relation: Relation) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(Kind), I64, U64, U64, st.lists(st.binary(max_size=50), max_size=4)))
+    st.lists(
+        st.tuples(st.sampled_from(Kind), TIMES, LSNS, LSNS, st.lists(st.binary(max_size=50), max_size=4))
+    )
 )
 def test_blocks_come_back(blocks: list[Any]) -> None:
     with segment_of(blocks) as file:
