@@ -20,8 +20,8 @@ import platformdirs
 from bwtui.errors import RefusedError
 from bwtui.file_errors import reason_of, remedy
 
-#: Names of all that a sandbox makes in its folder; only these are wiped.
-_OWN = ("memory.json", "status.json", "control", "lock", "starting", "logs", "data")
+#: Names of all that a sandbox makes in its folder; only these are wiped. The last tells that they are its.
+_OWN = ("memory.json", "status.json", "control", "lock", "logs", "data", "starting")
 #: Held by a demo for as long as it runs; where it is, these are the demo's.
 _DEMO_LOCK = "demo.lock"
 _OF_DEMO = ("recording", _DEMO_LOCK)
@@ -117,6 +117,11 @@ class Layout:
         #: What a killed Java process leaves behind is in the sandbox, and not in everybody's folder.
         self.temporary = self.data / "tmp"
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether a sandbox or a demo was started in here; either makes its file before anything starts."""
+        return self.starting.exists() or self._demo_lock.exists()
+
     def make(self) -> None:
         """Make the folders, for their owner only."""
         for folder in (self.folder, self.logs, self.data, self.temporary):
@@ -175,6 +180,12 @@ class Layout:
 
     def wipe(self) -> None:
         """Remove everything the sandbox made; files of others in the folder stay."""
+        if self.is_ours:
+            self._remove()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _remove(self) -> None:
         if self.memory.exists():
             place = self.recall().postgres_place
             if place:
@@ -185,8 +196,6 @@ class Layout:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink(missing_ok=True)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
-            self.folder.rmdir()
 
 
 def reachable_by_others(folder: Path) -> bool:

@@ -306,7 +306,8 @@ class Sandbox:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    return int(lock.read() or 0) or None
+                    # A file of that name may be of some other program.
+                    return (int(lock.read() or 0) or None) if self._layout.is_ours else None
         except FileNotFoundError:
             pass
         return None

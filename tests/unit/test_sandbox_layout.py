@@ -1,5 +1,6 @@
 """Where the sandbox keeps its things, and the ports it takes."""
 
+import fcntl
 import io
 import json
 import os
@@ -53,6 +54,18 @@ def test_wiping_takes_the_demo_along_but_not_while_it_runs(tmp_path: Path) -> No
     (demo.folder / "thesis.txt").unlink()
     box.down(wipe=True)
     assert not box.folder.exists()
+
+
+def test_wiping_leaves_folders_that_no_sandbox_and_no_demo_made(tmp_path: Path) -> None:
+    """BWTUI_SANDBOX_HOME may name any folder, and the names in a sandbox are everyday ones."""
+    theirs = [tmp_path / part / name for part in (".", "demo") for name in ("data/rows", "logs/web", "lock")]
+    for one in theirs:
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.write_text("not a number")
+    with (tmp_path / "demo" / "lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        Sandbox(tmp_path).down(wipe=True)
+    assert [one for one in theirs if not one.exists()] == []
 
 
 #: Runs commands in a folder as somebody who may not do everything, and prints how each has ended.
@@ -142,6 +155,7 @@ def test_memory_is_for_the_owner_only_and_comes_back(tmp_path: Path) -> None:
 def test_wipe_leaves_what_is_not_ours(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     layout.make()
+    layout.starting.touch()
     layout.recall()
     (layout.data / "kafka").mkdir()
     other = tmp_path / "thesis.txt"
