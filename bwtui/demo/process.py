@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import Any
 
+from bwtui.demo.logs import look_at_log
 from bwtui.errors import BwtuiError
 
 _STOP_TIMEOUT = 15.0
@@ -46,7 +47,7 @@ class WorkloadProcess:
             self._join()
             raise BwtuiError(
                 f"the workload ended by itself with exit code {code}: {self._last_words()}",
-                "the demo's sandbox may be damaged: 'bwtui sandbox status' shows its services",
+                look_at_log("postgres"),
             )
 
     def stop(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 
+from bwtui.demo.logs import look_at_log
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.relay.control import request, state_folder
 from bwtui.relay.lock import is_held
@@ -33,7 +34,7 @@ def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
         create_topics(admin, topics)
     except KafkaException as error:
         raise ConnectionFailed(
-            f"the demo could not make its topics: {error.args[0].str()}", "look at 'bwtui sandbox status'"
+            f"the demo could not make its topics: {error.args[0].str()}", look_at_log("kafka")
         ) from error
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from bwtui.demo.logs import look_at_log
 from bwtui.demo.reset import create_topics
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka_client import headers_of
@@ -80,9 +81,6 @@ class Judgement:
         return {"planted": dict(self.planted), "found": dict(self.found), "all_found": self.holds}
 
 
-_LOOK = "look at the broker's log: 'bwtui sandbox status' says where it is"
-
-
 def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
     """Plant faults into ``topic`` and return them. Raises RefusedError when it holds too little for that."""
     try:
@@ -91,7 +89,7 @@ def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
         _write(broker, topic, damaged)
     except KafkaException as error:
         told = f"the topic {topic} could not be sabotaged: {error.args[0].str()}"
-        raise BwtuiError(told, _LOOK) from error
+        raise BwtuiError(told, look_at_log("kafka")) from error
     return faults
 
 
@@ -240,7 +238,7 @@ def _read(broker: str, topic: str) -> Partitions:
         while sum(map(len, found.values())) < ends:
             batch = consumer.consume(10_000, _TIMEOUT)
             if not batch:
-                raise RefusedError(f"the records of {topic} can't be read to their end", _LOOK)
+                raise RefusedError(f"the records of {topic} can't be read to their end", look_at_log("kafka"))
             for message in batch:
                 if message.error() is not None:
                     raise KafkaException(message.error())
@@ -281,4 +279,7 @@ def _write(broker: str, topic: str, planted: Partitions) -> None:
             )
             producer.poll(0)
     if producer.flush(_TIMEOUT) or refused:
-        raise BwtuiError(f"the topic {topic} could not be written again: {refused[:1] or 'no answer'}", _LOOK)
+        raise BwtuiError(
+            f"the topic {topic} could not be written again: {refused[:1] or 'no answer'}",
+            look_at_log("kafka"),
+        )

@@ -18,6 +18,7 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistry
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext, SerializationError
 
+from bwtui.demo.logs import look_at_log
 from bwtui.errors import Indeterminate
 from bwtui.kafka_client import WITHOUT_LEADER
 
@@ -140,7 +141,7 @@ class TopicReader:
             elif time.monotonic() - heard > _PATIENCE:
                 raise Indeterminate(
                     f"the broker sent no record for {_PATIENCE:.0f} s while some were due",
-                    "look at the broker's log: 'bwtui sandbox status' says where it is",
+                    look_at_log("kafka"),
                 )
         self._consumer.unassign()
 
@@ -166,7 +167,7 @@ class TopicReader:
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             told = f"the topics could not be read to their end: {error.str()}"
-            raise Indeterminate(told, "look at the broker's log: 'bwtui sandbox status' says where it is")
+            raise Indeterminate(told, look_at_log("kafka"))
         topic, offset = message.topic() or "", message.offset() or 0
         place = (topic, message.partition() or 0)
         if place not in at:
@@ -189,7 +190,7 @@ class TopicReader:
             if error.http_status_code != 404:
                 raise Indeterminate(
                     f"the schema registry did not answer for topic {topic}: {error.error_message}",
-                    "look at the registry's log: 'bwtui sandbox status' says where it is",
+                    look_at_log("registry"),
                 ) from error
             content.unreadable += 1
         except _UNREADABLE:
@@ -197,7 +198,7 @@ class TopicReader:
         except Exception as error:
             # What is left are errors of the way to the registry, of a library that may change.
             raise Indeterminate(
-                f"the schema registry can't be reached ({type(error).__name__})", "is it still running?"
+                f"the schema registry can't be reached ({type(error).__name__})", look_at_log("registry")
             ) from error
         else:
             content.add(decoded_key, decoded, message.partition(), key)
@@ -213,5 +214,5 @@ def _decided(call: Callable[[], T], what: str) -> T:
                 time.sleep(0.1)
                 continue
             raise Indeterminate(
-                f"the comparison could not {what}: {error.args[0].str()}", "is the broker still running?"
+                f"the comparison could not {what}: {error.args[0].str()}", look_at_log("kafka")
             ) from error

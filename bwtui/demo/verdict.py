@@ -7,6 +7,7 @@ from typing import Any, Literal
 from rich.table import Table as Grid
 from rich.text import Text
 
+from bwtui.demo.logs import look_at_log
 from bwtui.errors import BwtuiError, DifferencesFound, Indeterminate
 from bwtui.shown import shown
 
@@ -88,7 +89,7 @@ class Comparison:
             return None
         if self.outcome == "different":
             return DifferencesFound(self.sentence, "'bwtui demo --headless --json' counts them by table")
-        return Indeterminate(self.sentence, "run the demo again; 'bwtui sandbox status' shows what ran badly")
+        return Indeterminate(self.sentence, f"{look_at_log('kafka')}, and run the demo again")
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""
