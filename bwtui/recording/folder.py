@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -183,8 +184,17 @@ def private_parent(path: Path) -> None:
 
 
 def private_file(path: Path) -> Path:
-    """Make an empty file that only its owner may read, if it is not there, and return it. Raises OSError."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    """Make a file that only its owner may read, or make one of ours that is there such one; return it.
+
+    A pipe, a device and a file of somebody else stay as they are. Raises OSError.
+    """
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
+            os.fchmod(fd, 0o600)
+    finally:
+        os.close(fd)
     return path
 
 

@@ -14,6 +14,7 @@ from bwtui.audit.page import page
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.terminal import line, show
 from bwtui.cli.verify import _write
+from bwtui.recording.folder import private_file
 
 
 def report(question: Question, classes: dict[str, int], findings: list[Finding], **more: Any) -> Report:
@@ -96,11 +97,26 @@ def test_a_masked_report_says_so_where_there_is_something_to_mask() -> None:
     assert "<td>masked</td><td>yes</td>" in page(report("database", {}, [], details={"masked": True}))
 
 
-def test_a_page_is_read_by_its_owner_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [None, 0o644])
+def test_a_page_is_read_by_its_owner_alone(tmp_path: Path, before: int | None) -> None:
     # It may show rows, as the recording does.
     mask = os.umask(0o022)
     try:
+        if before is not None:
+            (tmp_path / "page.html").write_text("what was there")
+            (tmp_path / "page.html").chmod(before)
         assert _write(report("database", {}, []), tmp_path / "page.html") is None
     finally:
         os.umask(mask)
     assert stat.S_IMODE((tmp_path / "page.html").stat().st_mode) == 0o600
+
+
+def test_a_page_into_a_pipe_leaves_its_mode() -> None:
+    read, written = os.pipe()
+    try:
+        before = os.fstat(written).st_mode
+        private_file(Path(f"/dev/fd/{written}"))
+        assert os.fstat(written).st_mode == before
+    finally:
+        os.close(read)
+        os.close(written)
