@@ -67,9 +67,9 @@ def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -
     facts.cluster = str(segment.known_before(1).head["source"].get("cluster") or "")
     at = {entry.offset: start for entry, start in zip(segment.index, segment.starts, strict=True)}
     newest = -1
-    for entry in segment.transactions():
+    if (last := segment.last_transaction()) is not None:
         # The rest of it may stand in the next segment.
-        facts.resumed, newest = entry.commit_lsn - 1, entry.position
+        facts.resumed, newest = last.commit_lsn - 1, last.position
     for block, event in segment.json_blocks(Kind.EVENT):
         if event["event"] == "pass":
             _take_pass(event, facts, kinds)

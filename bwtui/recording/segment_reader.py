@@ -162,6 +162,13 @@ class SegmentReader:
         for entry in TRANSACTION_ENTRY.iter_unpack(self.transaction_entries()):
             yield TransactionEntry(*entry)
 
+    def last_transaction(self) -> TransactionEntry | None:
+        """Return the last transaction that begins in the segment, without a look at the others."""
+        packed = self.transaction_entries()
+        if not packed:
+            return None
+        return TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, len(packed) - TRANSACTION_ENTRY.size))
+
     def find_xid(self, xid: int, start: int) -> Iterator[int]:
         """Yield the positions from ``start`` on at which transaction ``xid`` begins."""
         packed = self.transaction_entries()
