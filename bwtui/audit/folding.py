@@ -217,9 +217,11 @@ class Fold:
             {"topic": shape.table.topic},
         )
         self._store.execute(
-            """update fresh set note = $note from latest as l
-                 where fresh.topic = $topic and class = 'missing_key' and l.topic = $topic
-                   and l.value is not null and starts_with(l.key, fresh.key || chr(1))""",
+            # By equality, which is hashed: a prefix would be looked for in each pair of keys.
+            """update fresh set note = $note
+                  from (select distinct split_part(key, chr(1), 1) as key from latest
+                         where topic = $topic and value is not null and contains(key, chr(1))) as l
+                 where fresh.topic = $topic and class = 'missing_key' and l.key = fresh.key""",
             {"topic": shape.table.topic, "note": _ALONE},
         )
         if is_last and shape.table.topic not in self._hidden:

@@ -1,0 +1,49 @@
+"""Topics folded to the latest record of each key: what does not grow with missing keys times all keys."""
+
+import time
+from collections.abc import Iterator
+from typing import Any, cast
+
+import duckdb
+import pytest
+
+from bwtui.audit import folding
+from bwtui.audit.decoding import Schemas
+from bwtui.audit.folding import Fold
+from bwtui.audit.tables import Shape, Table
+from bwtui.source.connection import Connection
+
+_KEYS, _ROWS = 100_000, 20_000
+
+
+def _refused(number: int) -> str:
+    raise AssertionError(number)
+
+
+def test_missing_keys_in_other_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows(*_: Any) -> Iterator[list[tuple[str, str]]]:
+        yield [(f'["{number}"]', "{}") for number in range(_ROWS)]
+
+    monkeypatch.setattr(folding, "rows", rows)
+    shape = Shape(Table("public", "t", "shop.t", ("id",), ("id",)), {"id": ""}, False, True)
+    with duckdb.connect() as store:
+        fold = Fold(store, {}, Schemas({}, _refused))
+        # The first key stands under its own bytes, too, where it was deleted; the second under none.
+        store.execute(
+            """insert into latest
+               select 'shop.t', concat('["', i, '"]', chr(1), 'old'), 0, i, 0, 'v'::blob from range(?) as r(i)
+                where i <> 1
+               union all select 'shop.t', '["0"]', 0, ?, 0, null
+               union all select 'other', concat('["1"]', chr(1), 'old'), 0, 0, 0, 'v'::blob""",
+            [_KEYS, _KEYS],
+        )
+        begin = time.monotonic()
+        fold.compare(cast(Connection, None), shape, again=False, is_last=False)
+        # By pairs it takes more than half a minute.
+        assert time.monotonic() - begin < 12
+        told = "select class, note is not null, count(*) from fresh group by all order by all"
+        assert store.execute(told).fetchall() == [
+            ("extra_key", True, _KEYS - 1),
+            ("missing_key", False, 1),
+            ("missing_key", True, _ROWS - 1),
+        ]
