@@ -63,16 +63,16 @@ class Schemas:
             raise Undecodable("bytes are left behind its end")
         return schema, row
 
-    def is_plain(self, data: bytes) -> bool:
-        """Whether a plain encoder would write these bytes for their row. Raises Undecodable."""
-        schema, row = self.decode(data)
-        stream = io.BytesIO()
-        try:
-            fastavro.schemaless_writer(stream, schema.parsed, row)
-        except Exception:
-            # What it can't write it can't have written otherwise.
-            return True
-        return stream.getvalue() == data[_HEAD:]
+
+def is_plain(data: bytes, schema: RowSchema, row: Mapping[str, Any]) -> bool:
+    """Whether a plain encoder would write these bytes for the row that they were decoded to."""
+    stream = io.BytesIO()
+    try:
+        fastavro.schemaless_writer(stream, schema.parsed, row)
+    except Exception:
+        # What it can't write it can't have written otherwise.
+        return True
+    return stream.getvalue() == data[_HEAD:]
 
 
 def schema_id(data: bytes | None) -> int | None:

@@ -18,7 +18,7 @@ import duckdb
 import pyarrow as pa
 
 from bwtui.audit.decoding import Schemas, Undecodable
-from bwtui.audit.forms import Row, decode, spelling
+from bwtui.audit.forms import Row, decode, decode_key
 from bwtui.audit.tables import CHUNK, Shape, rows
 from bwtui.kafka_client import Config
 from bwtui.pipeline.kafka_offsets import Pinned
@@ -161,9 +161,10 @@ class Fold:
     def _key(self, shape: Shape, data: bytes) -> str:
         """Return a key as the texts of its columns, and how it is written, or what can't be one."""
         try:
-            key, spelled = shape.key_of(decode(data, self._schemas)), spelling(data, self._schemas)
+            row, spelled = decode_key(data, self._schemas)
         except Undecodable:
             return f"undecodable {data.hex()}"
+        key = shape.key_of(row)
         return key if spelled == self._spelling.get(shape.table.topic) else f"{key}{SPELLED}{spelled}"
 
     def _fold(self) -> None:

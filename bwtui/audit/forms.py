@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from bwtui.audit.decoding import Schemas, Undecodable, schema_id
+from bwtui.audit.decoding import RowSchema, Schemas, Undecodable, is_plain, schema_id
 from bwtui.audit.texts import ESCAPED, UNSENT, elements, of_json, pairs, plain, written
 
 #: How a type is written: "" as it is, "float4", "float8", "money", "hstore", or "[,]" before an element's.
@@ -90,22 +90,22 @@ class Row:
 ODD = "odd"
 
 
-def spelling(data: bytes, schemas: Schemas) -> str:
-    """Return how a key's bytes are written: a schema's id, "json", or ODD. Raises Undecodable.
+def decode_key(data: bytes, schemas: Schemas) -> tuple[Row, str]:
+    """Return what a key says, and how it is written: a schema's id, "json", or ODD. Raises Undecodable.
 
     Keys that say the same are the same key only if their bytes are.
     """
     if data[:1] == b"{":
-        try:
-            written_plainly = _plain_json(json.loads(data, parse_int=_Number, parse_float=_Number))
-        except ValueError as error:
-            raise Undecodable("it is no JSON") from error
-        return "json" if written_plainly == data else ODD
-    return str(schema_id(data)) if schemas.is_plain(data) else ODD
+        found = _parse_json(data, _Number)
+        return _json_row(found), "json" if _plain_json(found) == data else ODD
+    schema, row = schemas.decode(data)
+    return _avro_row(schema, row), str(schema_id(data)) if is_plain(data, schema, row) else ODD
 
 
 class _Number(str):
     """A number as it is written."""
+
+    __slots__ = ()
 
 
 def _plain_json(row: Mapping[str, Any]) -> bytes:
@@ -125,8 +125,11 @@ def _plain_json(row: Mapping[str, Any]) -> bytes:
 def decode(data: bytes, schemas: Schemas) -> Row:
     """Return what a message's key or value says, in Avro or in JSON. Raises Undecodable."""
     if data[:1] == b"{":
-        return _json_row(data)
-    schema, row = schemas.decode(data)
+        return _json_row(_parse_json(data, str))
+    return _avro_row(*schemas.decode(data))
+
+
+def _avro_row(schema: RowSchema, row: Mapping[str, Any]) -> Row:
     escaped = dict(row.get(ESCAPED) or {})
     unsent = escaped.pop(UNSENT, "").split()
     names = {field: column for field, (column, _) in schema.columns.items() if field != ESCAPED}
@@ -136,11 +139,16 @@ def decode(data: bytes, schemas: Schemas) -> Row:
     return Row(values, frozenset(names.get(field, field) for field in unsent))
 
 
-def _json_row(data: bytes) -> Row:
+def _parse_json(data: bytes, number: type[str]) -> dict[str, Any]:
+    """Return a row with its numbers as they are written. Raises Undecodable."""
     try:
-        found = json.loads(data, parse_int=str, parse_float=str, parse_constant=str)
+        found: dict[str, Any] = json.loads(data, parse_int=number, parse_float=number, parse_constant=number)
     except ValueError as error:
         raise Undecodable("it is no JSON") from error
+    return found
+
+
+def _json_row(found: Mapping[str, Any]) -> Row:
     unsent = {name for name, value in found.items() if value == {UNSENT: True}}
     texts = {name: of_json(value) if isinstance(value, str) else value for name, value in found.items()}
     return Row({name: value for name, value in texts.items() if name not in unsent}, frozenset(unsent))

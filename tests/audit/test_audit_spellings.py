@@ -10,7 +10,7 @@ import pytest
 
 from bwtui.audit.core import Pair, Record
 from bwtui.audit.decoding import Schemas
-from bwtui.audit.forms import ODD, decode, spelling
+from bwtui.audit.forms import ODD, decode, decode_key
 from bwtui.pipeline.verify_look import KafkaLook, RowReader, Seen
 
 _KEY = {
@@ -41,8 +41,9 @@ def avro(number: int = 7) -> bytes:
     ],
 )
 def test_a_spelling(data: bytes, expected: str) -> None:
-    decode(data, _SCHEMAS)
-    assert spelling(data, _SCHEMAS) == expected
+    row, spelled = decode_key(data, _SCHEMAS)
+    assert spelled == expected
+    assert row == decode(data, _SCHEMAS)
 
 
 class _Look(KafkaLook):
