@@ -16,6 +16,7 @@ from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect, connect_raw, execute
 from bwtui.source.preflight import RELEASE_PAUSE_SECONDS, RELEASE_SECONDS, Findings, chosen_tables
+from bwtui.source.printed import printed
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
     SnapshotTable,
@@ -47,6 +48,8 @@ class Beginning:
         self._report = report
         self._parts = parts
         self._on_phase = on_phase
+        #: The server's process that holds the reservation.
+        self._process = 0
 
     def run(self, connection: Connection, findings: Findings) -> tuple[str, ...]:
         """Make what is missing, take the snapshot, and return the publications to read.
@@ -56,6 +59,7 @@ class Beginning:
         self._reserve(connection)
         made: tuple[str, ...] = ()
         publications = findings.publications
+        self._check_publications(connection, publications)
         if not publications:
             self._report.detail = "making the publications"
             name = self._settings.publication_name
@@ -79,15 +83,29 @@ class Beginning:
             self._report.detail = f"waiting for another relay that makes slot {name}"
             if time.monotonic() > deadline:
                 raise RefusedError(
-                    f"another relay makes slot {name}, in the server's process {process}",
-                    f"wait for it, or stop it; one that hangs is ended by: "
-                    f"SELECT pg_terminate_backend({process})",
+                    f"another relay makes slot {name}, in the server's process {process or '?'}",
+                    "wait for it, or stop it; one that hangs is ended by: "
+                    + printed(f"SELECT pg_terminate_backend({process})")
+                    if process
+                    else "wait for it, and start again",
                 )
             self._parts.router.calls.make(partial(time.sleep, RELEASE_PAUSE_SECONDS))
+        self._process = connection.info.backend_pid
         if slot.slot_state(connection, name) is not None:
             raise RefusedError(
                 f"another relay has made slot {name} by now",
                 "start again to go on from there, once the other relay is stopped",
+            )
+
+    def _check_publications(self, connection: Connection, expected: tuple[str, ...]) -> None:
+        """See that publications are what they were: of one that is gone a snapshot has no tables.
+
+        Another relay, whose end was waited for, may have made or dropped them. Raises RefusedError.
+        """
+        if publication.existing(connection, self._settings.publication_name) != expected:
+            raise RefusedError(
+                "publications of the relay were made or dropped while it began",
+                "start again; if it is refused each time, another relay or a script makes and drops them",
             )
 
     def _skip(self, connection: Connection) -> None:
@@ -146,6 +164,7 @@ class Beginning:
         ``before``: the tables from before the export, for one that left since is no publication's any more.
         """
         published = publication.published_tables(importer, publications)
+        self._check_publications(present, publications)
         tables = chosen_tables(importer, self._settings, published)
         lock_tables(importer, tables)
         oids = {table.oid for table in (*before, *tables)}
@@ -189,8 +208,10 @@ class Beginning:
     def _drop_quietly(self, publications: tuple[str, ...]) -> None:
         try:
             connection = connect(self._settings.postgres)
+            # A relay that has taken our place may read them by now.
+            is_ours = slot.reserve(connection, self._settings.slot) in (None, self._process)
             # The answer alone may have been lost when the slot was made; then it needs its publication.
-            if slot.slot_state(connection, self._settings.slot) is None:
+            if is_ours and slot.slot_state(connection, self._settings.slot) is None:
                 publication.drop(connection, publications)
             connection.close()
         except (BwtuiError, psycopg2.Error):

@@ -252,7 +252,8 @@ class Copying:
         again: DeliveryFailure | None
         while True:
             if failure.is_final:
-                raise ConnectionFailed(f"the snapshot was cut off: {failure.reason}", failure.hint)
+                hint = "nothing is left behind; start again for a new snapshot"
+                raise ConnectionFailed(f"the snapshot was cut off: {failure.reason}", hint)
             if failure.is_outage:
                 self._wait(failure)
             again, single = self._alone(failure.topic, failure.message, receipt)

@@ -362,7 +362,7 @@ class KafkaSink:
         if is_setup:
             hint = _SETUP_ERRORS[error.code()].format(topic=topic)
             reason = f"Kafka lets nothing into topic {topic}: {error.str()}"
-        if is_outage:
+        if is_outage and error.code() not in _TOPIC_GONE:
             hint = "the relay goes on by itself once Kafka takes messages again: look at the brokers"
         if error.code() in _HELD_BACK:
             reason = "a message was held back behind one that failed"

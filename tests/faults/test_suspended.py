@@ -12,7 +12,7 @@ import pytest
 from bwtui.demo.shop import Table
 from bwtui.relay.suspension import GAP_SECONDS
 from bwtui.sandbox.supervisor import Sandbox, Services
-from bwtui.source.connection import connect
+from bwtui.source.connection import connect, query
 from bwtui.source.slot import reserve
 from tests.database import session
 from tests.faults.hanging import hanging
@@ -102,15 +102,44 @@ def test_two_relays_that_begin_take_one_snapshot(
         assert (
             f"another relay makes slot {relay.name}, in the server's process {process}" in other.last_words()
         )
-        assert f"SELECT pg_terminate_backend({process})" in other.last_words()
-        execute(database, f"select pg_terminate_backend({process})")
+        assert f"SELECT pg_terminate_backend({process});" in other.last_words()
+        ended = "select pg_terminate_backend(active_pid) from pg_replication_slots where temporary and active"
+        execute(database, f"select pg_terminate_backend({process})", ended)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
+            other.start("--until-caught-up")
+        wait_for("the other's lock", lambda: process_that_makes(database, relay) not in (None, process))
+        relay.signal(signal.SIGCONT)
+        assert relay.wait_ended() == 4
+        # The other one reads by now what this one has made.
+        assert publications(database)
         opened.run("rollback")
-    relay.signal(signal.SIGCONT)
-    assert relay.join() == 4
-    assert "the snapshot was cut off" in relay.last_words()
-    assert relay.slot_lsn() is None
-    relay.run()
+    assert other.join() == 0, other.last_words()
     assert latest(services, relay) == [0]
+
+
+def test_publications_that_went_while_another_relay_was_waited_for(
+    database: str, new_relay: Callable[..., Relay]
+) -> None:
+    """A snapshot of publications that are gone has no tables."""
+    execute(database, "create table hot (id int primary key, n int)", "insert into hot values (1, 0)")
+    execute(database, "create publication hot for table hot")
+    relay = new_relay("--publication", "hot")
+    with closing(connect(database)) as connection:
+        assert reserve(connection, relay.name) is None
+        relay.start()
+        waits = f"waiting for another relay that makes slot {relay.name}"
+        relay.wait("the other relay", lambda status: status.detail == waits)
+        execute(database, "drop publication hot")
+    assert relay.join() == 2
+    assert "were made or dropped while it began" in relay.last_words()
+    assert relay.slot_lsn() is None
+
+
+def publications(database: str) -> list[tuple[str]]:
+    """Return the names of the publications that there are."""
+    with closing(connect(database)) as connection:
+        return query(connection, "select pubname from pg_publication")
 
 
 def process_that_makes(database: str, relay: Relay) -> int | None:

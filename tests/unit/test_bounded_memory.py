@@ -318,7 +318,7 @@ def test_a_segment_ends_with_its_index_however_little_its_blocks_hold(
     relay.connect()
     assert relay.recorder is not None
     for number in range(100):
-        relay.recorder._json(Kind.STATUS, {"number": number})
+        relay.recorder._json(Kind.ERROR, {"time": number, "kind": "notice", "table": None, "message": ""})
         relay.recorder.settle()
     relay.close()
     assert len(segments(relay.folder)) > 4
