@@ -90,6 +90,9 @@ class HoldingSink:
     def hold_back(self) -> None:
         """Nobody asks for it here."""
 
+    def before_sending(self, look: Callable[[], None]) -> None:
+        """Nothing is held back here."""
+
     def discard(self, *, in_order: bool) -> None:
         """Forget what waits."""
         self._waiting.clear()

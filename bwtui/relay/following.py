@@ -66,7 +66,9 @@ class Following:
         # First: whoever looks in between would see what was done before as what streaming waits for.
         self._report.detail = ""
         self._report.state = "streaming"
-        with Suspension(self._parts.sink.hold_back) as self._parts.suspension:
+        sink = self._parts.sink
+        with Suspension(sink.hold_back) as self._parts.suspension:
+            sink.before_sending(self._parts.suspension.look)
             self._follow(publications, target)
 
     def _follow(self, publications: tuple[str, ...], target: int | None) -> None:

@@ -25,11 +25,12 @@ class Suspension:
     """Watches during a block, in a thread of its own: a long turn of the relay's is no suspension."""
 
     def __init__(self, on_gap: Callable[[], None], clocks: Callable[[], tuple[float, ...]] = _now) -> None:
-        """``on_gap`` is called in the watching thread, as soon as the process is awake again."""
+        """``on_gap`` is called as soon as the process is awake again, in whichever thread looks first."""
         self._on_gap = on_gap
         self._clocks = clocks
         self._last = clocks()
         self._seconds = 0.0
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="suspension", daemon=True)
 
@@ -47,14 +48,18 @@ class Suspension:
         return seconds
 
     def look(self) -> None:
-        """Compare the clocks with those of the last look."""
-        before, self._last = self._last, self._clocks()
-        gap = max(now - then for then, now in zip(before, self._last, strict=True))
-        if gap >= GAP_SECONDS:
-            # First, for who sees the messages fail looks for the reason.
-            self._seconds = gap
-            self._on_gap()
-            _log.warning("the relay was suspended for %.0f s", gap)
+        """Compare the clocks with those of the last look; also called right before anything is sent.
+
+        All threads wake together. Whoever looks second waits until what the first has seen is acted upon.
+        """
+        with self._lock:
+            before, self._last = self._last, self._clocks()
+            gap = max(now - then for then, now in zip(before, self._last, strict=True))
+            if gap >= GAP_SECONDS:
+                # First, for who sees the messages fail looks for the reason.
+                self._seconds = gap
+                self._on_gap()
+                _log.warning("the relay was suspended for %.0f s", gap)
 
     def _watch(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):

@@ -100,6 +100,9 @@ class Sink(Protocol):
         What is under way to the service can't be called back. The rest fails.
         """
 
+    def before_sending(self, look: Callable[[], None]) -> None:
+        """Call ``look`` from now on before anything goes to the service; it may call `hold_back`."""
+
     def discard(self, *, in_order: bool) -> None:
         """Forget whatever is still in flight and begin anew: those messages will be read again.
 

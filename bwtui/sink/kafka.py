@@ -95,6 +95,7 @@ class KafkaSink:
         #: Topics of which every partition has taken a message from this producer.
         self._open: set[str] = set()
         self._outbox = Outbox(self._unanswered)
+        self._look: Callable[[], None] = _nothing
         self._producer = self._new_producer()
         self._produce: Callable[..., None] = self._producer.produce
         self._reports = DeliveryReports(self._failed)
@@ -108,6 +109,7 @@ class KafkaSink:
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
     ) -> None:
         """Accept ``messages``; see `Sink.send`."""
+        self._look()
         if self._in_order and not self._outbox.may_go(span, len(messages)):
             span.pending += len(messages)
             self._outbox.put(Entry(topic, messages, span, receipt))
@@ -185,6 +187,7 @@ class KafkaSink:
 
     def _pump(self) -> None:
         """Let go what need not wait any more: for its turn, or behind the first message into a partition."""
+        self._look()
         if self._produce is _hold_back:
             self._outbox.clear()
         for topic, first in list(self._held.items()):
@@ -258,6 +261,10 @@ class KafkaSink:
         """See `Sink.hold_back`."""
         self._produce = _hold_back
         self._producer.purge(in_flight=False)
+
+    def before_sending(self, look: Callable[[], None]) -> None:
+        """See `Sink.before_sending`."""
+        self._look = look
 
     def discard(self, *, in_order: bool) -> None:
         """See `Sink.discard`: a new producer also leaves behind whatever made the old one unusable."""
@@ -378,6 +385,10 @@ class KafkaSink:
                 # It follows what says why.
                 return
             self._outage = f"Kafka can't be reached: {error.str()}"
+
+
+def _nothing() -> None:
+    """Look at nothing."""
 
 
 def _hold_back(*args: Any) -> None:

@@ -38,6 +38,9 @@ class NoSink:
     def hold_back(self) -> None:
         """Nothing is ever sent."""
 
+    def before_sending(self, look: Callable[[], None]) -> None:
+        """Nothing is ever sent."""
+
     def discard(self, *, in_order: bool) -> None:
         """Nothing is in flight."""
 

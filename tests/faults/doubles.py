@@ -57,6 +57,9 @@ class MemorySink:
         """Forget what waits; see `discard`."""
         self._waiting.clear()
 
+    def before_sending(self, look: Callable[[], None]) -> None:
+        """Nothing is suspended here."""
+
     def discard(self, *, in_order: bool) -> None:
         """Forget what waits; nobody counts it down any more."""
         self._waiting.clear()

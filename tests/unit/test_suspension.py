@@ -1,8 +1,14 @@
-"""Which gaps between two looks at the clocks count as a suspension."""
+"""Which gaps between two looks at the clocks are a suspension; nothing is sent before a look."""
+
+from contextlib import closing
 
 import pytest
 
+from bwtui.relay.ack import Span
 from bwtui.relay.suspension import GAP_SECONDS, Suspension
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import Message
+from bwtui.sink.kafka import KafkaSink
 
 
 @pytest.mark.parametrize(
@@ -27,3 +33,21 @@ def test_a_gap(gaps: tuple[float, float], seconds: float) -> None:
     # Told before what waits is held back: messages that fail for it must not pass for an outage.
     assert called == ([pytest.approx(seconds)] if seconds else [])
     assert watch.take() == 0
+
+
+def test_whatever_thread_is_awake_first_nothing_is_sent_before_a_look() -> None:
+    """The relay's thread may take answers and hand over what waits before the watching one has its turn."""
+    now = [0.0]
+    with closing(KafkaSink(RelaySettings(broker="127.0.0.1:1"))) as sink:
+        watch = Suspension(sink.hold_back, lambda: (now[0],))
+        sink.before_sending(watch.look)
+        for number in range(20):
+            sink.send("t", [Message(b"k", b"%d" % number, 0)], Span())
+        assert len(sink._outbox)
+        now[0] += GAP_SECONDS
+        sink.poll(0)
+        assert not len(sink._outbox)
+        assert watch.take() == GAP_SECONDS
+        assert sink.flush(10)
+        sink.send("t", [Message(b"k", b"late", 0)], Span())
+        assert not sink.queued()
