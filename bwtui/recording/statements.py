@@ -14,7 +14,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from bwtui.recording.format import VERSION, Block, Kind, Place, damaged
+from bwtui.recording.format import LAST_TIME, VERSION, Block, Kind, Place, damaged
 from bwtui.recording.validation import LARGEST, array, identity, number, obj, sha256, text
 from bwtui.relay.status import ErrorEntry, SchemaEntry, Status
 
@@ -94,6 +94,7 @@ def _route(route: dict[str, Any]) -> None:
 def schema_said(content: Any) -> dict[str, Any]:
     """Return what is said of a schema. Raises ValueError or TypeError."""
     _conform(SchemaEntry(**obj(content)), SchemaEntry)
+    _moment(content["time"])
     for value in content.values():
         if isinstance(value, str):
             text(value)
@@ -108,6 +109,13 @@ def _status(content: dict[str, Any]) -> None:
 
 def _error(content: dict[str, Any]) -> None:
     _conform(ErrorEntry(**content), ErrorEntry)
+    _moment(content["time"])
+
+
+def _moment(seconds: float) -> None:
+    """Check a time since 1970, of which the screens show the hour."""
+    if not 0 <= seconds <= LAST_TIME / 1_000_000:
+        raise ValueError("it is no time")
 
 
 def _foot(foot: dict[str, Any]) -> None:

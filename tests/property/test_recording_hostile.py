@@ -193,6 +193,9 @@ def test_what_a_relay_says_of_its_surroundings_is_read(sound: Path, tmp_path: Pa
         (Kind.SCHEMA, ("id",), 1 << 66, False),
         (Kind.STATUS, ("pid",), 10**400, False),
         (Kind.ERROR, ("time",), 10**400, False),
+        # The screens show the time of day.
+        (Kind.ERROR, ("time",), 1e18, False),
+        (Kind.SCHEMA, ("time",), -1e18, False),
     ):
         at = next(number for number, block in enumerate(blocks) if block.kind == kind)
         folder = tmp_path / "forged"
