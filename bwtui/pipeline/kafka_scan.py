@@ -181,6 +181,9 @@ class SplitScan:
     def _pass_over(self, event: Message) -> Iterator[Delivered]:
         """Go on behind a damaged batch."""
         batch = begins(event)
+        if batch is not None and batch >= self._ends()[2]:
+            # Its offset is damaged, too: no batch begins behind the log's end.
+            batch = None
         if batch is not None:
             yield from self._skip("gap", min(batch, self._split.high))
         if self._next < self._split.high:

@@ -154,6 +154,21 @@ def test_a_header_that_says_nothing_sensible_is_passed_over(
     assert scan(services, name, 35, 65) == (set(range(40, 65)), [("damaged", 35, 40)])
 
 
+def test_a_header_whose_offset_is_damaged_too_hides_nothing_behind_it(
+    services: Services, sandbox: Sandbox, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic()
+    path = log_file(sandbox, name)
+    batch = batches(path)[3]
+    # The broker, too, takes it for what is asked for, up to where its index leads past it.
+    overwrite(path, batch.at, struct.pack(">qiiB", 1 << 40, batch.length - 12, 0, 0x63))
+    monkeypatch.setattr(kafka_damage, "_SILENCE_SECONDS", 0.4)
+    offsets, holes = scan(services, name)
+    ((kind, low, high),) = holes
+    assert (kind, low) == ("damaged", 30) and 40 <= high < 80
+    assert offsets == set(range(30)) | set(range(high, 80))
+
+
 def test_the_audit_names_what_is_lost(
     services: Services,
     sandbox: Sandbox,
