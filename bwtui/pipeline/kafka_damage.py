@@ -44,33 +44,61 @@ def begins(event: Message) -> int | None:
     return event.offset() if known else None
 
 
-def readable_behind(consumer: Consumer, split: Split, at: int, batch: int | None) -> int:
+def is_always_told(event: Message) -> bool:
+    """Whether whoever asks for any offset of the damaged batch of ``event`` is told of it again."""
+    error = event.error()
+    return error is not None and error.code() == KafkaError._BAD_MSG
+
+
+def readable_behind(
+    consumer: Consumer, split: Split, at: int, batch: int | None, *, always_told: bool = False
+) -> int:
     """Return where the batch ends that begins at ``batch`` and holds offset ``at``: ``split.high`` at most.
 
-    Where it begins may be unknown; then it is all that is damaged from ``at`` on. Raises TimeoutError when
-    the broker does not answer.
+    Where it begins may be unknown; then it is all that is damaged from ``at`` on, up to where another batch
+    begins. Raises TimeoutError when the broker is silent; of a batch that is ``always_told`` of, silence
+    is no answer.
     """
+
+    def holds(offset: int) -> bool:
+        event = _answer(consumer, split, offset, always_told=always_told)
+        if event is None:
+            return True
+        start = begins(event)
+        if batch is not None:
+            # Where another batch that is damaged begins, this one has ended.
+            return is_damage(event) and start in (None, batch)
+        # One behind what was asked for stands behind a gap, or it is the damage that says so.
+        return is_damage(event) and not (start is not None and at < start <= offset)
+
     low, step = at, 1
-    while (high := min(at + step, split.high)) < split.high and is_within(consumer, split, high, batch):
+    while (high := min(at + step, split.high)) < split.high and holds(high):
         low, step = high, 2 * step
     while high - low > 1:
         middle = (low + high) // 2
-        if is_within(consumer, split, middle, batch):
+        if holds(middle):
             low = middle
         else:
             high = middle
     return high
 
 
-def is_within(consumer: Consumer, split: Split, offset: int, batch: int | None = None) -> bool:
-    """Whether the broker answers with the damaged batch, or any such, when it is asked for ``offset``.
+def is_within(consumer: Consumer, split: Split, offset: int) -> bool:
+    """Whether the broker answers with a damaged batch when it is asked for ``offset``.
 
     Raises TimeoutError when it does not answer.
     """
-    event = _first_event(consumer, split, offset, _SILENCE_SECONDS)
+    event = _answer(consumer, split, offset, always_told=False)
+    return event is None or is_damage(event)
+
+
+def _answer(consumer: Consumer, split: Split, offset: int, *, always_told: bool) -> Message | None:
+    """Return what comes for ``offset``; None when nothing does, though the broker tells the log's end."""
+    event = _first_event(consumer, split, offset, _ANSWER_SECONDS if always_told else _SILENCE_SECONDS)
     if event is not None:
-        # Where another batch that is damaged begins, this one has ended.
-        return is_damage(event) and (batch is None or begins(event) in (None, batch))
+        return event
+    if always_told:
+        raise TimeoutError
     place = TopicPartition(split.topic, split.partition)
     try:
         _, end = consumer.get_watermark_offsets(place, _ANSWER_SECONDS)
@@ -78,7 +106,7 @@ def is_within(consumer: Consumer, split: Split, offset: int, batch: int | None =
         raise TimeoutError from error
     if _first_event(consumer, split, end, _ANSWER_SECONDS) is None:
         raise TimeoutError
-    return True
+    return None
 
 
 def _first_event(consumer: Consumer, split: Split, offset: int, seconds: float) -> Message | None:

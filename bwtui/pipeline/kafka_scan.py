@@ -36,7 +36,7 @@ from bwtui.kafka_client import (
     topic_gone,
 )
 from bwtui.pipeline.kafka_columns import Hole
-from bwtui.pipeline.kafka_damage import begins, is_damage, is_within, readable_behind
+from bwtui.pipeline.kafka_damage import begins, is_always_told, is_damage, is_within, readable_behind
 from bwtui.pipeline.kafka_offsets import ends
 from bwtui.pipeline.kafka_splits import Split
 
@@ -188,7 +188,9 @@ class SplitScan:
             yield from self._skip("gap", min(batch, self._split.high))
         if self._next < self._split.high:
             try:
-                end = readable_behind(self._consumer, self._split, self._next, batch)
+                end = readable_behind(
+                    self._consumer, self._split, self._next, batch, always_told=is_always_told(event)
+                )
             except TimeoutError as error:
                 raise self._silence() from error
             yield from self._skip("damaged", end)
