@@ -44,8 +44,10 @@ class Stream:
         self.patience = 0.0
         self._frames = frames
 
-    def read(self) -> memoryview | None:
-        return memoryview(self._frames.popleft()) if self._frames else None
+    def frames(self) -> Iterator[bytes]:
+        """Yield what was written."""
+        while self._frames:
+            yield self._frames.popleft()
 
     def read_ahead(self, frames: int, size: int) -> list[bytes]:
         """Nothing: each route is built when its row comes."""

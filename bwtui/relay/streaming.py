@@ -6,6 +6,7 @@ One thread does all of it. Nothing here is done a row at a time that can be done
 import struct
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NoReturn
 
 from bwtui.errors import ConnectionFailed, RefusedError, RowError, ServiceRefused
@@ -29,7 +30,7 @@ _STOP_WAITING_SECONDS = 2.0
 _AHEAD_FRAMES, _AHEAD_BYTES = 2_000, 1 << 20
 _STOP_OUTAGE_SECONDS = 2.0
 #: A turn reads at most so many frames: those of rows that are left out never fill a batch.
-_FRAMES_A_TURN = range(20_000)
+_FRAMES_A_TURN = 20_000
 
 
 class Handlers(dict[int, Callable[[bytes], bool | None]]):
@@ -164,19 +165,11 @@ class Streaming:
 
     def _read(self) -> bool:
         """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
-        stream, batch, handlers = self._stream, self._batch, self._handlers
+        batch, handlers = self._batch, self._handlers
         record = self._recorder.frames.append if self._recorder is not None else None
         had_data = False
-        for _ in _FRAMES_A_TURN:
-            frame = stream.read()
-            if frame is None:
-                if not stream.wait(0):
-                    return had_data
-                frame = stream.read()
-                if frame is None:
-                    continue
+        for data in islice(self._stream.frames(), _FRAMES_A_TURN):
             had_data = True
-            data = bytes(frame)
             if data[0] == XLOG_DATA:
                 try:
                     left_out = handlers[data[PAYLOAD_OFFSET]](data)
@@ -192,7 +185,7 @@ class Streaming:
                     return True
             else:
                 self._on_keepalive(data)
-        return True
+        return had_data
 
     def _read_ahead(self) -> Sequence[bytes]:
         return self._stream.read_ahead(_AHEAD_FRAMES, _AHEAD_BYTES)

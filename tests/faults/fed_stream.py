@@ -4,7 +4,7 @@
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -88,10 +88,9 @@ class FedStream:
         self._frames = iter(frames)
         self.confirmed = 0
 
-    def read(self) -> memoryview | None:
-        """Return the next frame."""
-        found = next(self._frames, None)
-        return memoryview(found) if found is not None else None
+    def frames(self) -> Iterator[bytes]:
+        """Yield what is left."""
+        return self._frames
 
     def read_ahead(self, frames: int, size: int) -> list[bytes]:
         """Nothing: each route is built when its row comes."""

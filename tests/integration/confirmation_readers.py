@@ -235,11 +235,10 @@ class StreamedReader:
         self.pid = connection.backend_pid
 
     def _read(self) -> None:
-        frame = self._stream.read()
-        if frame is None:
+        data = next(self._stream.frames(), None)
+        if data is None:
             self._stream.wait(0.05)
             return
-        data = bytes(frame)
         if data[0] != XLOG_DATA:
             self._keepalive, reply_requested = parse_keepalive(data)
             if not self.messages.inside:

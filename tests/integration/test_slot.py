@@ -57,7 +57,7 @@ def test_all_that_is_committed_is_reached_beside_an_open_transaction(
     stream = ReplicationStream(connect_raw(database), name, ["everything"])
 
     def has_passed(lsn: int) -> bool:
-        while (frame := stream.read()) is not None:
+        for frame in stream.frames():
             if frame[0] == KEEPALIVE and parse_keepalive(frame).wal_end >= lsn:
                 return True
         stream.wait(0.1)
@@ -140,7 +140,7 @@ def test_a_session_that_is_ended_by_the_server(
 
     def read_on() -> bool:
         stream.wait(0.1)
-        stream.read()
+        next(stream.frames(), None)
         return False
 
     with pytest.raises(ConnectionFailed, match="the replication connection broke"):
