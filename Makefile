@@ -75,7 +75,7 @@ lock: .venv/installed-dev ## Pin all versions anew: constraints.txt and the sand
 	.venv/fresh/bin/python -m pip install --disable-pip-version-check -e '.[dev]'
 	.venv/fresh/bin/python -m pip freeze --exclude-editable | sed "1i\\# Versions that are known to work together; written by make lock." > constraints.txt
 	rm -rf .venv/fresh
-	$(BIN)/python -m bwtui.sandbox.relock
+	$(BIN)/python -m bwtui.packages.relock
 
 clean: ## Remove .venv and what the tools left; the user's cache folder stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

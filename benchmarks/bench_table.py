@@ -12,7 +12,7 @@ import psycopg2
 from confluent_kafka.admin import AdminClient, NewTopic
 from psycopg.conninfo import make_conninfo
 
-from bwtui.sandbox.progress import Plain
+from bwtui.packages.progress import Plain
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
 
 BWTUI = (sys.executable, "-m", "bwtui")

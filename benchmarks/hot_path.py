@@ -12,13 +12,14 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from bwtui.encode.avro import build_encoder
+from bwtui.model.delivery import Receipt, Span
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import splitter
-from bwtui.relay.ack import Acknowledgements, Receipt, Span
+from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import Batch
 from bwtui.relay.parts import Parts
 from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.route import Route
+from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
 from bwtui.relay.samples import Samples
 from bwtui.settings import RelaySettings

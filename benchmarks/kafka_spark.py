@@ -30,10 +30,10 @@ from topic_readers import seconds as measured
 from topic_readers import without_spark
 
 from bwtui.errors import BwtuiError
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_sink import write_kafka
-from bwtui.pipeline.kafka_source import ALL_COLUMNS, PLAIN_COLUMNS, read_kafka
-from bwtui.pipeline.session import spark_session
+from bwtui.kafka.offsets import pin
+from bwtui.spark.kafka_sink import write_kafka
+from bwtui.spark.kafka_source import ALL_COLUMNS, PLAIN_COLUMNS, read_kafka
+from bwtui.spark.session import spark_session
 from tests.waiting import eventually
 
 Config = dict[str, str]

@@ -48,9 +48,9 @@ from rich.console import Console
 from rich.table import Table
 
 from bwtui.errors import BwtuiError
-from bwtui.relay import outcome
-from bwtui.relay.control import request
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
+from bwtui.relay.process import outcome
+from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Services
 
 

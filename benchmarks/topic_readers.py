@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_source import PLAIN_COLUMNS, read_kafka
+from bwtui.kafka.offsets import pin
+from bwtui.spark.kafka_source import PLAIN_COLUMNS, read_kafka
 
 Read = Callable[[], int]
 Reader = tuple[str, Read]

@@ -30,9 +30,9 @@ from processes import watched
 from topic_readers import by_spark, seconds, without_spark
 
 from bwtui.errors import BwtuiError
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.session import spark_session
+from bwtui.kafka.offsets import pin
 from bwtui.sandbox.supervisor import Services
+from bwtui.spark.session import spark_session
 
 TOPIC = "bench"
 

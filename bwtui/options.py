@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import urlsplit
 
-from bwtui.lsn import parse_lsn
 from bwtui.masking import mask_connection
+from bwtui.model.lsn import parse_lsn
 
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
-from bwtui.relay.lock import is_held
+from bwtui.relay.process.lock import is_held
 from bwtui.sandbox.supervisor import Services
 from tests.database import session
 from tests.waiting import eventually

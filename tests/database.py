@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import psycopg2
 
-from bwtui.lsn import parse_lsn
+from bwtui.model.lsn import parse_lsn
 from tests.waiting import eventually
 
 

@@ -16,7 +16,7 @@ import psycopg2
 import pytest
 from psycopg2 import sql
 
-from bwtui.sandbox.progress import Plain
+from bwtui.packages.progress import Plain
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
 
 DROP_SECONDS = 60.0

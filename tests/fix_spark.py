@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bwtui.pipeline.class_archive import ClassArchive
-from bwtui.pipeline.java import spark_java
-from bwtui.pipeline.session import spark_session
+from bwtui.spark.class_archive import ClassArchive
+from bwtui.spark.java import spark_java
+from bwtui.spark.session import spark_session
 
 #: A short session that loads what most others do. It leaves the archive as it ends, if there is none.
 _MAKE = """
 import sys
-from bwtui.pipeline.session import spark_session
+from bwtui.spark.session import spark_session
 with spark_session("local[1]", "bwtui-classes") as spark:
     spark.range(9).mapInArrow(lambda batches: batches, "id long").write.parquet(sys.argv[1])
     rows = spark.read.parquet(sys.argv[1])

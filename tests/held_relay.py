@@ -11,12 +11,13 @@ from typing import Any
 
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.relay.ack import Acknowledgements, Receipt, Span
+from bwtui.model.delivery import Receipt, Span
+from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Router
+from bwtui.relay.routes.routing import Router
 from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill

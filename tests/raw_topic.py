@@ -6,7 +6,7 @@ from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
-from bwtui.kafka_client import WITHOUT_LEADER
+from bwtui.kafka.client import WITHOUT_LEADER
 from bwtui.sandbox.supervisor import Services
 from tests.waiting import eventually
 

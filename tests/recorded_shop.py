@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 from bwtui.errors import DamagedRecording
+from bwtui.model.status import STAGES, ErrorEntry, SchemaEntry, StageStatus, Status
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
 from bwtui.recording.view import Bucket, Source, TableCounts
-from bwtui.relay.status import STAGES, ErrorEntry, SchemaEntry, StageStatus, Status
 
 #: 2026-01-15 12:00:00 UTC, in microseconds.
 NOON = 1_768_478_400_000_000

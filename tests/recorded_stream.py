@@ -5,16 +5,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bwtui.model.delivery import Receipt
+from bwtui.model.status import SchemaEntry, Status
+from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
-from bwtui.recording.batch import Without
 from bwtui.recording.continuing import continue_in
-from bwtui.relay.ack import Receipt
-from bwtui.relay.recorder import Recorder
+from bwtui.recording.format.batch import Without
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.route import Route
-from bwtui.relay.status import SchemaEntry, Status
+from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
-from bwtui.source.stream import POSTGRES_EPOCH_US
 
 SOURCE = {
     "database": "shop",

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.pgoutput.messages import Column, Field, Relation
 from bwtui.recording.change import Change, Operation, SentMessage
 from bwtui.recording.view import Bucket, Source, TableCounts
-from bwtui.relay.status import ErrorEntry, SchemaEntry
 
 TIME = 1_790_000_000_000_000
 

@@ -11,14 +11,14 @@ from typing import Any
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.pgoutput.messages import Column, Field, Relation
 from bwtui.recording.continuing import continue_in
-from bwtui.recording.relation import pack_relation
+from bwtui.recording.format.relation import pack_relation
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import Recorder
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Router
+from bwtui.relay.routes.routing import Router
 from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psycopg2
 
-from bwtui.sandbox.artifacts import ArtifactStore
+from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.lockfile import postgres_group
+from bwtui.packages.progress import Silent
 from bwtui.sandbox.layout import ServerUser, reachable_by_others
-from bwtui.sandbox.lockfile import postgres_group
 from bwtui.sandbox.ports import LOOPBACK, choose
-from bwtui.sandbox.progress import Silent
 from tests.fix_sandbox import MAJOR
 from tests.waiting import eventually
 

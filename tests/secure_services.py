@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from bwtui.sandbox.artifacts import ArtifactStore
-from bwtui.sandbox.java import java_binary
+from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.java import java_binary
 from bwtui.sandbox.kafka import GROUP, JVM, SETTINGS
 from bwtui.sandbox.ports import LOOPBACK, choose
 from tests.waiting import eventually

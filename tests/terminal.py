@@ -18,7 +18,7 @@ from pathlib import Path
 #: Runs commands one after the other in one process, each behind a line with its number.
 _PROGRAM = """
 import json, os, sys
-from bwtui.cli import streams
+from bwtui.cli.output import streams
 from bwtui.cli.main import cli
 streams.prepare()
 for number, args in enumerate(json.loads(sys.argv[1])):

@@ -18,7 +18,7 @@ from bwtui.audit.classes import (
     verdict_of,
 )
 from bwtui.audit.core import Window, classes_of, one, statements
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 
 #: So many findings of a class are told one by one, unless another number is asked for.
 SAMPLES = 1_000

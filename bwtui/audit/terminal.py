@@ -8,7 +8,7 @@ from rich.text import Text
 from bwtui.audit.classes import UNDECIDED, WRONG, Question
 from bwtui.audit.report import Finding, Report
 from bwtui.console import terminal
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 from bwtui.shown import shortened, shown
 
 if TYPE_CHECKING:

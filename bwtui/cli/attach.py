@@ -2,7 +2,7 @@
 
 import click
 
-from bwtui.cli.relay_name import name_argument, only_relay, status_of
+from bwtui.cli.options.relay_name import name_argument, only_relay, status_of
 from bwtui.terminal import need_screens
 
 _EPILOG = """\b

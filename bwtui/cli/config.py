@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from bwtui import config as layers
-from bwtui.cli import relay_options
-from bwtui.cli.table import columns
+from bwtui.cli.options import relay_options
+from bwtui.cli.output.table import columns
 from bwtui.config_file import ConfigFile, read_file
 from bwtui.console import say, say_json
 from bwtui.masking import is_secret, mask_connection, mask_property

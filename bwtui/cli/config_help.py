@@ -4,8 +4,8 @@ import shutil
 import textwrap
 from collections.abc import Iterator
 
-from bwtui.cli.librdkafka import Property, properties
-from bwtui.sink.config import DEFAULTS, FIXED
+from bwtui.cli.options.librdkafka import Property, properties
+from bwtui.kafka.config import DEFAULTS, FIXED
 
 _HEAD = """\
 -C KEY=VALUE sets a property of librdkafka's producer, -T KEY=VALUE one of its topics. Both may be repeated,

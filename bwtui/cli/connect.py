@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli import relay_options
+from bwtui.cli.options import relay_options
 from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
@@ -14,8 +14,8 @@ from bwtui.settings import RelaySettings
 from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
-    from bwtui.relay.launch import EngineProcess
-    from bwtui.relay.status import Status
+    from bwtui.model.status import Status
+    from bwtui.relay.process.launch import EngineProcess
 
 #: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
 _STOP_TIMEOUT = 10.0
@@ -90,9 +90,9 @@ def relay_settings(given: dict[str, Any]) -> RelaySettings:
 
 def check_properties(settings: RelaySettings, place: OfProperty) -> None:
     """Raise UsageError for a property that its client does not know or that would break the promise."""
-    from bwtui.cli import librdkafka
+    from bwtui.cli.options import librdkafka
     from bwtui.encode.registry_config import registry_config
-    from bwtui.sink.config import producer_config
+    from bwtui.kafka.config import producer_config
 
     producer_config(settings, place)
     librdkafka.check(settings, place)
@@ -110,10 +110,10 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:
     """Relay in this process. Raises the relay's error, or OutputFailed if its last status is not told."""
-    from bwtui.cli.told import Statuses, line_listener, status_listener
-    from bwtui.relay.lock import RelayLock
-    from bwtui.relay.log import log_to_file
-    from bwtui.relay.process import run
+    from bwtui.cli.output.told import Statuses, line_listener, status_listener
+    from bwtui.relay.process.lock import RelayLock
+    from bwtui.relay.process.log import log_to_file
+    from bwtui.relay.process.main import run
 
     name = settings.relay_name
     lock = RelayLock.acquire(name)
@@ -150,9 +150,9 @@ def show(name: str, owned: bool) -> None:
 
     Raises the error on which the relay ended while they were open.
     """
-    from bwtui.cli.single_records import records_of
-    from bwtui.relay import outcome
-    from bwtui.relay.log import log_path
+    from bwtui.cli.auditing.single_records import records_of
+    from bwtui.relay.process import outcome
+    from bwtui.relay.process.log import log_path
     from bwtui.tui.app import run
 
     crashed: BwtuiError | None = None
@@ -181,8 +181,8 @@ def show(name: str, owned: bool) -> None:
 
 def _runs_on(name: str) -> bool:
     """Return whether the relay runs; one that has closed its socket already is waited for."""
-    from bwtui.relay.control import request
-    from bwtui.relay.lock import wait_until_free
+    from bwtui.relay.process.control import request
+    from bwtui.relay.process.lock import wait_until_free
 
     try:
         request(name, {"request": "status"})
@@ -192,7 +192,7 @@ def _runs_on(name: str) -> bool:
 
 
 def _start(settings: RelaySettings) -> tuple["EngineProcess", "Status | None"]:
-    from bwtui.relay import launch
+    from bwtui.relay.process import launch
 
     engine = launch.start(settings)
     try:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.numbers import Number
+from bwtui.cli.options.numbers import Number
 from bwtui.console import say, say_json, terminal
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted, UsageError
 from bwtui.terminal import need_screens
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bwtui.demo.run import Demo, Options
     from bwtui.demo.sabotage import Fault, Judgement
     from bwtui.demo.verdict import Comparison
-    from bwtui.sandbox.progress import Progress
+    from bwtui.packages.progress import Progress
 
 _SECONDS = 20.0
 _WIDTH = 160
@@ -96,7 +96,7 @@ def demo(
     """
     _check_modes(headless, seconds, audit, sabotage)
     from bwtui.demo.run import Options
-    from bwtui.sandbox.progress import Terminal, for_stderr
+    from bwtui.packages.progress import Terminal, for_stderr
 
     progress = for_stderr()
     # The relay is a process of its own, which may run in another folder.
@@ -146,7 +146,7 @@ def _headless(seconds: float) -> "Callable[[Demo], None]":
 
 
 def _with_screens(demo: "Demo") -> None:
-    from bwtui.cli.single_records import records_of
+    from bwtui.cli.auditing.single_records import records_of
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
     from bwtui.tui.audit.desk import RelayDesk

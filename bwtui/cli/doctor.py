@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.connect import relay_settings
-from bwtui.cli.relay_options import relay_options
+from bwtui.cli.options.relay_options import relay_options
 from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.settings import RelaySettings
 
 if TYPE_CHECKING:
-    from bwtui.source.advice import Advice
     from bwtui.source.connection import Connection
+    from bwtui.source.doctor.advice import Advice
 
 _EPILOG = """\b
 Examples:
@@ -57,7 +57,7 @@ class Result:
 @click.option("--json", "as_json", is_flag=True, help="One object with all results.")
 def doctor(as_json: bool, **given: Any) -> None:
     """Check every precondition of a relay, and say how to mend what does not hold."""
-    from bwtui.relay.outcome import error_with_code
+    from bwtui.relay.process.outcome import error_with_code
 
     settings = relay_settings(given)
     results = []
@@ -100,7 +100,7 @@ def _results(settings: RelaySettings) -> Iterable[Result]:
 
 def _postgres(settings: RelaySettings) -> Iterable[Result]:
     from bwtui.source.connection import connect
-    from bwtui.source.large_values import large_values
+    from bwtui.source.doctor.large_values import large_values
     from bwtui.source.preflight import server_checks
 
     opened: list[Connection] = []
@@ -153,9 +153,9 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
     """Return what should be considered; none where it can't be found out, which a check has told then."""
     import psycopg2
 
-    from bwtui.source.advice import Advice, advice
     from bwtui.source.connection import connect
     from bwtui.source.coverage import shortfalls
+    from bwtui.source.doctor.advice import Advice, advice
 
     try:
         with contextlib.closing(connect(settings.postgres)) as connection:
@@ -196,7 +196,7 @@ def _check_free(connection: "Connection", settings: RelaySettings) -> str:
 
 
 def _check_kafka(settings: RelaySettings) -> str:
-    from bwtui.sink.config import DEFAULT_MAX_MESSAGE_BYTES, client_config
+    from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, client_config
     from bwtui.sink.topics import TopicAdmin
 
     found = TopicAdmin(client_config(settings), DEFAULT_MAX_MESSAGE_BYTES).check()

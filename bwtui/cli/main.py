@@ -12,9 +12,9 @@ from typing import Any
 import click
 
 from bwtui import __version__
-from bwtui.cli import streams
 from bwtui.cli.lazy import LazyGroup, Table
-from bwtui.cli.relay_options import ARGUMENTS
+from bwtui.cli.options.relay_options import ARGUMENTS
+from bwtui.cli.output import streams
 from bwtui.console import say
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, Interrupted, UsageError

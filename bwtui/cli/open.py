@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.relay_options import profile_option
+from bwtui.cli.options.relay_options import profile_option
 from bwtui.errors import BwtuiError
 from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
-    from bwtui.recording.reader import Recording
+    from bwtui.recording.reading.reader import Recording
     from bwtui.tui.audit.desk import Connections
     from bwtui.tui.audit.report import AuditReport
 
@@ -65,7 +65,7 @@ def open(recording: Path, at: str | None, **given: Any) -> None:
 def _open_recording(
     recording: Path, at: str | None, report: "AuditReport | None", given: dict[str, Any]
 ) -> None:
-    from bwtui.recording.reader import open_recording
+    from bwtui.recording.reading.reader import open_recording
     from bwtui.tui.audit.desk import RecordingDesk
     from bwtui.tui.recording_app import run_recording
 
@@ -93,7 +93,7 @@ def _recording_of(report: "AuditReport") -> Path | None:
     folder = report.recording
     if folder is None or not folder.is_dir():
         return None
-    from bwtui.recording.reader import open_recording
+    from bwtui.recording.reading.reader import open_recording
 
     with contextlib.suppress(BwtuiError), contextlib.closing(open_recording(folder)) as view:
         return folder if report.recording_id in ("", view.source.recording) else None
@@ -102,8 +102,8 @@ def _recording_of(report: "AuditReport") -> Path | None:
 
 def connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
     """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
-    from bwtui.cli import relay_options
-    from bwtui.cli.single_records import records_by
+    from bwtui.cli.auditing.single_records import records_by
+    from bwtui.cli.options import relay_options
     from bwtui.places import DEFAULT
     from bwtui.tui.audit.desk import Connections
 

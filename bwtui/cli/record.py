@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
-from bwtui.cli import relay_options
 from bwtui.cli.connect import run_headless
+from bwtui.cli.options import relay_options
 from bwtui.errors import Interrupted, UsageError
 
 _EPILOG = """\b

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.numbers import Number
-from bwtui.cli.progress import progress_json_option
+from bwtui.cli.options.numbers import Number
+from bwtui.cli.options.relay_options import profile_option
+from bwtui.cli.output.progress import progress_json_option
 from bwtui.cli.recording.selection import selection_options
-from bwtui.cli.relay_options import profile_option
 from bwtui.console import say, say_json
 from bwtui.errors import UsageError
 
 if TYPE_CHECKING:
-    from bwtui.pipeline.replay import Options, Target
+    from bwtui.replay.replaying import Options, Target
     from bwtui.settings import RelaySettings
 
 _EPILOG = """\b
@@ -88,11 +88,11 @@ def replay(
     **given: Any,
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
-    from bwtui.cli.replay_view import Screen, to_json, told
-    from bwtui.cli.verify_view import view_of
-    from bwtui.pipeline.replay import Job, Replay
-    from bwtui.pipeline.session import WRITE_ONCE, check_master, spark_session
-    from bwtui.relay.control import state_root
+    from bwtui.cli.output.replay_view import Screen, to_json, told
+    from bwtui.cli.output.verify_view import view_of
+    from bwtui.replay.replaying import Job, Replay
+    from bwtui.spark.session import WRITE_ONCE, check_master, spark_session
+    from bwtui.state_folder import state_root
 
     names = ("broker", "schema_registry", "kafka_config", "profile")
     # The prefix only to have it checked: a relay's own, in a variable or a file, is not meant.
@@ -117,10 +117,10 @@ def replay(
 
 def target(settings: "RelaySettings") -> "Target":
     """Return the Kafka and the registry that the relay's settings name. Raises UsageError."""
-    from bwtui.cli.librdkafka import check
+    from bwtui.cli.options.librdkafka import check
     from bwtui.encode.registry import SchemaRegistry
-    from bwtui.pipeline.replay import Target
-    from bwtui.sink.config import client_config, producer_config
+    from bwtui.kafka.config import client_config, producer_config
+    from bwtui.replay.replaying import Target
     from bwtui.sink.topics import TopicAdmin
 
     check(settings)
@@ -134,13 +134,13 @@ def target(settings: "RelaySettings") -> "Target":
 
 
 def _settings(given: dict[str, Any]) -> "RelaySettings":
-    from bwtui.cli.relay_options import load
+    from bwtui.cli.options.relay_options import load
 
     return load(given).settings()
 
 
 def _options(given: dict[str, Any]) -> "Options":
-    from bwtui.pipeline.replay import Options
+    from bwtui.replay.replaying import Options
 
     rate, pace, prefix = given.pop("rate"), given.pop("pace"), given.pop("topic_prefix")
     if rate is not None and pace is not None:
@@ -151,7 +151,7 @@ def _options(given: dict[str, Any]) -> "Options":
 
 def _selection(recording: Path, given: dict[str, Any], *, with_repeats: bool) -> Any:
     from bwtui.cli.recording.selection import selection
-    from bwtui.recording.reader import open_recording
+    from bwtui.recording.reading.reader import open_recording
 
     end = 0
     if any(given[name] for name in ("where", "from_time", "to_time")):

@@ -8,8 +8,8 @@ import click
 
 from bwtui.console import exact, say, say_json, terminal
 from bwtui.errors import ConnectionFailed
-from bwtui.sandbox.lockfile import MAJORS
-from bwtui.sandbox.progress import Plain, Terminal, for_stderr
+from bwtui.packages.lockfile import MAJORS
+from bwtui.packages.progress import Plain, Terminal, for_stderr
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, SandboxStatus, Services
 
 

@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from bwtui.cli.relay_options import relay_options
-from bwtui.cli.table import columns
+from bwtui.cli.options.relay_options import relay_options
+from bwtui.cli.output.table import columns
 from bwtui.console import say, say_json
 from bwtui.errors import DifferencesFound, UsageError
 
 if TYPE_CHECKING:
-    from bwtui.relay.schema_check import TableCheck
+    from bwtui.relay.routes.schema_check import TableCheck
 
 _EPILOG = """\b
 Examples:
@@ -44,7 +44,7 @@ def check(ddl: TextIO | None, as_json: bool, **given: Any) -> None:
     """Say what the registry would say of every table's key and value; nothing is registered or changed."""
     from bwtui.cli.connect import relay_settings
     from bwtui.encode.registry import SchemaRegistry
-    from bwtui.relay.schema_check import check_schemas
+    from bwtui.relay.routes.schema_check import check_schemas
 
     settings = relay_settings(given)
     if settings.output_format != "avro":

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli import relay_options
-from bwtui.cli.table import columns, size
+from bwtui.cli.options import relay_options
+from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
 from bwtui.options import check_slot, nearest, said
@@ -115,9 +115,9 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
 
 def _memories(connection: "Connection", slot: str) -> "dict[str, SlotMemory]":
     """Return what relays of ours remember of this server's slot, by relay."""
-    from bwtui.relay.control import known_relays, state_folder
     from bwtui.relay.memory import SlotMemory
     from bwtui.source.connection import query
+    from bwtui.state_folder import known_relays, state_folder
 
     sql = "select system_identifier::text, current_database() from pg_catalog.pg_control_system()"
     identifier, database = query(connection, sql)[0]

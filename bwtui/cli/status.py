@@ -4,13 +4,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.relay_name import all_running, name_argument, status_of
-from bwtui.cli.table import columns, size
+from bwtui.cli.options.relay_name import all_running, name_argument, status_of
+from bwtui.cli.output.table import columns, size
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
 
 if TYPE_CHECKING:
-    from bwtui.relay.status import Status
+    from bwtui.model.status import Status
 
 _EPILOG = """\b
 Examples:
@@ -47,8 +47,8 @@ def status(name: str | None, as_json: bool) -> None:
 
 
 def _named(name: str, as_json: bool) -> "Status":
-    from bwtui.relay import last_status, outcome
-    from bwtui.relay.control import DoesNotAnswer
+    from bwtui.relay.process import last_status, outcome
+    from bwtui.relay.process.control import DoesNotAnswer
 
     try:
         return status_of(name)
@@ -63,7 +63,7 @@ def _named(name: str, as_json: bool) -> "Status":
 
 
 def _as_table(found: "list[Status]") -> list[str]:
-    from bwtui.lsn import format_lsn
+    from bwtui.model.lsn import format_lsn
 
     head = ("NAME", "STATE", "SLOT", "CONFIRMED", "LAG", "SECONDS", "TABLES", "ERRORS", "PID")
     rows = [
@@ -84,7 +84,7 @@ def _as_table(found: "list[Status]") -> list[str]:
 
 
 def _in_full(s: "Status") -> list[str]:
-    from bwtui.lsn import format_lsn
+    from bwtui.model.lsn import format_lsn
 
     detail = f" ({s.detail})" if s.detail else ""
     facts = [

@@ -2,8 +2,8 @@
 
 import click
 
-from bwtui.cli.numbers import Number
-from bwtui.cli.relay_name import name_argument, only_relay, status_of
+from bwtui.cli.options.numbers import Number
+from bwtui.cli.options.relay_name import name_argument, only_relay, status_of
 from bwtui.console import say
 from bwtui.errors import BwtuiError
 
@@ -30,8 +30,8 @@ def stop(name: str | None, timeout: float) -> None:
     It waits until Kafka has acknowledged what is under way, and confirms that to PostgreSQL. The slot stays,
     so the next start goes on from there.
     """
-    from bwtui.relay.control import request
-    from bwtui.relay.lock import wait_until_free
+    from bwtui.relay.process.control import request
+    from bwtui.relay.process.lock import wait_until_free
 
     name = only_relay(name)
     status = status_of(name)

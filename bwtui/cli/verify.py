@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli import relay_options
-from bwtui.cli.numbers import Number
-from bwtui.cli.progress import progress_json_option
-from bwtui.cli.relay_name import relay_option
-from bwtui.cli.verify_ahead import (
+from bwtui.cli.auditing.ahead import (
     refuse_empty,
     refuse_replaced,
     refuse_unused,
     refuse_unwritable,
     unwritable,
 )
-from bwtui.cli.verify_relay import reconnecting, running_settings, without_variables
-from bwtui.cli.verify_view import Bar, View, view_of
+from bwtui.cli.auditing.relay import reconnecting, running_settings, without_variables
+from bwtui.cli.options import relay_options
+from bwtui.cli.options.numbers import Number
+from bwtui.cli.options.relay_name import relay_option
+from bwtui.cli.output.progress import progress_json_option
+from bwtui.cli.output.verify_view import Bar, View, view_of
 from bwtui.console import say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 
 if TYPE_CHECKING:
-    from bwtui.audit.database import Table
     from bwtui.audit.report import Report
     from bwtui.settings import RelaySettings
+    from bwtui.verify.database import Table
 
 _EPILOG = """\b
 Examples:
@@ -81,7 +81,7 @@ def verify(
     **given: Any,
 ) -> None:
     """Prove that nothing was lost, doubled, changed or put out of order; or say what was, and where."""
-    from bwtui.cli.librdkafka import check
+    from bwtui.cli.options.librdkafka import check
 
     _check(recordings, database)
     refuse_unused(recordings, database)
@@ -94,7 +94,7 @@ def verify(
     if html is not None:
         refuse_unwritable(html)
     if not database:
-        from bwtui.pipeline.session import check_master
+        from bwtui.spark.session import check_master
 
         check_master(spark_master)
     for recording in recordings:
@@ -140,10 +140,10 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
 
 def _recordings(recordings: tuple[Path, ...], settings: "RelaySettings", view: View, **how: Any) -> "Report":
     if len(recordings) == 2:
-        from bwtui.pipeline.verify_recordings import verify_recordings
+        from bwtui.verify.recordings import verify_recordings
 
         return verify_recordings(*recordings, told=view.phase, **how)
-    from bwtui.pipeline.verify import Options, verify_recording
+    from bwtui.verify.recording import Options, verify_recording
 
     return verify_recording(
         recordings[0], _kafka(settings), Options(**how), ask_registry(settings), view.phase, view.count
@@ -153,8 +153,8 @@ def _recordings(recordings: tuple[Path, ...], settings: "RelaySettings", view: V
 def _database(
     settings: "RelaySettings", narrower: "RelaySettings", told: Callable[[str], None], **how: Any
 ) -> "Report":
-    from bwtui.audit.database import Request, verify_database
     from bwtui.cycles import look_rarely
+    from bwtui.verify.database import Request, verify_database
 
     tables, missing = _tables(settings, narrower)
     request = Request(
@@ -175,12 +175,12 @@ def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "tuple[list
     """Return the tables of the relay's publication that both choose, with the topics that they go to, and
     why others that they choose are not captured.
     """
-    from bwtui.audit.database import Table
     from bwtui.encode.names import topic_name
     from bwtui.source.catalog import TableFilter, list_tables, load_relation
     from bwtui.source.connection import connect
     from bwtui.source.coverage import shortfalls
     from bwtui.source.publication import existing, published_tables
+    from bwtui.verify.database import Table
 
     filters = TableFilter(settings), TableFilter(narrower)
     with contextlib.closing(connect(settings.postgres)) as connection:
@@ -216,7 +216,7 @@ def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "tuple[list
 
 
 def _kafka(settings: "RelaySettings") -> dict[str, Any]:
-    from bwtui.sink.config import client_config
+    from bwtui.kafka.config import client_config
 
     return client_config(settings)
 

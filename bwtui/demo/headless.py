@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bwtui.demo.run import Demo
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
 
 _INTERVAL = 1.0
 

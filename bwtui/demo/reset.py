@@ -11,8 +11,9 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistry
 
 from bwtui.demo.logs import look_at_log
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
-from bwtui.relay.control import request, state_folder
-from bwtui.relay.lock import is_held
+from bwtui.relay.process.control import request
+from bwtui.relay.process.lock import is_held
+from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
 # librdkafka's own messages are no news for whoever watches the demo; errors arrive as exceptions.

@@ -18,12 +18,12 @@ from bwtui.demo.sabotage import Fault, sabotage
 from bwtui.demo.topics import TopicReader
 from bwtui.demo.verdict import Comparison
 from bwtui.errors import BwtuiError, Indeterminate, Interrupted
-from bwtui.lsn import format_lsn
-from bwtui.relay import launch
-from bwtui.relay.control import request
-from bwtui.relay.status import Status
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import Status
+from bwtui.packages.progress import Progress
+from bwtui.relay.process import launch
+from bwtui.relay.process.control import request
 from bwtui.sandbox.layout import Layout, demo_folder, usable
-from bwtui.sandbox.progress import Progress
 from bwtui.sandbox.supervisor import Sandbox, Services
 from bwtui.settings import RelaySettings
 from bwtui.source.slot import committed_lsn

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from bwtui.demo.logs import look_at_log
 from bwtui.demo.reset import create_topics
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.kafka_client import headers_of
+from bwtui.kafka.client import headers_of
 
 _log = logging.getLogger(__name__)
 _log.addHandler(logging.NullHandler())

@@ -3,8 +3,8 @@
 import asyncio
 
 from bwtui.demo.run import NAME, Demo
-from bwtui.relay.control import ControlClient
-from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
+from bwtui.relay.process.control import ControlClient
 
 
 class DemoSource:

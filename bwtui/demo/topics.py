@@ -20,7 +20,7 @@ from confluent_kafka.serialization import MessageField, SerializationContext, Se
 
 from bwtui.demo.logs import look_at_log
 from bwtui.errors import Indeterminate
-from bwtui.kafka_client import WITHOUT_LEADER
+from bwtui.kafka.client import WITHOUT_LEADER
 
 _log = logging.getLogger(__name__)
 # librdkafka's own messages are no news for the reader of a verdict; errors arrive as events.

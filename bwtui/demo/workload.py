@@ -25,7 +25,7 @@ from bwtui.demo import shop
 from bwtui.demo.rows import RowMaker
 from bwtui.demo.transactions import Memory, Rows, Session, choose
 from bwtui.errors import BwtuiError
-from bwtui.relay.control import request
+from bwtui.relay.process.control import request
 
 #: Shares of all transactions.
 _ROLLED_BACK = 0.03

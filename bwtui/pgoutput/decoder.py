@@ -9,12 +9,12 @@ import struct
 from collections.abc import Callable
 
 from bwtui.pgoutput import messages as m
+from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.pgoutput.tuples import DecodeError, last_tuple, split_tuple, splitter
 
 __all__ = ["DecodeError", "decode", "last_tuple", "split_tuple", "splitter"]
 
 # Microseconds between 1970-01-01 and 2000-01-01, PostgreSQL's own epoch.
-_EPOCH_2000 = 946_684_800_000_000
 
 # Of names that no row needs: bytes that are no UTF-8 as lone surrogates.
 _ANY = "surrogateescape"
@@ -103,12 +103,12 @@ def decode(payload: bytes, streamed: bool = False) -> m.Message:
 
 def _read_begin(cursor: _Cursor, streamed: bool) -> m.Begin:
     lsn, time, xid = cursor.read(_begin)
-    return m.Begin(lsn, time + _EPOCH_2000, xid)
+    return m.Begin(lsn, time + POSTGRES_EPOCH_US, xid)
 
 
 def _read_commit(cursor: _Cursor, streamed: bool) -> m.Commit:
     flags, lsn, end, time = cursor.read(_commit)
-    return m.Commit(flags, lsn, end, time + _EPOCH_2000)
+    return m.Commit(flags, lsn, end, time + POSTGRES_EPOCH_US)
 
 
 def _read_origin(cursor: _Cursor, streamed: bool) -> m.Origin:
@@ -203,7 +203,7 @@ def _read_stream_stop(cursor: _Cursor, streamed: bool) -> m.StreamStop:
 
 def _read_stream_commit(cursor: _Cursor, streamed: bool) -> m.StreamCommit:
     xid, flags, lsn, end, time = cursor.read(_stream_commit)
-    return m.StreamCommit(xid, flags, lsn, end, time + _EPOCH_2000)
+    return m.StreamCommit(xid, flags, lsn, end, time + POSTGRES_EPOCH_US)
 
 
 def _read_stream_abort(cursor: _Cursor, streamed: bool) -> m.StreamAbort:
@@ -211,28 +211,28 @@ def _read_stream_abort(cursor: _Cursor, streamed: bool) -> m.StreamAbort:
     if cursor.offset == len(cursor.payload):
         return m.StreamAbort(xid, subxid)
     lsn, time = cursor.read(_abort_position)
-    return m.StreamAbort(xid, subxid, lsn, time + _EPOCH_2000)
+    return m.StreamAbort(xid, subxid, lsn, time + POSTGRES_EPOCH_US)
 
 
 def _read_begin_prepare(cursor: _Cursor, streamed: bool) -> m.BeginPrepare:
     lsn, end, time, xid = cursor.read(_prepare)
-    return m.BeginPrepare(lsn, end, time + _EPOCH_2000, xid, cursor.text())
+    return m.BeginPrepare(lsn, end, time + POSTGRES_EPOCH_US, xid, cursor.text())
 
 
 def _read_prepare(cursor: _Cursor, streamed: bool) -> m.Prepare:
     stream_prepare = cursor.payload[0] == ord("p")
     flags, lsn, end, time, xid = cursor.read(_flags_prepare)
-    return m.Prepare(flags, lsn, end, time + _EPOCH_2000, xid, cursor.text(), stream_prepare)
+    return m.Prepare(flags, lsn, end, time + POSTGRES_EPOCH_US, xid, cursor.text(), stream_prepare)
 
 
 def _read_commit_prepared(cursor: _Cursor, streamed: bool) -> m.CommitPrepared:
     flags, lsn, end, time, xid = cursor.read(_flags_prepare)
-    return m.CommitPrepared(flags, lsn, end, time + _EPOCH_2000, xid, cursor.text())
+    return m.CommitPrepared(flags, lsn, end, time + POSTGRES_EPOCH_US, xid, cursor.text())
 
 
 def _read_rollback_prepared(cursor: _Cursor, streamed: bool) -> m.RollbackPrepared:
     flags, end, rollback_end, prepared, rolled_back, xid = cursor.read(_rollback_prepared)
-    times = (prepared + _EPOCH_2000, rolled_back + _EPOCH_2000)
+    times = (prepared + POSTGRES_EPOCH_US, rolled_back + POSTGRES_EPOCH_US)
     return m.RollbackPrepared(flags, end, rollback_end, *times, xid, cursor.text())
 
 

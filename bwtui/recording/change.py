@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field, Relation
 
 Operation = Literal["snapshot", "insert", "update", "delete", "truncate", "cleanup"]

@@ -20,7 +20,7 @@ from bwtui.recording.folder import (
     lacks_what_follows,
     segments,
 )
-from bwtui.recording.format import SUFFIX, DamagedAt, Place, damaged
+from bwtui.recording.format.blocks import SUFFIX, DamagedAt, Place, damaged
 from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT
 from bwtui.recording.view import OnProgress
 

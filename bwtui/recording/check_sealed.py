@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bwtui.errors import DamagedRecording
 from bwtui.file_errors import file_failed
-from bwtui.recording.format import DamagedAt, Place, damaged
+from bwtui.recording.format.blocks import DamagedAt, Place, damaged
 from bwtui.recording.manifest import (
     MANIFEST,
     SEAL_AGAIN,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.recording.batch import Delivery, unpack_delivery
 from bwtui.recording.folder import SegmentPath
-from bwtui.recording.format import (
+from bwtui.recording.format.batch import Delivery, unpack_delivery
+from bwtui.recording.format.blocks import (
     ENDING,
     TRAILER_SIZE,
     Block,
@@ -22,9 +22,9 @@ from bwtui.recording.format import (
     pack_index,
     segment_name,
 )
+from bwtui.recording.format.statements import statement
+from bwtui.recording.format.walk import Step, Walk, durable_damage
 from bwtui.recording.segment import Totals
-from bwtui.recording.statements import statement
-from bwtui.recording.walk import Step, Walk, durable_damage
 
 _CHUNK = 1 << 20
 

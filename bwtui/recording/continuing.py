@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from bwtui.errors import DamagedRecording, RefusedError
 from bwtui.file_errors import file_failed
+from bwtui.model.status import RecordingStatus
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
-from bwtui.recording.format import SegmentFile
-from bwtui.recording.known import Known
+from bwtui.recording.format.blocks import SegmentFile
+from bwtui.recording.format.context import Known
 from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
-from bwtui.relay.status import RecordingStatus
 
 if TYPE_CHECKING:
     from bwtui.recording.journal import Journal

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from bwtui.model.status import FieldChange
 from bwtui.pgoutput.messages import UNCHANGED, Field, UnchangedToast
 from bwtui.recording.change import Change
-from bwtui.relay.status import FieldChange
 
 #: Longer values are cut: a picture of a change is for reading.
 LIMIT = 4_096

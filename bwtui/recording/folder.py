@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.file_errors import file_failed
-from bwtui.recording.format import PARTIAL_SUFFIX, SUFFIX, next_name, partial_name
+from bwtui.recording.format.blocks import PARTIAL_SUFFIX, SUFFIX, next_name, partial_name
 
 #: The file name of a finished segment: its number and two LSNs.
 FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")

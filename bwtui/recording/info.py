@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
-from bwtui.recording.format import Kind
-from bwtui.recording.reader import Recording, open_recording
+from bwtui.recording.format.blocks import Kind
+from bwtui.recording.reading.reader import Recording, open_recording
+from bwtui.recording.reading.whole import whole_until
 from bwtui.recording.view import Source, TableCounts
-from bwtui.recording.whole import whole_until
 
 SEALED = "sealed"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import StateFailed
-from bwtui.recording.format import Kind, pack_synced
+from bwtui.recording.format.blocks import Kind, pack_synced
 from bwtui.recording.segment import SegmentWriter
 
 #: A segment is finished when it has this many bytes, or is this old in seconds.

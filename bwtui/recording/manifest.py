@@ -12,7 +12,7 @@ from typing import Any
 
 from bwtui.errors import DamagedRecording
 from bwtui.recording.folder import FINISHED
-from bwtui.recording.validation import array, number, obj, relative, sha256, text
+from bwtui.recording.format.validation import array, number, obj, relative, sha256, text
 
 #: Within the recording's folder.
 SEALED = "sealed"

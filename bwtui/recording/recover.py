@@ -18,11 +18,11 @@ from bwtui.recording.folder import (
     segments,
     sync_folder,
 )
-from bwtui.recording.format import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
+from bwtui.recording.format.blocks import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
+from bwtui.recording.format.statements import statement
+from bwtui.recording.format.walk import Walk, durable_damage
+from bwtui.recording.reading.whole import WholeTransactions
 from bwtui.recording.segment import SegmentWriter
-from bwtui.recording.statements import statement
-from bwtui.recording.walk import Walk, durable_damage
-from bwtui.recording.whole import WholeTransactions
 
 _NOT_TORN = "nothing was torn"
 MISSING_BEHIND = "the segment that followed it is missing"

@@ -9,7 +9,7 @@ from pathlib import Path
 from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
 from bwtui.recording.folder import segments
-from bwtui.recording.format import Place, damaged
+from bwtui.recording.format.blocks import Place, damaged
 from bwtui.recording.manifest import (
     MANIFEST,
     SEALED,

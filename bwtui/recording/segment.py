@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.recording.folder import next_path, partial_path, sync_folder
-from bwtui.recording.format import (
+from bwtui.recording.format.blocks import (
     MAX_PAYLOAD,
     IndexEntry,
     Kind,

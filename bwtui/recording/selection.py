@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from bwtui.recording.change import Change
-from bwtui.recording.query import Query
+from bwtui.recording.query.language import Query
 
 
 @dataclass(frozen=True, slots=True)

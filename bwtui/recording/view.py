@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.recording.change import Change
-from bwtui.relay.status import ErrorEntry, SchemaEntry
 
 
 @dataclass(frozen=True, slots=True)

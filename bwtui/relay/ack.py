@@ -17,21 +17,7 @@ confirmed only when the ledger says that everything handed over up to there is d
 from collections import deque
 from typing import Protocol
 
-#: What a receipt says instead of a partition, of a message of which no word has come, or that was refused.
-UNKNOWN, REFUSED = -1, -2
-
-
-class Receipt:
-    """Where the messages of one section of a recorded batch are; filled in by the sink as reports come."""
-
-    __slots__ = ("batch", "offsets", "partitions", "section")
-
-    def __init__(self, batch: int, section: int, count: int) -> None:
-        self.batch = batch
-        self.section = section
-        # Lists, since to set an item of an array takes twice as long.
-        self.partitions = [UNKNOWN] * count
-        self.offsets = [-1] * count
+from bwtui.model.delivery import Receipt, Span
 
 
 class Ledger(Protocol):
@@ -46,24 +32,6 @@ class Ledger(Protocol):
     @property
     def durable_lsn(self) -> int:
         """Everything before this LSN is on the disk."""
-
-
-class Span:
-    """Rows that were handed to the sink together.
-
-    ``pending`` counts its messages that are not durable, and ``failed`` those among them that will never be
-    so by themselves; ``size`` is in bytes; ``receipts`` are there while recording.
-    """
-
-    __slots__ = ("failed", "lsn", "pending", "receipts", "sealed", "size")
-
-    def __init__(self) -> None:
-        self.pending = 0
-        self.size = 0
-        self.failed = 0
-        self.lsn: int | None = None
-        self.sealed = False
-        self.receipts: list[Receipt] = []
 
 
 class Acknowledgements:

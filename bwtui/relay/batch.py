@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 
-from bwtui.relay.ack import Acknowledgements, Receipt, Span
+from bwtui.model.delivery import Receipt, Span
+from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.careful import Careful
 from bwtui.relay.policy import RowTooLarge
-from bwtui.relay.recorder import Recorder
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
-from bwtui.relay.route import Route
+from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message, Sink
 from bwtui.sink.dead_letter import DroppedRow
 

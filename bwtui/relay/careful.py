@@ -9,10 +9,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from bwtui.errors import RowError
-from bwtui.relay.ack import REFUSED, Receipt, Span
+from bwtui.model.delivery import REFUSED, Receipt, Span
 from bwtui.relay.parts import Redrive
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.route import Route
+from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow, Identity
 

@@ -20,24 +20,23 @@ from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
-from bwtui.relay import picture
-from bwtui.relay.beginning import Beginning
-from bwtui.relay.catalog_memory import CatalogMemory
-from bwtui.relay.control import state_folder
-from bwtui.relay.copying import Copying
-from bwtui.relay.elsewhere import for_elsewhere
+from bwtui.relay import status_builder
 from bwtui.relay.following import Following
 from bwtui.relay.memory import SlotMemory, newest_memory
-from bwtui.relay.new_tables import NewTables
 from bwtui.relay.parts import Parts, StopRequested
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import Recorder
-from bwtui.relay.recording_source import recording_source
+from bwtui.relay.portable_settings import for_elsewhere
+from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.recording.source import recording_source
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Router, topics_collide
+from bwtui.relay.routes.catalog_memory import CatalogMemory
+from bwtui.relay.routes.new_tables import NewTables
+from bwtui.relay.routes.routing import Router, topics_collide
 from bwtui.relay.samples import Samples
-from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.relay.snapshot.beginning import Beginning
+from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
@@ -49,6 +48,7 @@ from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, describe, statement_failed
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings, inspect
+from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
 #: Past this age the last look at the slot says nothing of the present.
@@ -64,7 +64,7 @@ LACKING = "nothing need be done if that is meant; otherwise 'bwtui slots drop' a
 
 
 class Engine:
-    """One relay; see `bwtui.relay.server.StatusSource` for what other threads may call."""
+    """One relay; see `bwtui.relay.process.server.StatusSource` for what other threads may call."""
 
     def __init__(self, settings: RelaySettings) -> None:
         """Check the settings as far as that needs no connection.
@@ -78,7 +78,7 @@ class Engine:
         self._settings_elsewhere = for_elsewhere(settings)
         self._report = Report()
         self._samples = Samples()
-        self._rates = picture.Rates()
+        self._rates = status_builder.Rates()
         self._stop = threading.Event()
         self._sink: Sink
         self._registry: SchemaRegistry | LocalRegistry
@@ -106,7 +106,7 @@ class Engine:
     def status(self) -> Status:
         """Return the picture of this moment."""
         report, settings, lag, findings = self._report, self._settings, self._lag.lag, self._findings
-        numbers = picture.totals(report)
+        numbers = status_builder.totals(report)
         rates = self._rates.update(numbers)
         confirmed = report.confirmed_lsn
         server = max(lag.server_lsn, report.server_lsn)
@@ -134,10 +134,10 @@ class Engine:
             safe_wal_bytes=lag.safe_wal_bytes,
             spill_bytes=lag.spill_bytes,
             transactions=report.transactions,
-            resident_bytes=picture.resident_bytes(),
-            cpu_seconds=picture.cpu_seconds(),
-            tables=picture.tables(report, rates),
-            stages=picture.stages(report, numbers, rates),
+            resident_bytes=status_builder.resident_bytes(),
+            cpu_seconds=status_builder.cpu_seconds(),
+            tables=status_builder.tables(report, rates),
+            stages=status_builder.stages(report, numbers, rates),
             errors=report.errors(),
             not_captured=report.not_captured,
             recording=self._recorder.picture() if self._recorder is not None else None,

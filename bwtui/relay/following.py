@@ -11,11 +11,11 @@ from typing import NamedTuple
 from psycopg import pq
 
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.parts import Parts, Redrive, StopRequested
-from bwtui.relay.published import Looks, Published
 from bwtui.relay.report import Report
+from bwtui.relay.routes.published import Looks, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
 from bwtui.settings import RelaySettings

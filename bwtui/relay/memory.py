@@ -12,11 +12,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
-from bwtui.lsn import format_lsn
-from bwtui.relay.control import known_relays, state_folder
+from bwtui.model.lsn import format_lsn
 from bwtui.sink.base import Marks
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS, Forks, Server
+from bwtui.state_folder import known_relays, state_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.recorder import Recorder
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Router
+from bwtui.relay.routes.routing import Router
 from bwtui.relay.samples import Samples
 from bwtui.relay.suspension import Suspension
 from bwtui.relay.toast import ToastFill

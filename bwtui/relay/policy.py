@@ -10,10 +10,10 @@ import time
 
 from bwtui.errors import BwtuiError, RowError, ServiceRefused
 from bwtui.file_errors import file_failed
-from bwtui.lsn import format_lsn
-from bwtui.relay.ack import Span
+from bwtui.model.delivery import Span
+from bwtui.model.lsn import format_lsn
 from bwtui.relay.report import Report
-from bwtui.relay.route import Route
+from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, Sink
 from bwtui.sink.dead_letter import DeadLetters, DroppedRow

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.relay.status import ErrorEntry, SchemaEntry, State
+from bwtui.model.status import ErrorEntry, SchemaEntry, State
 
 _ERRORS_KEPT = 200
 #: Of each subject so many schemas are kept; the registry has them all.

@@ -5,19 +5,19 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bwtui.encode.avro import NoRoomError, UnchangedToastError
 from bwtui.errors import BwtuiError, RowError
+from bwtui.model.headers import make_headers
 from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
-from bwtui.recording.batch import Without
+from bwtui.recording.format.batch import Without
 from bwtui.relay.batch import Batch
-from bwtui.relay.headers import make_headers
 from bwtui.relay.parts import Parts
-from bwtui.relay.route import Route
-from bwtui.relay.routes import Routes
+from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.session_routes import Routes
 from bwtui.relay.toast import RowIsGone
 from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity
-from bwtui.source.stream import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 
 _oid = struct.Struct(">I").unpack_from
 _begin = struct.Struct(">QqI").unpack_from

@@ -5,9 +5,9 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
-from bwtui.relay.status import ChangeSample, FieldChange
 
 KEPT = 500
 _PER_SECOND = 50

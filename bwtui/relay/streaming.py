@@ -10,12 +10,13 @@ from itertools import islice
 from typing import NoReturn
 
 from bwtui.errors import ConnectionFailed, RefusedError, RowError, ServiceRefused
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
 from bwtui.relay.parts import Parts, Redrive, StopRequested
 from bwtui.relay.rows import BODY, Rows
-from bwtui.source.stream import PAYLOAD_OFFSET, XLOG_DATA, ReplicationStream, leaves_out, parse_keepalive
+from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
 _commit = struct.Struct(">QQ").unpack_from
 

@@ -16,10 +16,11 @@ import psycopg2
 
 from bwtui.encode.avro import UnchangedToastError
 from bwtui.errors import ServiceRefused
+from bwtui.model.sql import quote_qualified
 from bwtui.pgoutput.messages import UNCHANGED, Field
-from bwtui.relay.route import Route
+from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
-from bwtui.source.connection import Connection, query, quote_qualified
+from bwtui.source.connection import Connection, query
 from bwtui.source.present_row import present_fields
 from bwtui.source.printed import printed
 from bwtui.source.snapshot import right_to_read

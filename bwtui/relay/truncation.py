@@ -2,9 +2,9 @@
 
 import json
 
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Truncate
-from bwtui.relay.route import Route
+from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message
 
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bwtui.packages.artifacts import ArtifactStore
 from bwtui.sandbox import kafka, ports, postgres, processes, registry
-from bwtui.sandbox.artifacts import ArtifactStore
 from bwtui.sandbox.layout import Layout, Memory, write_private
 from bwtui.sandbox.runner import REMAINS_SECONDS, Runner
 from bwtui.sandbox.service import Service

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psycopg2
 
-from bwtui.sandbox.artifacts import ArtifactStore
+from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.lockfile import postgres_group
 from bwtui.sandbox.layout import Layout, Memory, ServerUser, reachable_by_others
-from bwtui.sandbox.lockfile import postgres_group
 from bwtui.sandbox.ports import LOOPBACK
 from bwtui.sandbox.service import Command, Service
 

@@ -3,8 +3,8 @@
 import urllib.request
 from pathlib import Path
 
-from bwtui.sandbox.artifacts import ArtifactStore
-from bwtui.sandbox.java import java_binary
+from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.java import java_binary
 from bwtui.sandbox.layout import Layout, Memory
 from bwtui.sandbox.ports import LOOPBACK
 from bwtui.sandbox.service import Service

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.lockfile import postgres_group
+from bwtui.packages.progress import Progress, Silent
 from bwtui.sandbox import kafka, postgres, registry
-from bwtui.sandbox.artifacts import ArtifactStore
 from bwtui.sandbox.daemon import DETACH, DISPOSE, KEEP
 from bwtui.sandbox.layout import Layout, sandbox_folder, usable
-from bwtui.sandbox.lockfile import postgres_group
-from bwtui.sandbox.progress import Progress, Silent
 from bwtui.sandbox.runner import START_SECONDS, State
 
 DEFAULT_MAJOR = 18

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from bwtui.errors import RefusedError
-from bwtui.relay.ack import Receipt, Span
+from bwtui.model.delivery import Receipt, Span
 
 #: Offsets by partition.
 Marks = dict[int, int]

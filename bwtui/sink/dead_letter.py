@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field
 
 

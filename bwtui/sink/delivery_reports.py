@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from bwtui.relay.ack import Receipt, Span
+from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import Message, MessageTuple
 
 Callback = Callable[[KafkaError | None, Any], None]
@@ -79,7 +79,7 @@ class Section:
         """Take reports of ``messages`` from now on."""
         self._topic, self._span, self._receipt = topic, span, receipt
         # A delivery report gives back all of a message but its headers, so nothing else is kept meanwhile.
-        # Either all messages of a section have some, or none: see `bwtui.recording.batch.HeaderForm`.
+        # Either all messages of a section have some, or none: see `bwtui.recording.format.batch.HeaderForm`.
         self._headers = [message[3] for message in messages] if messages and messages[0][3] else None
         self._bind(receipt, span)
         made = len(self.callbacks)

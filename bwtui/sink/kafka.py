@@ -14,8 +14,9 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.errors import RefusedError
-from bwtui.kafka_client import REQUEST_SECONDS, bad_setting
-from bwtui.relay.ack import Receipt, Span
+from bwtui.kafka.client import REQUEST_SECONDS, bad_setting
+from bwtui.kafka.config import IN_ORDER, client_config, producer_config
+from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import (
     DeliveryFailure,
@@ -26,7 +27,6 @@ from bwtui.sink.base import (
     TopicLimits,
     TopicsFound,
 )
-from bwtui.sink.config import IN_ORDER, client_config, producer_config
 from bwtui.sink.delivery_reports import Callback, DeliveryReports
 from bwtui.sink.first_requests import FirstRequests, Refuse
 from bwtui.sink.outbox import Entry, Outbox

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bwtui.relay.ack import Receipt, Span
+from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, MessageTuple, TopicLimits, TopicsFound
 
 #: Nothing bounds a message but the recording's own format.

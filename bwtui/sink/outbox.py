@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from bwtui.relay.ack import Receipt, Span
+from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import MessageTuple
 
 #: So many handovers may be unanswered: as many requests as librdkafka has under way to one broker.

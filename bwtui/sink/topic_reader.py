@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as ConsumerMessage
 
 from bwtui.errors import ConnectionFailed
-from bwtui.kafka_client import headers_of
-from bwtui.relay.headers import SESSION
+from bwtui.kafka.client import headers_of
+from bwtui.model.headers import SESSION
 from bwtui.sink.base import KeyRecord, Marks
 
 _log = logging.getLogger("bwtui.kafka")

@@ -15,14 +15,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from bwtui.errors import RefusedError, ServiceRefused
-from bwtui.kafka_client import (
-    NOT_LET_IN,
-    QUICK_SECONDS,
-    Heard,
-    cluster_metadata,
-    not_let_in,
-    unreachable,
-)
+from bwtui.kafka.client import NOT_LET_IN, QUICK_SECONDS, Heard, cluster_metadata, not_let_in, unreachable
 from bwtui.sink.base import TopicLimits, TopicsFound
 
 #: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are

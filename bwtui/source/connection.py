@@ -14,6 +14,7 @@ from psycopg import pq
 from bwtui.blocking import interruptible
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.masking import mask_connection
+from bwtui.model.sql import quote_literal
 from bwtui.options import nearest
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
@@ -259,24 +260,6 @@ def execute(connection: Connection, sql: str, *args: Any) -> None:
     """Run a statement that returns nothing."""
     with connection.cursor() as cursor:
         cursor.execute(sql, args or None)
-
-
-def quote_identifier(name: str) -> str:
-    """Return ``name`` as a quoted SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def quote_qualified(namespace: str, name: str) -> str:
-    """Return ``"schema"."table"``, as SQL takes it."""
-    return f"{quote_identifier(namespace)}.{quote_identifier(name)}"
-
-
-def quote_literal(value: str) -> str:
-    """Return ``value`` as an SQL string literal, safe whatever standard_conforming_strings says."""
-    escaped = value.replace("'", "''")
-    if "\\" in value:
-        return " E'" + escaped.replace("\\", "\\\\") + "'"
-    return f"'{escaped}'"
 
 
 def _with_defaults(dsn: str, timeout: int, **extra: str) -> str:

@@ -8,10 +8,11 @@ docs/adr/0049-tables-that-are-not-captured.md have the reasons.
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
+from bwtui.model.sql import quote_identifier
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
-from bwtui.source.connection import Connection, query, quote_identifier
+from bwtui.source.connection import Connection, query
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable, lacks_identity, quoted_name, table_clause
 from bwtui.source.slot import slot_state

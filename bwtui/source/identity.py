@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from bwtui.errors import RefusedError
+from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables
-from bwtui.source.connection import Connection, query, quote_identifier, quote_qualified
+from bwtui.source.connection import Connection, query
 from bwtui.source.history import Attribute, attributes, identity_not_in
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable

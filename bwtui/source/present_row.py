@@ -4,16 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import psycopg2
 
+from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
-from bwtui.source.connection import (
-    Connection,
-    query,
-    quote_identifier,
-    quote_literal,
-    quote_qualified,
-    server_encoding,
-)
+from bwtui.source.connection import Connection, query, server_encoding
 from bwtui.source.history import Attribute, attributes, present_columns
 from bwtui.source.snapshot import copy_out
 

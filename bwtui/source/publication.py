@@ -17,15 +17,9 @@ from dataclasses import dataclass, replace
 import psycopg2
 
 from bwtui.errors import RefusedError
+from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.source.catalog import TableInfo
-from bwtui.source.connection import (
-    Connection,
-    execute,
-    query,
-    quote_identifier,
-    quote_qualified,
-    statement_failed,
-)
+from bwtui.source.connection import Connection, execute, query, statement_failed
 from bwtui.source.printed import printed
 
 _PUBLISHED_SQL = """

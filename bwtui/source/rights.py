@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from bwtui.errors import RefusedError
+from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.source import publication
 from bwtui.source.catalog import TableInfo
-from bwtui.source.connection import Connection, query, quote_identifier, quote_qualified
+from bwtui.source.connection import Connection, query
 from bwtui.source.printed import printed
 from bwtui.source.publication import PublishedTable
 

@@ -13,7 +13,8 @@ from psycopg import pq
 from psycopg2 import errorcodes
 
 from bwtui.errors import RefusedError, SlotLost
-from bwtui.lsn import parse_lsn
+from bwtui.model.lsn import parse_lsn
+from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.source.connection import (
     Connection,
     ServerError,
@@ -21,8 +22,6 @@ from bwtui.source.connection import (
     execute,
     execute_raw,
     query,
-    quote_identifier,
-    quote_literal,
     statement_failed,
 )
 from bwtui.source.printed import printed

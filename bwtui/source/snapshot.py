@@ -10,20 +10,11 @@ from dataclasses import dataclass
 import psycopg2
 
 from bwtui.errors import RefusedError
+from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.messages import Relation
 from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.catalog import TableInfo, load_relation
-from bwtui.source.connection import (
-    Connection,
-    connect,
-    decoder_of,
-    execute,
-    query,
-    quote_identifier,
-    quote_literal,
-    quote_qualified,
-    server_encoding,
-)
+from bwtui.source.connection import Connection, connect, decoder_of, execute, query, server_encoding
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable
 

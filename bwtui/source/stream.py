@@ -17,23 +17,17 @@ from psycopg import pq
 from psycopg2 import errorcodes
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
+from bwtui.model.sql import quote_identifier
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
 from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.connection import (
     ServerError,
     execute_raw,
-    quote_identifier,
     raw_decoder,
     server_error,
     speak_server_encoding,
 )
-
-#: Where the payload of an XLogData frame begins: the tag, WAL start, WAL end and send time.
-PAYLOAD_OFFSET = 25
-XLOG_DATA = 0x77  # 'w'
-KEEPALIVE = 0x6B  # 'k'
-#: Microseconds between the Unix epoch and PostgreSQL's (2000-01-01).
-POSTGRES_EPOCH_US = 946_684_800_000_000
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psycopg import pq
 
-from bwtui.lsn import parse_lsn
+from bwtui.model.lsn import parse_lsn
 from bwtui.source.connection import ServerError, execute_raw
 
 #: No LSN is as large.

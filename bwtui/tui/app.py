@@ -13,7 +13,7 @@ from textual.worker import Worker
 
 from bwtui.console import say
 from bwtui.errors import BwtuiError
-from bwtui.relay.control import ControlClient
+from bwtui.relay.process.control import ControlClient
 from bwtui.shown import shown, shown_lines
 from bwtui.tui.audit.desk import Desk, RelayDesk
 from bwtui.tui.audit.kafka import KafkaSide

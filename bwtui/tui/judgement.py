@@ -5,7 +5,7 @@ Every judgement has a mark as well as a tone, so that it can be read without col
 
 from typing import Literal, NamedTuple
 
-from bwtui.relay.status import STAGES, ErrorEntry, StageStatus, Status, TableStatus
+from bwtui.model.status import STAGES, ErrorEntry, StageStatus, Status, TableStatus
 
 Tone = Literal["good", "warn", "bad", "muted", "plain"]
 LAG_SECONDS = 10.0

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from bwtui.errors import BwtuiError, DamagedRecording
+from bwtui.model.status import ChangeSample, SchemaEntry, Status, TableStatus
 from bwtui.recording.change import Change
-from bwtui.recording.player import Player
-from bwtui.recording.tally import Tally
-from bwtui.recording.target import MICROS
+from bwtui.recording.reading.player import Player
+from bwtui.recording.reading.tally import Tally
+from bwtui.recording.reading.target import MICROS
 from bwtui.recording.view import RecordingView, TableCounts
-from bwtui.relay.status import ChangeSample, SchemaEntry, Status, TableStatus
 from bwtui.tui import judgement
 from bwtui.tui.actions import Kind
 from bwtui.tui.seconds import Seconds

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from textual.screen import Screen
 
 from bwtui.recording.change import Change
-from bwtui.recording.explain import Key
+from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.window import Bounds
 from bwtui.recording.view import RecordingView
-from bwtui.recording.window import Bounds
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.desk import RecordingDesk
 from bwtui.tui.plain import Text

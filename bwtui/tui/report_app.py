@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from textual.screen import Screen
 
-from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.actions import Kind
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.desk import Desk

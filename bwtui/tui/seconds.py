@@ -5,8 +5,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from itertools import pairwise
 
-from bwtui.recording.tally import by_table
-from bwtui.recording.target import MICROS
+from bwtui.recording.reading.tally import by_table
+from bwtui.recording.reading.target import MICROS
 from bwtui.recording.view import RecordingView
 from bwtui.tui.state import POINTS
 

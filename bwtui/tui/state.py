@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from bwtui.errors import BwtuiError
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
-from bwtui.relay.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.actions import Kind
 
 #: Points in a sparkline, one a second.

@@ -18,7 +18,7 @@ sys.path[:0] = [str(FOLDER.parent.parent), str(FOLDER)]
 from make import to_png  # noqa: E402
 
 from bwtui.cli.open import connections  # noqa: E402
-from bwtui.recording.reader import open_recording  # noqa: E402
+from bwtui.recording.reading.reader import open_recording  # noqa: E402
 from bwtui.tui.audit.desk import RecordingDesk  # noqa: E402
 from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402

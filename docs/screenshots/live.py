@@ -10,7 +10,7 @@ from pathlib import Path
 
 from textual.pilot import Pilot
 
-from bwtui.relay.control import ControlClient
+from bwtui.relay.process.control import ControlClient
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
 

@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bwtui.audit.report import Report
-from bwtui.pipeline.verify import verify_recording
-from bwtui.sandbox.progress import Plain
+from bwtui.packages.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.verify.recording import verify_recording
 from tests.attempts import Attempts
 from tests.audit.segment_faults import CHANGES, FAULTS, Found
 from tests.audit.segment_files import Rec, damage, read, write

@@ -11,7 +11,7 @@ import pytest
 from bwtui.audit.core import Pair, Record
 from bwtui.audit.decoding import Schemas
 from bwtui.audit.forms import ODD, decode, decode_key
-from bwtui.pipeline.verify_look import KafkaLook, RowReader, Seen
+from bwtui.verify.look import KafkaLook, RowReader, Seen
 
 _KEY = {
     "type": "record", "name": "k",

@@ -22,7 +22,7 @@ def test_faults_in_segment_files(
     def shared(*_: Any, **__: Any) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("bwtui.pipeline.verify.spark_session", shared)
+    monkeypatch.setattr("bwtui.verify.recording.spark_session", shared)
     wrong, report = round_of(sandbox, tmp_path, ("--headers",), 1, list(FAULTS))
     assert not wrong
     # The second turn of `reheadered` gives a header a name that is no text.

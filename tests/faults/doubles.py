@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from bwtui.relay.ack import Receipt, Span
+from bwtui.model.delivery import Receipt, Span
 from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits, TopicsFound
 
 

@@ -16,7 +16,7 @@ from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts, Redrive
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Router
+from bwtui.relay.routes.routing import Router
 from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.settings import RelaySettings

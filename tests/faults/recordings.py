@@ -12,7 +12,7 @@ from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Begin, Delete, Insert, Relation, Update
 from bwtui.recording.change import Change
 from bwtui.recording.check import Checked, check
-from bwtui.recording.reader import Recording, open_recording
+from bwtui.recording.reading.reader import Recording, open_recording
 from bwtui.recording.recover import Recovered, recover
 from bwtui.sandbox.supervisor import Services
 from tests.raw_topic import raw_records

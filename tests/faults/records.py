@@ -13,7 +13,7 @@ from bwtui.demo.compare import compare
 from bwtui.demo.shop import Table
 from bwtui.demo.topics import TopicContents, TopicReader
 from bwtui.demo.verdict import Comparison
-from bwtui.relay.headers import SESSION
+from bwtui.model.headers import SESSION
 from bwtui.sandbox.supervisor import Services
 
 _HEADERS = {"bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid", "bwtui.session"}

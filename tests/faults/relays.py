@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import psycopg2
 
 from bwtui.errors import ConnectionFailed
-from bwtui.lsn import parse_lsn
-from bwtui.relay.control import request, state_folder
-from bwtui.relay.status import Status
+from bwtui.model.lsn import parse_lsn
+from bwtui.model.status import Status
+from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Services
 from bwtui.source.slot import committed_lsn
+from bwtui.state_folder import state_folder
 
 POLL_SECONDS = 0.005
 PATIENCE = 60.0

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.model.delivery import Span
+from bwtui.relay.ack import Acknowledgements
 from bwtui.sink.base import Message
 from tests.faults.doubles import FailAfterWrite, HoldResponse, MemorySink, Reject
 

@@ -15,9 +15,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bwtui.errors import DamagedRecording, UsageError
-from bwtui.pipeline import verify
-from bwtui.pipeline.failure import plain_errors
 from bwtui.sandbox.supervisor import Services
+from bwtui.spark.failure import plain_errors
+from bwtui.verify import recording as verify
 from tests.faults.recordings import size
 from tests.faults.relays import Relay, wait_for
 from tests.faults.writer import Writer, create_tables

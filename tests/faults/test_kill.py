@@ -8,7 +8,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable
 
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Services
 from tests.faults.records import (
     OUTSIDE,

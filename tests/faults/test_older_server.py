@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.demo.shop import Table
-from bwtui.lsn import parse_lsn
+from bwtui.model.lsn import parse_lsn
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.faults.hanging import hanging
 from tests.faults.records import read_table

@@ -11,7 +11,7 @@ import psycopg2
 import pytest
 
 from bwtui.demo.shop import Table
-from bwtui.lsn import parse_lsn
+from bwtui.model.lsn import parse_lsn
 from bwtui.sandbox.supervisor import Services
 from tests.faults.administration import limit_topic, make_topic, occupy_subject
 from tests.faults.records import Record, assert_equal, assert_keys_in_order, difference, read_table, repeated

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from bwtui.demo.shop import Table
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from tests.database import session
 from tests.faults.records import OUTSIDE, assert_equal, assert_keys_in_order, read_table, repeated

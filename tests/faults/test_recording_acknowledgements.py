@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bwtui.errors import StateFailed
+from bwtui.model.delivery import Receipt, Span
 from bwtui.recording.segment import SegmentWriter
-from bwtui.relay.ack import Acknowledgements, Receipt, Span
+from bwtui.relay.ack import Acknowledgements
 from tests.faults.doubles import HoldResponse
 from tests.faults.test_acknowledgements import Feed
 from tests.recorded_stream import Stream, table

@@ -21,11 +21,11 @@ from bwtui.recording import segment as segment_module
 from bwtui.recording.check import check
 from bwtui.recording.continuing import continue_in
 from bwtui.recording.folder import segments
-from bwtui.recording.format import Kind, SegmentFile
-from bwtui.recording.reader import open_recording
+from bwtui.recording.format.blocks import Kind, SegmentFile
+from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.recover import foot_of, recover
 from bwtui.recording.segment import SegmentWriter
-from bwtui.relay.recorder import Recorder
+from bwtui.relay.recording.recorder import Recorder
 from tests.recorded_stream import SOURCE, Stream, table
 from tests.waiting import eventually
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bwtui.demo.shop import Table
-from bwtui.relay.ack import Span
+from bwtui.model.delivery import Span
 from bwtui.sandbox.supervisor import Services
 from bwtui.settings import RelaySettings
 from bwtui.sink.kafka import KafkaSink

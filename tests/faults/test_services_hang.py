@@ -11,8 +11,8 @@ import pytest
 
 from bwtui.demo.shop import Table
 from bwtui.encode.registry import RegisteredSchema
-from bwtui.relay.copying import stoppable
 from bwtui.relay.parts import StopRequested
+from bwtui.relay.snapshot.copying import stoppable
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from bwtui.sink.base import TopicsFound
 from bwtui.source.connection import connect

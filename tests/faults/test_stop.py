@@ -8,7 +8,7 @@ import psycopg2
 import pytest
 
 from bwtui.relay.batch import IN_FLIGHT_BYTES
-from bwtui.relay.control import request
+from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.faults.hanging import hanging
 from tests.faults.records import assert_equal, read_table, repeated

@@ -11,7 +11,7 @@ from psycopg2.extensions import connection as Connection
 from psycopg2.extensions import cursor as Cursor
 
 from bwtui.demo.shop import Table
-from bwtui.lsn import parse_lsn
+from bwtui.model.lsn import parse_lsn
 
 ACCOUNTS = Table("public", "accounts", ("id",))
 VISITS = Table("public", "visits", ("id",))

@@ -16,11 +16,13 @@ import psycopg2
 from psycopg2.extras import LogicalReplicationConnection
 
 from bwtui.errors import ConnectionFailed
+from bwtui.model.delivery import Span
 from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Begin, Commit, Insert, Relation, StreamCommit, StreamStart, StreamStop
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.ack import Acknowledgements
 from bwtui.source.connection import connect_raw
-from bwtui.source.stream import PAYLOAD_OFFSET, XLOG_DATA, ReplicationStream, parse_keepalive
+from bwtui.source.stream import ReplicationStream, parse_keepalive
 from tests.held_relay import HeldRelay
 from tests.waiting import eventually
 

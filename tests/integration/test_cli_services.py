@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 from bwtui.cli import slots
 from bwtui.cli.main import cli
-from bwtui.relay.lock import RelayLock
 from bwtui.relay.memory import SlotMemory
+from bwtui.relay.process.lock import RelayLock
 from bwtui.sandbox.supervisor import Services
 
 pytestmark = pytest.mark.services

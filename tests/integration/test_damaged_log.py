@@ -11,11 +11,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
-from bwtui.pipeline import kafka_damage, kafka_scan, verify
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_scan import SplitScan
-from bwtui.pipeline.kafka_splits import Split
+from bwtui.kafka import damage as kafka_damage
+from bwtui.kafka import scan as kafka_scan
+from bwtui.kafka.offsets import pin
+from bwtui.kafka.scan import SplitScan
+from bwtui.kafka.splits import Split
 from bwtui.sandbox.supervisor import Sandbox, Services
+from bwtui.verify import recording as verify
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.fresh_topic import create_topic

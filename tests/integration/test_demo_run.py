@@ -15,8 +15,8 @@ from bwtui.demo.headless import run_for
 from bwtui.demo.run import NAME, Demo, Options, running
 from bwtui.demo.verdict import TableVerdict
 from bwtui.errors import BwtuiError
-from bwtui.relay.lock import is_held
-from bwtui.sandbox.progress import Silent
+from bwtui.packages.progress import Silent
+from bwtui.relay.process.lock import is_held
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox
 
 pytestmark = [

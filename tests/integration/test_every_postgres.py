@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.sandbox.lockfile import MAJORS, postgres_group
+from bwtui.packages.lockfile import MAJORS, postgres_group
 from bwtui.sandbox.supervisor import Services
 from tests.attempts import Attempts
 from tests.database import session

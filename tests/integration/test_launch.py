@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.relay import outcome
-from bwtui.relay.control import request, state_folder
-from bwtui.relay.lock import is_held, wait_until_free
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
+from bwtui.relay.process import outcome
+from bwtui.relay.process.control import request
+from bwtui.relay.process.lock import is_held, wait_until_free
+from bwtui.state_folder import state_folder
 from tests.unit.relay_double import LINE, LINES, SECRET
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("bwtui_double.py"))]

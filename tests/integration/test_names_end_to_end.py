@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
+from bwtui.model.sql import quote_identifier
 from bwtui.sandbox.supervisor import Services
-from bwtui.source.connection import quote_identifier
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.decoded_topic import decoded_avro, decoded_json, decoded_topics, latest

@@ -9,10 +9,11 @@ from contextlib import closing, contextmanager
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
+from bwtui.pgoutput.frames import KEEPALIVE
 from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.snapshot import open_snapshot
-from bwtui.source.stream import KEEPALIVE, ReplicationStream, parse_keepalive
+from bwtui.source.stream import ReplicationStream, parse_keepalive
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.waiting import eventually

@@ -22,7 +22,7 @@ from pathlib import Path
 from bwtui.cli.demo import _play, _with_screens
 from bwtui.cli.main import guarded
 from bwtui.demo.run import Options
-from bwtui.sandbox.progress import Silent
+from bwtui.packages.progress import Silent
 options = Options(rate=20, scale=0.01, keep=True, folder=Path(sys.argv[1]))
 sys.exit(guarded(lambda: _play(options, _with_screens, Silent())))
 """

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from bwtui.relay.control import state_folder
 from bwtui.sandbox.supervisor import Services
+from bwtui.state_folder import state_folder
 from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import Decoded, decoded_avro, decoded_json, latest, of_key

@@ -178,7 +178,7 @@ def test_a_relay_that_can_not_connect_again_is_named(
     source.run(f"alter table t owner to {role}")
     source.run(f"grant create on database {urlsplit(database).path[1:]} to {role}")
     here = urlsplit(database)
-    monkeypatch.setattr("bwtui.audit.database._RECONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("bwtui.verify.database._RECONNECT_SECONDS", 0.5)
     as_role = here._replace(netloc=f"{role}:x@{here.hostname}:{here.port}").geturl()
     with relaying(attempts, as_role, source):
         source.run(f"alter role {role} connection limit 0")

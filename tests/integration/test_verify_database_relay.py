@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from textual.pilot import Pilot
 
-from bwtui.cli.single_records import records_of
-from bwtui.relay.control import ControlClient
+from bwtui.cli.auditing.single_records import records_of
+from bwtui.relay.process.control import ControlClient
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.desk import RelayDesk
 from bwtui.tui.screens.dialogs import Ending

@@ -132,7 +132,7 @@ def test_an_open_transaction_decides_nothing(
         transactions.write("stranger")
         source.run("insert into t values (2)")
         # At every fence it waits for the transaction's end, which comes later here.
-        monkeypatch.setattr("bwtui.audit.folding._PATIENCE_SECONDS", 1.0)
+        monkeypatch.setattr("bwtui.verify.folding._PATIENCE_SECONDS", 1.0)
         ended = attempts.command_here(*arguments(attempts, database), "--json")
         report = json.loads(ended.stdout)
         assert (ended.code, report["verdict"]) == (3, "indeterminate"), ended.stderr

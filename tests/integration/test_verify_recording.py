@@ -21,9 +21,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
-from bwtui.pipeline import java, verify
-from bwtui.pipeline.failure import plain_errors
 from bwtui.sandbox.supervisor import Services
+from bwtui.spark import java
+from bwtui.spark.failure import plain_errors
+from bwtui.verify import recording as verify
 from tests.attempts import Attempts, Ended
 from tests.database import session
 from tests.fix_sandbox import drop_database
@@ -75,8 +76,8 @@ def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
         with plain_errors():
             yield spark
 
-    for module in ("verify", "verify_recordings"):
-        monkeypatch.setattr(f"bwtui.pipeline.{module}.spark_session", shared)
+    for module in ("recording", "recordings"):
+        monkeypatch.setattr(f"bwtui.verify.{module}.spark_session", shared)
 
     def run_here(attempts: Attempts, folder: Path, *args: str, broker: str = "") -> Ended:
         return attempts.command_here("verify", str(folder), *_ends(attempts, broker), *args)
@@ -164,7 +165,7 @@ def test_what_is_finished_while_spark_starts_is_audited(
         (tmp_path / last.name).rename(last)
         yield spark
 
-    monkeypatch.setattr("bwtui.pipeline.verify.spark_session", starting)
+    monkeypatch.setattr("bwtui.verify.recording.spark_session", starting)
     report = report_of(here(attempts, folder, "--json"))
     assert report["notes"][0].startswith("the recording was sealed first: ")
     assert report["verdict"] == "clean" and report["balance"]["expected"]["matched"] == 260
@@ -206,7 +207,7 @@ def test_nothing_was_sent(attempts: Attempts, database: str, tmp_path: Path, her
 
 
 def test_nobody_answers(copied: tuple[Attempts, Path], here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bwtui.kafka_client.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("bwtui.kafka.client.REQUEST_SECONDS", 1.0)
     attempts, folder = copied
     error, hint = refused(here(attempts, folder, broker="127.0.0.1:1"), 4)
     assert "can't reach Kafka at 127.0.0.1:1" in error and "-b" in hint

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyspark
 
-from bwtui.pipeline.environment import environment
-from bwtui.pipeline.java import spark_java
+from bwtui.spark.environment import environment
+from bwtui.spark.java import spark_java
 from tests.waiting import eventually
 
 _PACKAGE = "org.apache.spark.deploy"

@@ -14,15 +14,15 @@ from pyspark.sql import SparkSession
 from bwtui.cli.replay import target
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import UsageError
+from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
-from bwtui.pipeline.replay import Job, Options, Outcome, Plan, Replay, Watch
-from bwtui.pipeline.seal import seal
-from bwtui.recording.reader import open_recording
+from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.sealed import open_sealed
 from bwtui.recording.selection import Selection
-from bwtui.relay.route import Route
-from bwtui.relay.status import SchemaEntry
+from bwtui.relay.routes.route import Route
+from bwtui.replay.replaying import Job, Options, Outcome, Plan, Replay, Watch
 from bwtui.sandbox.supervisor import Services
+from bwtui.seal.sealing import seal
 from bwtui.settings import RelaySettings
 from tests.raw_topic import raw_records
 from tests.recorded_stream import Stream, table

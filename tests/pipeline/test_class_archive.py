@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.pipeline.class_archive import ClassArchive
-from bwtui.pipeline.java import spark_java
-from bwtui.sandbox.java import java_binary
+from bwtui.packages.java import java_binary
+from bwtui.spark.class_archive import ClassArchive
+from bwtui.spark.java import spark_java
 
 
 @pytest.mark.parametrize("find", [spark_java, java_binary])

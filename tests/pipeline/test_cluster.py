@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_source import read_kafka
+from bwtui.kafka.offsets import pin
 from bwtui.sandbox.supervisor import Services
+from bwtui.spark.kafka_source import read_kafka
 from tests.attempts import Attempts, Ended
 from tests.database import session
 from tests.pipeline.cluster import spark_cluster
@@ -38,15 +38,15 @@ DIGEST = "bit_xor(xxhash64(kind, topic, partition, offset, offset_end, key, valu
 DRIVER = """
 import json, sys
 from bwtui.errors import RefusedError
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_sink import write_kafka
-from bwtui.pipeline.kafka_source import read_kafka
-from bwtui.pipeline.session import WRITE_ONCE, spark_session
+from bwtui.kafka.offsets import pin
+from bwtui.spark.kafka_sink import write_kafka
+from bwtui.spark.kafka_source import read_kafka
+from bwtui.spark.session import WRITE_ONCE, spark_session
 master, broker, source, copy, digest = sys.argv[1:]
 config = {"bootstrap.servers": broker, "sasl.password": "hunter2"}
 
 def places(batches):
-    import pyarrow, bwtui.pipeline.kafka_scan as module
+    import pyarrow, bwtui.kafka.scan as module
     for batch in batches:
         yield pyarrow.RecordBatch.from_pydict({"place": [module.__file__]})
 

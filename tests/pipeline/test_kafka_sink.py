@@ -4,10 +4,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_sink import Written, write_kafka
-from bwtui.pipeline.kafka_source import ALL_COLUMNS, read_kafka
+from bwtui.kafka.offsets import pin
 from bwtui.sandbox.supervisor import Services
+from bwtui.spark.kafka_sink import Written, write_kafka
+from bwtui.spark.kafka_source import ALL_COLUMNS, read_kafka
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import ODD, produce
 from tests.raw_topic import raw_messages

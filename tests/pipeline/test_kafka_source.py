@@ -13,11 +13,11 @@ from confluent_kafka.admin import (
 )
 from pyspark.sql import SparkSession
 
-from bwtui import kafka_client
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
-from bwtui.pipeline.failure import plain_errors
-from bwtui.pipeline.kafka_offsets import Pinned, pin
-from bwtui.pipeline.kafka_source import PLAIN_COLUMNS, read_kafka
+from bwtui.kafka import client as kafka_client
+from bwtui.kafka.offsets import Pinned, pin
+from bwtui.spark.failure import plain_errors
+from bwtui.spark.kafka_source import PLAIN_COLUMNS, read_kafka
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import ODD, Transactions, produce
 from tests.raw_topic import raw_messages

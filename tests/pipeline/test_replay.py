@@ -18,9 +18,9 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.replay import replay as command
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, ConnectionFailed, DamagedRecording, RefusedError, UsageError
-from bwtui.pipeline.kafka_offsets import partitions
-from bwtui.recording.query import parse
-from bwtui.recording.reader import open_recording
+from bwtui.kafka.offsets import partitions
+from bwtui.recording.query.language import parse
+from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.selection import Selection
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
@@ -244,7 +244,7 @@ def test_bad_input_is_told_in_a_sentence(
         with monkeypatch.context() as patch, pytest.raises(ConnectionFailed, match=what) as unreachable:
             if "-b" in options:
                 # Only where nobody is: the run's broker may take its time.
-                patch.setattr("bwtui.kafka_client.REQUEST_SECONDS", 1.0)
+                patch.setattr("bwtui.kafka.client.REQUEST_SECONDS", 1.0)
             run(str(folder), *options)
         assert _refused(unreachable.value) == (4, True)
     # Nor does librdkafka say it again and again.

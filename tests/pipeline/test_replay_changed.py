@@ -10,10 +10,10 @@ from confluent_kafka.admin import AdminClient
 
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import Interrupted, RefusedError
-from bwtui.pipeline.kafka_offsets import partitions
-from bwtui.pipeline.replay import Replay
-from bwtui.recording.query import parse
+from bwtui.kafka.offsets import partitions
+from bwtui.recording.query.language import parse
 from bwtui.recording.selection import Selection
+from bwtui.replay.replaying import Replay
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce

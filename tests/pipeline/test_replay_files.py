@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bwtui.pipeline.replay_files import File, Files, chains, merged
-from bwtui.pipeline.replay_place import share_out
+from bwtui.replay.files import File, Files, chains, merged
+from bwtui.replay.place import share_out
 
 
 def _file(first: int, last: int) -> File:

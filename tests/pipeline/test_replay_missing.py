@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka import Producer
 
 from bwtui.audit.report import Finding
-from bwtui.cli.replay_view import Screen, question, told
-from bwtui.cli.verify_view import Silent
+from bwtui.cli.output.replay_view import Screen, question, told
+from bwtui.cli.output.verify_view import Silent
 from bwtui.errors import RefusedError, UsageError
-from bwtui.pipeline.kafka_offsets import partitions
-from bwtui.pipeline.replay_missing import Missing
-from bwtui.pipeline.replay_progress import Progress
-from bwtui.pipeline.replay_steps import progress_file
-from bwtui.recording.reader import open_recording
+from bwtui.kafka.offsets import partitions
+from bwtui.recording.reading.reader import open_recording
+from bwtui.replay.missing import Missing
+from bwtui.replay.progress import Progress
+from bwtui.replay.steps import progress_file
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, StateFailed
-from bwtui.pipeline.replay_progress import LaneProgress, Progress, ProgressFile
+from bwtui.replay.progress import LaneProgress, Progress, ProgressFile
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.replayed import Looking, Replays, expected, fresh, recorded, registered
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import Interrupted, RefusedError
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.recording.reader import open_recording
+from bwtui.kafka.offsets import pin
+from bwtui.recording.reading.reader import open_recording
 from bwtui.sandbox.supervisor import Services
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.messages import produce

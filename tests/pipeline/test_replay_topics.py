@@ -8,7 +8,7 @@ import pytest
 
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import RefusedError, UsageError
-from bwtui.pipeline.kafka_offsets import partitions, pin
+from bwtui.kafka.offsets import partitions, pin
 from bwtui.recording.selection import Selection
 from bwtui.sandbox.supervisor import Services
 from tests.faults.administration import limit_topic

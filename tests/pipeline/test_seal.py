@@ -22,13 +22,13 @@ from pyspark.sql import SparkSession
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.seal import seal as seal_command
 from bwtui.errors import DamagedRecording, RefusedError, UsageError
-from bwtui.pipeline import seal as sealing
-from bwtui.pipeline.failure import TaskFailed, plain
-from bwtui.pipeline.seal import Outcome, seal
-from bwtui.pipeline.seal_task import run
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING
 from bwtui.recording.sealed import open_sealed
+from bwtui.seal import sealing as sealing
+from bwtui.seal.sealing import Outcome, seal
+from bwtui.seal.task import run
+from bwtui.spark.failure import TaskFailed, plain
 from tests.pipeline.test_seal_rows import expected_rows, play, read_rows
 from tests.recorded_stream import Stream, table
 
@@ -299,7 +299,7 @@ def test_kill_9_and_go_on(tmp_path: Path) -> None:
             stream.settle()
     stream.stop()
     # It does not come to its end, however late we are to kill it.
-    code = "import time, bwtui.pipeline.seal as seal; seal._commit = lambda *_: time.sleep(600)\n"
+    code = "import time, bwtui.seal.sealing as seal; seal._commit = lambda *_: time.sleep(600)\n"
     code += "from bwtui.cli.main import main; main()"
     command = [sys.executable, "-c", code, "recording", "seal", str(folder)]
     process = subprocess.Popen(command, start_new_session=True)
@@ -345,7 +345,7 @@ def test_the_command_says_what_it_did(tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "r"
     record(folder, steps=40)
     monkeypatch.setattr(
-        "bwtui.pipeline.session.spark_session", lambda *args, **kwargs: contextlib.nullcontext(LocalSpark())
+        "bwtui.spark.session.spark_session", lambda *args, **kwargs: contextlib.nullcontext(LocalSpark())
     )
     first = CliRunner().invoke(seal_command, [str(folder)], catch_exceptions=False, **CONTEXT)
     assert first.output.startswith("sealed ") and first.output.count("\n") == 1

@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
-from bwtui.pipeline.seal_files import folder_of
-from bwtui.pipeline.seal_task import Task, read_part, run
-from bwtui.recording.batch import Without
-from bwtui.recording.export_parquet import SCHEMA
-from bwtui.recording.export_rows import message_rows
+from bwtui.recording.export.parquet import SCHEMA
+from bwtui.recording.export.rows import message_rows
 from bwtui.recording.folder import existing_segments
-from bwtui.recording.reader import open_recording
+from bwtui.recording.format.batch import Without
+from bwtui.recording.reading.reader import open_recording
+from bwtui.seal.files import folder_of
+from bwtui.seal.task import Task, read_part, run
 from tests.recorded_stream import Stream, table, tuple_of
 
 ODD = ['"', "\\", "{", "}", "%s", "a b", "\n\t\x01", "ä€😀", "'", "t\0\0"]

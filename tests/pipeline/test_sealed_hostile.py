@@ -11,12 +11,12 @@ import duckdb
 import pytest
 
 from bwtui.errors import DamagedRecording
-from bwtui.pipeline.duckdb_text import parquet, quoted
-from bwtui.pipeline.replay_files import FileRows
+from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.check import check
 from bwtui.recording.manifest import MANIFEST, SEALED, with_checksum
 from bwtui.recording.sealed import open_sealed
 from bwtui.recording.selection import Selection
+from bwtui.replay.files import FileRows
 from tests.pipeline.test_seal import local
 from tests.recorded_stream import Stream, table
 

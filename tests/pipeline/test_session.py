@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
-from bwtui.pipeline import java
-from bwtui.pipeline.failure import TaskFailed, plain
-from bwtui.pipeline.session import package_archive, spark_session
+from bwtui.spark import java
+from bwtui.spark.failure import TaskFailed, plain
+from bwtui.spark.session import package_archive, spark_session
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.usefixtures("spark_classes")
@@ -23,8 +23,8 @@ QUIET = """
 import os, threading
 import pyspark
 from bwtui.errors import BwtuiError, Indeterminate
-from bwtui.pipeline.failure import in_task
-from bwtui.pipeline.session import spark_session
+from bwtui.spark.failure import in_task
+from bwtui.spark.session import spark_session
 
 HERE = pyspark.__file__
 
@@ -59,7 +59,7 @@ ENDLESS = """
 import sys, threading
 from pathlib import Path
 from bwtui.cli.main import guarded
-from bwtui.pipeline.session import spark_session
+from bwtui.spark.session import spark_session
 
 place = sys.argv[1]
 
@@ -181,7 +181,7 @@ def test_reasons_are_plain() -> None:
 
 def test_the_package_can_be_imported_from_its_archive(tmp_path: Path) -> None:
     archive = package_archive(tmp_path)
-    command = "import sys; sys.path.insert(0, sys.argv[1]); import bwtui.pipeline.kafka_source as m"
+    command = "import sys; sys.path.insert(0, sys.argv[1]); import bwtui.spark.kafka_source as m"
     command += "; print(m.__file__)"
     ended = subprocess.run(
         [sys.executable, "-c", command, str(archive)], capture_output=True, text=True, check=True

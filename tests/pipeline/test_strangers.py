@@ -15,10 +15,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
-from bwtui.pipeline.handover import hand_over
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_source import read_kafka
+from bwtui.kafka.offsets import pin
 from bwtui.sandbox.supervisor import Services
+from bwtui.spark.handover import hand_over
+from bwtui.spark.kafka_source import read_kafka
 from tests.attempts import Attempts
 from tests.database import session
 from tests.pipeline.conftest import MakeTopic
@@ -31,10 +31,10 @@ Config = dict[str, str]
 #: A session with open doors; what it waits for is the end of its input.
 OPEN = """
 import json, sys
-from bwtui.pipeline.handover import hand_over
-from bwtui.pipeline.kafka_offsets import pin
-from bwtui.pipeline.kafka_source import read_kafka
-from bwtui.pipeline.session import spark_session
+from bwtui.spark.handover import hand_over
+from bwtui.kafka.offsets import pin
+from bwtui.spark.kafka_source import read_kafka
+from bwtui.spark.session import spark_session
 given = json.loads(sys.stdin.readline())
 with spark_session("local[1]", memory="512m", config={"spark.authenticate": "false"}) as spark:
     offsets = pin(given["config"], [given["topic"]]).offsets

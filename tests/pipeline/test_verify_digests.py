@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from bwtui.pipeline import verify_digests
+from bwtui.verify import digests as verify_digests
 
 
 def digests(values: Iterable[bytes | None]) -> list[tuple[int | None, int | None]]:

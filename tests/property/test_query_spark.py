@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from bwtui.recording.change import Change
-from bwtui.recording.export_rows import COLUMNS, message_rows
-from bwtui.recording.query import parse, to_sql
+from bwtui.recording.export.rows import COLUMNS, message_rows
+from bwtui.recording.query.language import parse, to_sql
 from tests.property.queries import changes, queries
 from tests.recording_double import TIME
 

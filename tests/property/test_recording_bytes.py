@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bwtui.errors import DamagedRecording
 from bwtui.pgoutput.messages import Binary, Column, Relation
-from bwtui.recording.batch import (
+from bwtui.recording.format.batch import (
     NO_FRAME,
     Delivery,
     Filled,
@@ -27,7 +27,7 @@ from bwtui.recording.batch import (
     unpack_batch,
     unpack_delivery,
 )
-from bwtui.recording.format import (
+from bwtui.recording.format.blocks import (
     HEADER_SIZE,
     LAST_LSN,
     LAST_TIME,
@@ -39,7 +39,7 @@ from bwtui.recording.format import (
     pack_trailer,
     unpack_index,
 )
-from bwtui.recording.relation import pack_relation, unpack_relation
+from bwtui.recording.format.relation import pack_relation, unpack_relation
 
 #: A table has at most 1,600 columns (MaxHeapAttributeNumber).
 COLUMN = st.integers(0, 1_599)

@@ -19,7 +19,7 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.check import check as check_command
 from bwtui.errors import DamagedRecording
 from bwtui.recording.check import check
-from bwtui.recording.reader import open_recording
+from bwtui.recording.reading.reader import open_recording
 from tests.recorded_stream import Stream, table
 
 FLIPS = int(os.environ.get("BWTUI_FLIPS", "40"))

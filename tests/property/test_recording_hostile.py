@@ -18,11 +18,10 @@ from typing import Any
 import pytest
 
 from bwtui.errors import BwtuiError
-from bwtui.pipeline.verify_facts import read_facts
 from bwtui.recording.check import check
 from bwtui.recording.continuing import continue_in
-from bwtui.recording.export_facts import facts
-from bwtui.recording.format import (
+from bwtui.recording.export.facts import facts
+from bwtui.recording.format.blocks import (
     ENDING,
     INDEX_ENTRY,
     Block,
@@ -35,8 +34,9 @@ from bwtui.recording.format import (
     unpack_index,
 )
 from bwtui.recording.info import info
-from bwtui.recording.reader import open_recording
+from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.recover import recover
+from bwtui.verify.facts import read_facts
 from tests.property.test_recording_damage import everything
 from tests.recorded_stream import SOURCE, Stream, table
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bwtui.recording.change import Change
 from bwtui.recording.check import check
-from bwtui.recording.reader import Recording, open_recording
+from bwtui.recording.reading.reader import Recording, open_recording
 from bwtui.recording.recover import recover
 from bwtui.recording.segment import SegmentWriter
 from bwtui.recording.view import TableCounts

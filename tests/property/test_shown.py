@@ -19,13 +19,13 @@ from bwtui.audit.report import Finding, Report
 from bwtui.audit.terminal import line, show
 from bwtui.cli.doctor import Result, _lines
 from bwtui.cli.main import tell
+from bwtui.cli.output.table import columns
+from bwtui.cli.output.told import Lines
 from bwtui.cli.status import _as_table, _in_full
-from bwtui.cli.table import columns
-from bwtui.cli.told import Lines
 from bwtui.errors import BwtuiError
-from bwtui.relay.log import _Masking
-from bwtui.relay.status import ErrorEntry, Status, TableStatus
-from bwtui.sandbox.progress import Plain
+from bwtui.model.status import ErrorEntry, Status, TableStatus
+from bwtui.packages.progress import Plain
+from bwtui.relay.process.log import _Masking
 from bwtui.shown import is_plain, json_text, shortened, shown, shown_json, shown_lines
 from tests.hostile import ALL, any_text, harm
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from textual.pilot import Pilot
 
 from bwtui.errors import ConnectionFailed
-from bwtui.relay.status import ChangeSample, SchemaEntry, Status
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
 from bwtui.tui.state import Session

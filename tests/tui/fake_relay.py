@@ -13,7 +13,7 @@ import json
 import time
 from typing import Any
 
-from bwtui.relay.control import socket_path
+from bwtui.relay.process.control import socket_path
 from tests.tui.shop import Shop, as_json
 
 

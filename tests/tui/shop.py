@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass
 
-from bwtui.relay.status import (
+from bwtui.model.status import (
     STAGES,
     ChangeSample,
     ErrorEntry,

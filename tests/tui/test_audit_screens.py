@@ -8,13 +8,13 @@ from textual.widgets import Input
 
 from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.tui.audit.desk import Desk
+from bwtui.tui.audit.field_pairs import FieldPairs
+from bwtui.tui.audit.findings import FindingList, finding_text
 from bwtui.tui.audit.report import class_order, parse_report, read_report, tone_of
 from bwtui.tui.report_app import ReportApp
 from bwtui.tui.screens.report import ReportScreen
 from bwtui.tui.screens.sides import SidesScreen
 from bwtui.tui.widgets.classes import ClassGrid
-from bwtui.tui.widgets.field_pairs import FieldPairs
-from bwtui.tui.widgets.findings import FindingList, finding_text
 from tests.tui.audited import REPORTS, AuditedStage
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text

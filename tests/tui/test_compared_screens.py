@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from bwtui.tui.audit.desk import Connections, Desk
+from bwtui.tui.audit.field_pairs import FieldPairs
+from bwtui.tui.audit.findings import FindingList
 from bwtui.tui.audit.kafka import KafkaSide, Record
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
 from bwtui.tui.report_app import ReportApp
 from bwtui.tui.screens.sides import SidesScreen
 from bwtui.tui.widgets.classes import ClassGrid
-from bwtui.tui.widgets.field_pairs import FieldPairs
-from bwtui.tui.widgets.findings import FindingList
 from tests.tui.audited import NOW_MS, REPORTS, AuditedStage, FakeKafka
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bwtui.relay.status import ErrorEntry, StageStatus, Status, TableStatus
+from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
 from bwtui.tui import figures, judgement
 from bwtui.tui.filtering import Filter
 from bwtui.tui.widgets.columns import Column, place

@@ -12,9 +12,9 @@ import pytest
 from rich.segment import Segment
 from textual.color import Color
 
+from bwtui.model.status import ChangeSample, ErrorEntry, SchemaEntry, Status
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.change import Change
-from bwtui.relay.status import ChangeSample, ErrorEntry, SchemaEntry, Status
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.desk import Connections, Desk
 from bwtui.tui.audit.kafka import Record

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from bwtui.recording import window as window_module
-from bwtui.recording.explain import Key
+from bwtui.recording.reading import window as window_module
+from bwtui.recording.reading.explain import Key
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
 from bwtui.tui.screens.as_of import AsOfScreen

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input
 
-from bwtui.recording import window as window_module
+from bwtui.recording.reading import window as window_module
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.screens.explain import ExplainScreen
 from bwtui.tui.screens.sides import SidesScreen

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from bwtui.relay.status import RecordingStatus
+from bwtui.model.status import RecordingStatus
 from bwtui.tui.widgets.recording_line import recording_content
 
 GOOD = RecordingStatus("/data/shop", "recording", 340 << 20, 6, 12.5 * 1024**2, 88 << 30, 7200.0)

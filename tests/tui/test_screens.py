@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
 from bwtui.tui import actions
 from bwtui.tui.screens.dialogs import LeaveScreen
 from bwtui.tui.screens.table import TableScreen

@@ -6,7 +6,7 @@ import threading
 import time
 
 from bwtui.errors import ConnectionFailed, SlotLost
-from bwtui.relay.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
+from bwtui.model.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
 from bwtui.settings import RelaySettings
 
 #: An error with a secret in it, as a careless library would write it.
@@ -17,7 +17,7 @@ LINES = 500
 
 
 class DoubleEngine:
-    """Implements what relay/process.py and relay/server.py ask of the engine."""
+    """Implements what relay/process/main.py and relay/process/server.py ask of the engine."""
 
     def __init__(self, settings: RelaySettings, mode: str = "stream") -> None:
         if mode == "refuse":

@@ -1,8 +1,8 @@
 """A table as of a position."""
 
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
-from bwtui.recording.as_of import TableFold, pages
 from bwtui.recording.change import Change
+from bwtui.recording.reading.as_of import TableFold, pages
 from tests.recorded_shop import AUDIT, INT, ORDERS, TEXT, MemoryRecording, Tape, relation, shop_recording
 
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from bwtui.errors import StateFailed
+from bwtui.model.delivery import Receipt, Span
+from bwtui.model.status import SchemaEntry
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format import Kind
+from bwtui.recording.format.blocks import Kind
 from bwtui.recording.recover import recover
-from bwtui.relay.ack import Receipt, Span
 from bwtui.relay.batch import BATCH_BYTES
-from bwtui.relay.recorder import Recorder
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
-from bwtui.relay.route import Route
+from bwtui.relay.routes.route import Route
 from bwtui.relay.samples import Samples
-from bwtui.relay.status import SchemaEntry
 from bwtui.sink.delivery_reports import DeliveryReports
 from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
@@ -33,7 +33,7 @@ def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A relay's collector nearly never looks: see `bwtui.cycles`."""
     # What is kept up to a bound is so soon.
     monkeypatch.setattr("bwtui.relay.samples.KEPT", 5)
-    monkeypatch.setattr("bwtui.relay.routes._ROUTES_KEPT", 16)
+    monkeypatch.setattr("bwtui.relay.routes.session_routes._ROUTES_KEPT", 16)
     gc.collect()
     gc.disable()
     yield

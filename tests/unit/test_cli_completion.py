@@ -9,7 +9,7 @@ import pytest
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
 
 from bwtui.cli.main import cli
-from bwtui.relay.lock import RelayLock
+from bwtui.relay.process.lock import RelayLock
 
 HEAVY = ("confluent_kafka", "psycopg2", "textual", "pyspark", "pyarrow", "duckdb")
 

@@ -9,10 +9,10 @@ import pytest
 
 from bwtui.cli.connect import show
 from bwtui.errors import BwtuiError, SlotLost
-from bwtui.relay import outcome
-from bwtui.relay.lock import RelayLock
-from bwtui.relay.outcome import Outcome
-from bwtui.relay.server import ControlServer
+from bwtui.relay.process import outcome
+from bwtui.relay.process.lock import RelayLock
+from bwtui.relay.process.outcome import Outcome
+from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import SECRET, DoubleEngine
 

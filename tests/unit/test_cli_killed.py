@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.relay import last_status
-from bwtui.relay.control import LOCK_NAME
-from bwtui.relay.last_status import LastStatus
-from bwtui.relay.lock import RelayLock
-from bwtui.relay.process import Listener, run
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
+from bwtui.relay.process import last_status
+from bwtui.relay.process.last_status import LastStatus
+from bwtui.relay.process.lock import RelayLock
+from bwtui.relay.process.main import Listener, run
 from bwtui.settings import RelaySettings
+from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine
 from tests.unit.test_cli_main import invoke
 

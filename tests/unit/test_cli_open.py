@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from bwtui.cli import open as module
 from bwtui.cli.main import CONTEXT, guarded
-from bwtui.recording.reader import open_recording
+from bwtui.recording.reading.reader import open_recording
 
 SHOP = Path(__file__).parents[2] / "recordings" / "shop"
 

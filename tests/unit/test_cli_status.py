@@ -11,10 +11,11 @@ from click.testing import CliRunner, Result
 
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.status import status
-from bwtui.relay import control
-from bwtui.relay.control import socket_path
-from bwtui.relay.server import ControlServer
+from bwtui.relay.process import control
+from bwtui.relay.process.control import socket_path
+from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
+from bwtui.state_folder import LOCK_NAME
 from tests.unit.relay_double import DoubleEngine
 
 
@@ -47,7 +48,7 @@ def two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def make(home: Path, name: str) -> None:
     """Make a relay's state folder."""
     (home / name).mkdir()
-    (home / name / control.LOCK_NAME).touch()
+    (home / name / LOCK_NAME).touch()
 
 
 def run(*arguments: str) -> Result:

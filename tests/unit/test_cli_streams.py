@@ -105,7 +105,7 @@ def test_an_export_that_nobody_reads_ends_at_once(recording: str, tmp_path: Path
 
 _AT_ONCE = """
 import os
-from bwtui.cli import streams
+from bwtui.cli.output import streams
 streams.prepare()
 os.set_blocking(1, False)
 streams.write_at_once("x" * 1_000_000)

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from bwtui.cli.told import Lines
-from bwtui.relay.status import ErrorEntry, RecordingStatus, Status, TableStatus
+from bwtui.cli.output.told import Lines
+from bwtui.model.status import ErrorEntry, RecordingStatus, Status, TableStatus
 
 LATE = ErrorEntry(1.0, "notice", "public.late", "table public.late is not in the publication", "add it")
 

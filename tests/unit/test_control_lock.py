@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, SlotLost
-from bwtui.relay import outcome
-from bwtui.relay.lock import RelayLock, is_held, wait_until_free
-from bwtui.relay.log import _PrivateFile, log_path, open_log, trim
-from bwtui.relay.outcome import Outcome
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
+from bwtui.relay.process import outcome
+from bwtui.relay.process.lock import RelayLock, is_held, wait_until_free
+from bwtui.relay.process.log import _PrivateFile, log_path, open_log, trim
+from bwtui.relay.process.outcome import Outcome
 
 
 @pytest.fixture(autouse=True)
@@ -90,8 +90,8 @@ def test_a_long_log_is_put_aside_and_trimmed(monkeypatch: pytest.MonkeyPatch) ->
     with os.fdopen(open_log("one"), "ab", buffering=0) as log:
         assert path.stat().st_size == 0
         assert path.stat().st_mode & 0o777 == 0o600
-        monkeypatch.setattr("bwtui.relay.log._LIMIT", 100)
-        monkeypatch.setattr("bwtui.relay.log._TAIL", 10)
+        monkeypatch.setattr("bwtui.relay.process.log._LIMIT", 100)
+        monkeypatch.setattr("bwtui.relay.process.log._TAIL", 10)
         log.write(b"a" * 100)
         trim("one", log.fileno())
         assert path.stat().st_size == 100, "not above the limit yet"
@@ -111,8 +111,8 @@ def test_a_log_is_trimmed_although_its_end_cannot_be_kept(
     path = log_path("one")
     # As a full disk does, it takes no byte.
     path.with_suffix(".log.1").symlink_to("/dev/full")
-    monkeypatch.setattr("bwtui.relay.log._LIMIT", 100)
-    monkeypatch.setattr("bwtui.relay.log._TAIL", 10)
+    monkeypatch.setattr("bwtui.relay.process.log._LIMIT", 100)
+    monkeypatch.setattr("bwtui.relay.process.log._TAIL", 10)
     with os.fdopen(open_log("one"), "ab", buffering=0) as log:
         log.write(b"a" * 101)
         trim("one", log.fileno())

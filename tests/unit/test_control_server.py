@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
-from bwtui.relay import control, server
-from bwtui.relay.control import ControlClient, DoesNotAnswer, request, settings_of, socket_path
-from bwtui.relay.server import ControlServer
+from bwtui.relay.process import control, server
+from bwtui.relay.process.control import ControlClient, DoesNotAnswer, request, settings_of, socket_path
+from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
+from bwtui.state_folder import LOCK_NAME, known_relays
 from tests.unit.relay_double import SECRET, DoubleEngine
 from tests.waiting import eventually
 
@@ -268,8 +269,8 @@ def test_a_folder_that_can_not_be_used_is_one_sentence(
 def test_running_relays_are_listed(state_home: Path) -> None:
     for name in ("one", "dead"):
         (state_home / name).mkdir(exist_ok=True)
-        (state_home / name / control.LOCK_NAME).touch()
-    assert control.known_relays() == ["dead", "one"]
+        (state_home / name / LOCK_NAME).touch()
+    assert known_relays() == ["dead", "one"]
     assert [status.name for status in control.running_relays()] == ["one"]
 
 
@@ -279,7 +280,7 @@ def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(
 ) -> None:
     for name in ("one", "two"):
         (state_home / name).mkdir(exist_ok=True)
-        (state_home / name / control.LOCK_NAME).touch()
+        (state_home / name / LOCK_NAME).touch()
     # As a suspended process does: the kernel takes the connection, and nobody answers.
     with socket.socket(socket.AF_UNIX) as suspended:
         suspended.bind(str(socket_path("two")))

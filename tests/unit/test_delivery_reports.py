@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from bwtui.relay.ack import UNKNOWN, Receipt, Span
+from bwtui.model.delivery import UNKNOWN, Receipt, Span
 from bwtui.sink.base import Message, MessageTuple
 from bwtui.sink.delivery_reports import DeliveryReports, Section
 

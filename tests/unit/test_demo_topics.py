@@ -13,7 +13,7 @@ from bwtui.demo.compare import canonical
 from bwtui.demo.topics import TopicContents, _decided
 from bwtui.demo.verdict import Comparison, TableVerdict
 from bwtui.errors import DifferencesFound, Indeterminate
-from bwtui.kafka_client import WITHOUT_LEADER
+from bwtui.kafka.client import WITHOUT_LEADER
 
 
 def keyed() -> TopicContents:

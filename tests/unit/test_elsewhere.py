@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from bwtui.relay.elsewhere import for_elsewhere
+from bwtui.relay.portable_settings import for_elsewhere
 from bwtui.settings import RelaySettings
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from bwtui.errors import DamagedRecording
-from bwtui.recording import explain as module
-from bwtui.recording.explain import Key, Story, explain, key_before, key_of, row_before
 from bwtui.recording.fields import differences, key_text
+from bwtui.recording.reading import explain as module
+from bwtui.recording.reading.explain import Key, Story, explain, key_before, key_of, row_before
 from bwtui.recording.view import RecordingView
 from tests.recorded_shop import AUDIT, ORDERS, PRODUCTS, MemoryRecording, Tape, shop_recording
 

@@ -19,11 +19,11 @@ from bwtui.cli.main import cli, guarded
 from bwtui.cli.recording.export import run_export
 from bwtui.errors import DamagedRecording
 from bwtui.pgoutput.messages import UNCHANGED
-from bwtui.recording import reader
 from bwtui.recording.change import Change
-from bwtui.recording.export import export, make_writer
-from bwtui.recording.export_jsonl import JsonWriter
-from bwtui.recording.export_rows import COLUMNS
+from bwtui.recording.export.exporting import export, make_writer
+from bwtui.recording.export.jsonl import JsonWriter
+from bwtui.recording.export.rows import COLUMNS
+from bwtui.recording.reading import reader
 from bwtui.recording.selection import Selection
 from tests.recording_double import TIME, RecordingDouble, change, message, relation
 
@@ -123,7 +123,7 @@ def test_a_line_says_all_of_a_change() -> None:
 
 
 def test_parquet_has_a_row_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bwtui.recording.export_parquet._ROWS", 2)
+    monkeypatch.setattr("bwtui.recording.export.parquet._ROWS", 2)
     path = tmp_path / "x.parquet"
     path.write_bytes(exported("parquet"))
     assert pq.ParquetFile(path).metadata.num_row_groups == 5
@@ -375,7 +375,7 @@ def test_a_subcommand_that_is_misspelt_has_a_nearest() -> None:
 
 _PROGRAM = """
 import sys
-from bwtui.recording import reader
+from bwtui.recording.reading import reader
 from tests.recording_double import RecordingDouble
 from tests.unit.test_export import CHANGES
 reader.open_recording = lambda path, **_: RecordingDouble(CHANGES * 20000)

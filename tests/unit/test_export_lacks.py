@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from bwtui.cli.main import cli
-from bwtui.recording.export_sql_columns import became
+from bwtui.recording.export.sql_columns import became
 from tests.recorded_stream import Stream, table
 from tests.recording_double import relation
 

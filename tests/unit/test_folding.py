@@ -7,11 +7,11 @@ from typing import Any, cast
 import duckdb
 import pytest
 
-from bwtui.audit import folding
 from bwtui.audit.decoding import Schemas
-from bwtui.audit.folding import Fold
-from bwtui.audit.tables import Shape, Table
 from bwtui.source.connection import Connection
+from bwtui.verify import folding
+from bwtui.verify.folding import Fold
+from bwtui.verify.tables import Shape, Table
 
 _KEYS, _ROWS = 100_000, 20_000
 

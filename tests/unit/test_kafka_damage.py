@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from bwtui.pipeline import kafka_damage
-from bwtui.pipeline.kafka_damage import readable_behind
-from bwtui.pipeline.kafka_splits import Split
+from bwtui.kafka import damage as kafka_damage
+from bwtui.kafka.damage import readable_behind
+from bwtui.kafka.splits import Split
 
 _HIGH = 100
 

@@ -11,9 +11,9 @@ from bwtui.encode.json import _string
 from bwtui.masking import mask_connection
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.tuples import split_tuple
-from bwtui.recording.export_sql import literal
-from bwtui.recording.query_tokens import tokens
-from bwtui.source.script import statements
+from bwtui.recording.export.sql import literal
+from bwtui.recording.query.tokens import tokens
+from bwtui.source.ddl.script import statements
 from bwtui.types import registry
 from bwtui.types.codec import Codec
 from bwtui.types.registry import TypeInfo, codec_for

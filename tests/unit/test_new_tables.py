@@ -2,9 +2,9 @@
 
 import pytest
 
-from bwtui.relay import new_tables
-from bwtui.relay.new_tables import NewTables
 from bwtui.relay.report import Report
+from bwtui.relay.routes import new_tables
+from bwtui.relay.routes.new_tables import NewTables
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import Connection
 from bwtui.source.coverage import Shortfall

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import StateFailed
-from bwtui.pipeline.verify_look import _number
-from bwtui.recording.batch import LARGEST_ORDINAL
-from bwtui.recording.reader import open_recording
-from bwtui.relay.headers import make_headers
+from bwtui.model.headers import make_headers
+from bwtui.recording.format.batch import LARGEST_ORDINAL
+from bwtui.recording.reading.reader import open_recording
 from bwtui.relay.rows import Rows
+from bwtui.verify.look import _number
 from tests.faults.doubles import Reject
 from tests.faults.fed_stream import Fed, insert, transaction
 from tests.recorded_stream import Stream, table

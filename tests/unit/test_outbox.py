@@ -5,7 +5,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.relay.ack import Span
+from bwtui.model.delivery import Span
 from bwtui.sink.base import Message
 from bwtui.sink.outbox import HANDOVER_BYTES, HANDOVER_ROWS, HANDOVERS, Entry, Outbox
 

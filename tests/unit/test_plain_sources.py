@@ -12,7 +12,7 @@ import bwtui
 
 PACKAGE = Path(bwtui.__file__).parent
 #: The modules that are the way out.
-OUT = {"console.py", "cli/streams.py"}
+OUT = {"console.py", "cli/output/streams.py"}
 #: Calls that write to a terminal.
 WRITES = {"print", "click.echo", "click.secho", "click.prompt", "click.confirm", "click.echo_via_pager"}
 #: They also parse markup, or let through what `console.terminal` does not.
@@ -58,7 +58,7 @@ def test_only_an_export_writes_bytes_to_stdout() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and name_of(node) in ("sys.stdout.buffer", "sys.stderr.buffer")
     }
-    assert found == {"recording/export_target.py"}
+    assert found == {"recording/export/target.py"}
 
 
 def test_columns_of_bars_are_no_markup() -> None:

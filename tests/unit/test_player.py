@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from bwtui.errors import UsageError
-from bwtui.lsn import format_lsn
-from bwtui.recording.player import SPEEDS, Player
+from bwtui.model.lsn import format_lsn
+from bwtui.recording.reading.player import SPEEDS, Player
 from tests.recorded_shop import NOON, ORDERS, SECOND, MemoryRecording, Tape, shop_recording
 
 

@@ -4,10 +4,10 @@ import time
 
 import pytest
 
-from bwtui.lsn import parse_lsn
+from bwtui.model.lsn import parse_lsn
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.change import Change
-from bwtui.recording.query import FIELDS, QueryError, parse, to_sql
+from bwtui.recording.query.language import FIELDS, QueryError, parse, to_sql
 from tests.recording_double import TIME, change, message, relation
 
 ORDERS = relation("orders", ("id", "status", "total", "note", "odd name"), namespace="shop", identity="f")

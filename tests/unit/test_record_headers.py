@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.kafka_client import UNREADABLE, headers_of
+from bwtui.kafka.client import UNREADABLE, headers_of
 
 
 class _Message:

@@ -11,7 +11,7 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.info import info as info_command
 from bwtui.cli.recording.recover import recover as recover_command
 from bwtui.errors import DamagedRecording, RefusedError
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 from bwtui.recording.check import check
 from bwtui.recording.continuing import continue_in
 from bwtui.recording.folder import segments

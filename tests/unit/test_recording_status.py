@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from bwtui.relay import recording_json
-from bwtui.relay.recording_json import StatusTeller
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
+from bwtui.relay.recording import as_json as recording_json
+from bwtui.relay.recording.as_json import StatusTeller
 
 
 def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:

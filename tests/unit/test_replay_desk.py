@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.pipeline import replay_desk
-from bwtui.pipeline.replay_desk import Desk, DeskAddress, DeskLine
+from bwtui.replay import desk as replay_desk
+from bwtui.replay.desk import Desk, DeskAddress, DeskLine
 
 WORD = "f00d" * 8
 

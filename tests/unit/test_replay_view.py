@@ -2,11 +2,11 @@
 
 import pytest
 
-from bwtui.cli.replay_view import Screen, question, told
-from bwtui.cli.verify_view import Lines, Silent, View, view_of
+from bwtui.cli.output.replay_view import Screen, question, told
+from bwtui.cli.output.verify_view import Lines, Silent, View, view_of
 from bwtui.errors import RefusedError
-from bwtui.pipeline.replay import Outcome, Plan
-from bwtui.pipeline.replay_plan import Count
+from bwtui.replay.plan import Count
+from bwtui.replay.replaying import Outcome, Plan
 
 
 def mended(messages: int, late: int, *, there: int = 0) -> Plan:

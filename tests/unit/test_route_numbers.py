@@ -9,8 +9,8 @@ import pytest
 
 from bwtui.recording.check import check
 from bwtui.recording.folder import segments
-from bwtui.recording.format import Kind, SegmentFile
-from bwtui.recording.reader import open_recording
+from bwtui.recording.format.blocks import Kind, SegmentFile
+from bwtui.recording.reading.reader import open_recording
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
 from tests.scripted_relay import ScriptedRelay, table
@@ -85,7 +85,7 @@ def test_a_key_that_changes_and_comes_back_is_read_back(tmp_path: Path) -> None:
 def test_a_segment_without_numbers_left_is_followed_by_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.references.ROUTES", 7)
+    monkeypatch.setattr("bwtui.relay.recording.references.ROUTES", 7)
     stream = Stream(tmp_path / "recording")
     stream.begin_pass()
     for number in range(40):
@@ -114,7 +114,7 @@ def test_a_segment_without_numbers_left_is_followed_by_another(
 def test_a_table_that_was_forgotten_is_described_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bwtui.relay.routes._ROUTES_KEPT", 2)
+    monkeypatch.setattr("bwtui.relay.routes.session_routes._ROUTES_KEPT", 2)
     relay = ScriptedRelay(tmp_path)
     first = table(7, "first", COLUMNS)
     insert(relay, first, "id", announced=True)

@@ -7,11 +7,11 @@ from typing import Any, cast
 import pytest
 
 from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.parts import Redrive, StopRequested
-from bwtui.relay.route import Route
-from bwtui.relay.routes import Routes
-from bwtui.source.stream import PAYLOAD_OFFSET
+from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.session_routes import Routes
 
 
 def framed(payload: bytes) -> bytes:

@@ -9,7 +9,7 @@ from bwtui.encode.registry import RegisteredSchema, SchemaRefused
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.report import Report
-from bwtui.relay.routing import Router
+from bwtui.relay.routes.routing import Router
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import TopicLimits, TopicsFound
 from tests.faults.doubles import MemorySink

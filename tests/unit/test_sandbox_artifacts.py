@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError, UsageError
-from bwtui.sandbox import artifacts, ivy, java, lockfile
-from bwtui.sandbox.artifacts import ArtifactStore
-from bwtui.sandbox.lockfile import Artifact
-from bwtui.sandbox.progress import Silent
+from bwtui.packages import artifacts, ivy, java, lockfile
+from bwtui.packages.artifacts import ArtifactStore
+from bwtui.packages.lockfile import Artifact
+from bwtui.packages.progress import Silent
 
 CONTENT = b"the file that was locked"
 THING = Artifact("org.example", "thing", "1.0", "jar", hashlib.sha256(CONTENT).hexdigest(), len(CONTENT))

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError, UsageError
+from bwtui.packages.progress import Plain
 from bwtui.sandbox import kafka, ports, processes
 from bwtui.sandbox.layout import Layout, Memory, demo_folder, reachable_by_others, sandbox_folder
-from bwtui.sandbox.progress import Plain
 from bwtui.sandbox.supervisor import Sandbox
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.pipeline.scratch import scratch
+from bwtui.spark.scratch import scratch
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from bwtui.pipeline.scratch import scratch
+from bwtui.spark.scratch import scratch
 with scratch("run-", Path(sys.argv[1])) as folder:
     (folder / "much").write_text("x")
     os.kill(os.getpid(), signal.SIGKILL)

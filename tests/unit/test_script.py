@@ -3,7 +3,7 @@
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.source.script import statements
+from bwtui.source.ddl.script import statements
 
 FUNCTION = """create function f() returns int language sql
 begin atomic

@@ -4,7 +4,7 @@ import pytest
 
 from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import MISLEADING
-from bwtui.pipeline.seal_text import TextMaker
+from bwtui.seal.text import TextMaker
 
 RELATION = Relation(1, "public", "t", "d", (Column("id", 23, -1, True), Column("note", 25, -1, False)))
 

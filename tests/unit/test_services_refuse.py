@@ -14,14 +14,14 @@ from confluent_kafka import KafkaError
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
+from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
-from bwtui.relay.ack import Span
-from bwtui.relay.copying import Copying
 from bwtui.relay.parts import Parts
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report, TableCounters
-from bwtui.relay.route import Route
-from bwtui.relay.routing import Router
+from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.routing import Router
+from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, TopicLimits, TopicsFound

@@ -10,11 +10,12 @@ import pytest
 from confluent_kafka import KafkaError
 
 from bwtui.errors import ConnectionFailed, ServiceRefused
+from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED
-from bwtui.recording.batch import Without
 from bwtui.recording.check import check
+from bwtui.recording.format.batch import Without
 from bwtui.relay import following, toast
-from bwtui.relay.ack import Acknowledgements, Span
+from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import Batch
 from bwtui.relay.following import Following
 from bwtui.relay.parts import StopRequested

@@ -4,7 +4,7 @@ from contextlib import closing
 
 import pytest
 
-from bwtui.relay.ack import Span
+from bwtui.model.delivery import Span
 from bwtui.relay.suspension import GAP_SECONDS, Suspension
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from bwtui.recording import tally as module
-from bwtui.recording.tally import Tally
+from bwtui.recording.reading import tally as module
+from bwtui.recording.reading.tally import Tally
 from bwtui.recording.view import TableCounts
 from tests.recorded_shop import shop_recording
 

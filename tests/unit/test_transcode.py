@@ -11,7 +11,7 @@ from bwtui.pgoutput import messages as m
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import DecodeError, decode
 from bwtui.pgoutput.transcode import Transcoder
-from bwtui.recording.batch import Filled, Transaction, pack_batch, unpack_batch
+from bwtui.recording.format.batch import Filled, Transaction, pack_batch, unpack_batch
 
 TEXT, TEXTS, INT, MOMENT = 25, 1009, 23, 1184
 #: As in WIN1252: 0x81 is no character. And these two bytes are U+0081 in UTF-8.

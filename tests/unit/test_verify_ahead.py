@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from bwtui.cli.auditing.ahead import refuse_unwritable
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.verify import verify
-from bwtui.cli.verify_ahead import refuse_unwritable
 from bwtui.errors import BwtuiError, RefusedError, UsageError
 from tests.recorded_stream import Stream, table
 

@@ -7,8 +7,8 @@ from typing import Any
 import fastavro
 import pytest
 
-from bwtui.pipeline.verify_deep import SOME, SOME_OF_EACH, Comparison, one_of
 from bwtui.recording.manifest import SealedFile
+from bwtui.verify.deep import SOME, SOME_OF_EACH, Comparison, one_of
 
 KEY, VALUE = 1, 2
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.pipeline.verify_facts import LARGEST, read_facts
+from bwtui.verify.facts import LARGEST, read_facts
 from tests.recorded_stream import Stream, table
 from tests.waiting import eventually
 

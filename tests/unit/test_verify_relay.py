@@ -13,7 +13,7 @@ from bwtui.audit.report import Report
 from bwtui.cli import verify as command
 from bwtui.cli.main import CONTEXT, cli
 from bwtui.errors import UsageError
-from bwtui.relay.server import ControlServer
+from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
 from tests.unit.relay_double import DoubleEngine
 

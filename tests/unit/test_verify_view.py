@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bwtui.cli.verify_view import Bar, Lines, Silent, rate, view_of
+from bwtui.cli.output.verify_view import Bar, Lines, Silent, rate, view_of
 
 
 class Terminal(io.StringIO):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bwtui.recording import window as module
-from bwtui.recording.window import Bounds, window
+from bwtui.recording.reading import window as module
+from bwtui.recording.reading.window import Bounds, window
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape, shop_recording
 
 

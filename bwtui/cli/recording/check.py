@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.table import plural
+from bwtui.cli.output.table import plural
 from bwtui.console import say, say_json
 from bwtui.errors import DamagedRecording
 
 if TYPE_CHECKING:
     from bwtui.recording.check import Checked
-    from bwtui.recording.format import Place
+    from bwtui.recording.format.blocks import Place
 
 _EPILOG = """\b
 Examples:

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli import streams
+from bwtui.cli.output import streams
 from bwtui.cli.recording.selection import selection_options
 from bwtui.console import for_terminal, say
 from bwtui.errors import UsageError
 from bwtui.shown import shown_json, shown_lines
 
 if TYPE_CHECKING:
-    from bwtui.recording.export import Format
+    from bwtui.recording.export.exporting import Format
     from bwtui.recording.selection import Selection
     from bwtui.recording.view import RecordingView
 
@@ -54,7 +54,7 @@ def export(
     **given: Any,
 ) -> None:
     """Write the changes of RECORDING, sealed or not, in the order in which they were recorded."""
-    from bwtui.recording.reader import open_recording
+    from bwtui.recording.reading.reader import open_recording
 
     check_options(form, output, with_repeats=with_repeats, create=create)
     with contextlib.closing(open_recording(recording, may_lack_first=True)) as view:
@@ -88,10 +88,10 @@ def run_export(
     """Export from an open recording; return the number of changes."""
     from bwtui.cli.recording.progress import bar
     from bwtui.cli.recording.selection import selection
-    from bwtui.recording.export import export as write
-    from bwtui.recording.export import make_writer
-    from bwtui.recording.export_facts import facts
-    from bwtui.recording.export_target import opened, target_path
+    from bwtui.recording.export.exporting import export as write
+    from bwtui.recording.export.exporting import make_writer
+    from bwtui.recording.export.facts import facts
+    from bwtui.recording.export.target import opened, target_path
 
     chosen = selection(view.last_time, given, with_repeats=with_repeats)
     lacks = facts(view)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bwtui.cli.table import columns, plural, size
+from bwtui.cli.output.table import columns, plural, size
 from bwtui.console import say, say_json
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
     from bwtui.recording.info import Gap, Info, PassInfo, Told

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.console import say, say_json
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
     from bwtui.recording.recover import Recovered

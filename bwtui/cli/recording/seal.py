@@ -11,7 +11,7 @@ import click
 from bwtui.console import say, say_json, terminal
 
 if TYPE_CHECKING:
-    from bwtui.pipeline.seal import OnProgress, Outcome
+    from bwtui.seal.sealing import OnProgress, Outcome
 
 _EPILOG = """\b
 Examples:
@@ -36,8 +36,8 @@ docs/recording-format.md describes the files. Exit code 6: the recording is dama
 @click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
 def seal(recording: Path, spark_master: str, as_json: bool) -> None:
     """Turn RECORDING's journal into Parquet files with a manifest; the journal stays as it is."""
-    from bwtui.pipeline.seal import seal as run
-    from bwtui.pipeline.session import check_master, spark_session
+    from bwtui.seal.sealing import seal as run
+    from bwtui.spark.session import check_master, spark_session
 
     check_master(spark_master)
 

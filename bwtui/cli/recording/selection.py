@@ -11,7 +11,7 @@ from bwtui.errors import UsageError
 from bwtui.options import said
 
 if TYPE_CHECKING:
-    from bwtui.recording.query import Query
+    from bwtui.recording.query.language import Query
     from bwtui.recording.selection import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,8 +38,8 @@ def selection_options(command: F) -> F:
 
 def selection(end: int, given: dict[str, Any], *, with_repeats: bool = False) -> "Selection":
     """Return what the options say; times like ``-5m`` count from ``end``. Raises UsageError."""
-    from bwtui.lsn import parse_lsn
-    from bwtui.recording.query_values import as_time
+    from bwtui.model.lsn import parse_lsn
+    from bwtui.recording.query.values import as_time
     from bwtui.recording.selection import Selection
 
     chosen = Selection(
@@ -77,7 +77,7 @@ def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | Non
 
 def parse_where(text: str, end: int | None) -> "Query":
     """Return the query of ``--where``; an error is drawn on stderr, with a caret, before it is raised."""
-    from bwtui.recording.query import QueryError, parse
+    from bwtui.recording.query.language import QueryError, parse
 
     try:
         return parse(text, end)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bwtui.errors import BwtuiError, UsageError
-from bwtui.relay.control import state_root
+from bwtui.state_folder import state_root
 from bwtui.tui import figures
 from bwtui.tui.audit.child import Child, Ended
 from bwtui.tui.audit.kafka import KafkaSide

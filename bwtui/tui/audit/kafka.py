@@ -48,9 +48,9 @@ class KafkaSide:
 
     def look(self, topic: str, partition: int, offset: int) -> Record | str:
         """Return the record, or the kind of hole (see `HOLES`) that is in its place. Raises BwtuiError."""
-        from bwtui.kafka_client import headers_of
-        from bwtui.pipeline.kafka_scan import SplitScan
-        from bwtui.pipeline.kafka_splits import Split
+        from bwtui.kafka.client import headers_of
+        from bwtui.kafka.scan import SplitScan
+        from bwtui.kafka.splits import Split
 
         hole = "gap"
         split = Split(topic, partition, offset, offset + 1)

@@ -8,8 +8,8 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import UNCHANGED, Relation
-from bwtui.recording.as_of import Gaps, TableFold, TableRow
 from bwtui.recording.fields import as_text
+from bwtui.recording.reading.as_of import Gaps, TableFold, TableRow
 from bwtui.recording.view import RecordingView
 from bwtui.shown import shown
 from bwtui.tui import figures

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from textual.widget import Widget
 
-from bwtui.relay.status import ErrorEntry
+from bwtui.model.status import ErrorEntry
 from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen

@@ -8,13 +8,13 @@ from textual import work
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
-from bwtui.lsn import format_lsn
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import FieldChange
 from bwtui.recording.change import Change
-from bwtui.recording.explain import Key, Step, Story, explain, key_before, key_of, row_before
 from bwtui.recording.fields import differences
-from bwtui.recording.target import MICROS
+from bwtui.recording.reading.explain import Key, Step, Story, explain, key_before, key_of, row_before
+from bwtui.recording.reading.target import MICROS
 from bwtui.recording.view import RecordingView
-from bwtui.relay.status import FieldChange
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.playback import RecordedModel, RecordingSource

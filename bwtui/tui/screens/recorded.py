@@ -9,8 +9,8 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
+from bwtui.recording.reading.window import Bounds
 from bwtui.recording.view import RecordingView
-from bwtui.recording.window import Bounds
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.playback import RecordedModel

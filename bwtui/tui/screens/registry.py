@@ -7,7 +7,7 @@ from typing import ClassVar
 from textual.highlight import highlight
 from textual.widget import Widget
 
-from bwtui.relay.status import SchemaEntry
+from bwtui.model.status import SchemaEntry
 from bwtui.shown import shown_json
 from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content

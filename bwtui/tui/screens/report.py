@@ -9,6 +9,13 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
+from bwtui.tui.audit.findings import (
+    FindingList,
+    finding_content,
+    finding_text,
+    nothing_content,
+    verdict_content,
+)
 from bwtui.tui.audit.report import AuditReport, Finding
 from bwtui.tui.playback import RecordedModel, RecordingSource
 from bwtui.tui.screens.base import RelayScreen
@@ -16,13 +23,6 @@ from bwtui.tui.screens.sides import SidesScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.classes import ClassGrid
 from bwtui.tui.widgets.detail import Detail
-from bwtui.tui.widgets.findings import (
-    FindingList,
-    finding_content,
-    finding_text,
-    nothing_content,
-    verdict_content,
-)
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.line import Line
 

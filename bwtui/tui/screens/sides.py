@@ -11,6 +11,7 @@ from textual.widget import Widget
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.recording.view import RecordingView
+from bwtui.tui.audit.field_pairs import FieldPairs, found_lines, sent_lines, value_content
 from bwtui.tui.audit.kafka import Decoded, KafkaSide, Reader, Record
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text
 from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, said_by, table_pairs
@@ -21,7 +22,6 @@ from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.compared_sides import recording_lines, table_lines
 from bwtui.tui.widgets.detail import Detail
-from bwtui.tui.widgets.field_pairs import FieldPairs, found_lines, sent_lines, value_content
 from bwtui.tui.widgets.grid import Grid
 
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 from textual.containers import Container
 from textual.widget import Widget
 
-from bwtui.relay.status import SchemaEntry, TableStatus
+from bwtui.model.status import SchemaEntry, TableStatus
 from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
 from bwtui.tui.plain import Content

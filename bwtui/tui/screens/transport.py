@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.recording.explain import Key, key_of
+from bwtui.recording.reading.explain import Key, key_of
 from bwtui.tui.audit.report import Finding
 from bwtui.tui.playback import Command, RecordedModel
 from bwtui.tui.widgets.seek_bar import SeekBar

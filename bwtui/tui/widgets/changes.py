@@ -6,7 +6,7 @@ from typing import ClassVar
 from rich.console import RenderableType
 from textual.binding import Binding, BindingType
 
-from bwtui.relay.status import ChangeSample, FieldChange
+from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.tui import figures
 from bwtui.tui.actions import keys_of
 from bwtui.tui.filtering import Filter

@@ -5,8 +5,8 @@ from datetime import datetime
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
-from bwtui.relay import outcome
-from bwtui.relay.status import Status
+from bwtui.model.status import Status
+from bwtui.relay.process import outcome
 from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Link, Model, Playhead

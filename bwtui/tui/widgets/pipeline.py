@@ -5,8 +5,8 @@ from textual.containers import Horizontal, Vertical
 from textual.widget import Widget
 from textual.widgets import Sparkline
 
-from bwtui.lsn import format_lsn
-from bwtui.relay.status import STAGES, StageStatus, Status
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import STAGES, StageStatus, Status
 from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture

@@ -10,7 +10,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
-from bwtui.recording.query import Query, QueryError, parse
+from bwtui.recording.query.language import Query, QueryError, parse
 from bwtui.tui.widgets.filter_bar import FilterBar
 
 EXAMPLE = "table = orders and op = update and after.status = 'paid'"

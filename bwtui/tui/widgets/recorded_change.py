@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from rich.console import RenderableType
 
+from bwtui.model.status import FieldChange
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.fields import differences, key_text
-from bwtui.recording.target import MICROS
-from bwtui.relay.status import FieldChange
+from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
 from bwtui.tui.plain import Group, Text
 from bwtui.tui.widgets.changes import OPERATIONS, fields_table

@@ -8,8 +8,8 @@ from textual import events
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.recording.fields import differences, key_text
-from bwtui.recording.player import Player
-from bwtui.recording.window import Bounds, Matches, Window, window
+from bwtui.recording.reading.player import Player
+from bwtui.recording.reading.window import Bounds, Matches, Window, window
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture, Playhead

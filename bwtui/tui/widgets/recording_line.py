@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bwtui.relay.status import RecordingStatus
+from bwtui.model.status import RecordingStatus
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.widgets.line import Line

@@ -7,8 +7,8 @@ from typing import ClassVar
 from textual.message import Message
 
 from bwtui.pgoutput.messages import UNCHANGED, Field
-from bwtui.recording.as_of import TableRow
 from bwtui.recording.fields import as_text
+from bwtui.recording.reading.as_of import TableRow
 from bwtui.tui.plain import Content
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid

@@ -9,7 +9,7 @@ from textual.message import Message
 from textual.widgets import Input, Label
 
 from bwtui.errors import BwtuiError
-from bwtui.recording.target import FORMS
+from bwtui.recording.reading.target import FORMS
 from bwtui.tui.plain import Content
 
 

@@ -1,6 +1,6 @@
 """The table of tables."""
 
-from bwtui.relay.status import TableStatus
+from bwtui.model.status import TableStatus
 from bwtui.tui import figures, judgement
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column

@@ -14,8 +14,8 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from bwtui.lsn import format_lsn
-from bwtui.recording.target import MICROS
+from bwtui.model.lsn import format_lsn
+from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Playhead

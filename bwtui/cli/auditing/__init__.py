@@ -1,0 +1,1 @@
+"""What 'bwtui verify' looks up before an audit begins."""

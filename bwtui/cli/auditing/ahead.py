@@ -1,0 +1,111 @@
+"""What ``bwtui verify`` refuses before anything that takes long: it would fail at the end, or for nothing."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from bwtui.cli.options.relay_options import typed_options
+from bwtui.errors import BwtuiError, RefusedError, UsageError
+from bwtui.options import OPTIONS
+
+#: Options that only one of the three questions has; the others would pass over them in silence.
+_OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table", "relay")
+_OF_ONE_RECORDING = ("deep", "work_folder")
+_WHOLE = "a recording is audited whole, with the topics that it was sent to"
+#: What a relay that runs says itself; of its tables some may be chosen.
+_OF_RELAY = {option.name.replace("-", "_") for option in OPTIONS} | {"profile"}
+_OF_RELAY -= {"table", "exclude_table"}
+
+
+def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
+    """Raise UsageError for an option that the question does not have."""
+    unused = [] if database else [*_OF_DATABASE]
+    unused += [] if len(recordings) == 1 else [*_OF_ONE_RECORDING]
+    unused += ["spark_master"] if database else []
+    for name, option in _on_command_line():
+        if name not in unused:
+            continue
+        if database:
+            raise UsageError(f"{option} says nothing to --database", "leave it out")
+        hint = "recordings are compared whole" if len(recordings) == 2 else _WHOLE
+        if name in _OF_DATABASE:
+            hint += f"; {option} belongs to --database"
+        asked = "the audit of a recording" if len(recordings) == 1 else "the comparison of recordings"
+        raise UsageError(f"{option} says nothing to {asked}", hint)
+
+
+def refuse_replaced() -> None:
+    """Raise UsageError for an option whose value a running relay says."""
+    for name, option in _on_command_line():
+        if name in _OF_RELAY:
+            raise UsageError(f"{option} says nothing beside --relay", "the relay's own settings hold")
+
+
+def _on_command_line() -> Iterator[tuple[str, str]]:
+    """Yield the name of every option that was given, and the option as it was typed."""
+    context = click.get_current_context()
+    typed = typed_options()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE:
+            yield name, typed.get(name.replace("_", "-"), max(parameter.opts, key=len))
+
+
+def unwritable(html: Path, reason: str | None) -> BwtuiError:
+    """Return the error of a page that can't be written."""
+    return BwtuiError(f"{html} can't be written: {reason}", "name another file with --html")
+
+
+def refuse_unwritable(html: Path) -> None:
+    """Raise BwtuiError if the page could not be written; nothing is made to try it."""
+    folder, code = html.parent, 0
+    try:
+        if html.is_dir():
+            code = errno.EISDIR
+        elif not folder.is_dir():
+            code = errno.ENOTDIR if folder.exists() else errno.ENOENT
+        elif not os.access(html if html.exists() else folder, os.W_OK):
+            code = errno.EACCES
+    except OSError as error:
+        raise unwritable(html, error.strerror) from error
+    if code:
+        raise unwritable(html, os.strerror(code))
+
+
+def refuse_empty(folder: Path) -> None:
+    """Raise if nothing is in a recording, or nothing yet: UsageError, RefusedError, or DamagedRecording."""
+    from bwtui.recording.sealed import open_sealed
+
+    sealed = None
+    with contextlib.suppress(UsageError):
+        sealed = open_sealed(folder, check_files=False)
+    # What came behind it is looked at when it is sealed.
+    if (sealed.length or sealed.behind) if sealed is not None else _finished_changes(folder):
+        return
+    raise RefusedError(
+        f"{folder} is empty: no change came while it was recorded",
+        "record while something is written, and verify then",
+    )
+
+
+def _finished_changes(folder: Path) -> int:
+    """Return how many changes the finished segments of a recording have."""
+    from bwtui.recording.folder import existing_segments
+    from bwtui.recording.reading.segment_reader import SegmentReader
+    from bwtui.seal.plan import Plan, finished_segments
+
+    finished = finished_segments(folder, existing_segments(folder), Plan())
+    if not finished:
+        raise RefusedError(
+            f"{folder} can't be verified yet: it is being written, and no segment is complete",
+            "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
+        )
+    changes = 0
+    for path in finished:
+        with contextlib.closing(SegmentReader(path)) as segment:
+            changes += segment.changes
+    return changes

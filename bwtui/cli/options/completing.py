@@ -1,0 +1,44 @@
+"""What a shell is told when it completes an option's value; so nothing heavy is imported."""
+
+from collections.abc import Callable
+
+import click
+from click.shell_completion import CompletionItem
+
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def one_of(*words: str) -> Completer:
+    """Return what completes ``words``."""
+
+    def complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def profiles(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the profiles of bwtui.toml; a file that is wrong has none."""
+    from bwtui.config import file_paths
+    from bwtui.config_file import read_file
+    from bwtui.errors import BwtuiError
+
+    names: set[str] = set()
+    for path in file_paths():
+        try:
+            names |= set(read_file(path).profiles) if path.is_file() else set()
+        except BwtuiError:
+            continue
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+def relays(context: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the names of the relays that run; of `status` also those that do not, whose end it tells.
+
+    Their locks say that they run: to ask one that hangs would keep the shell waiting.
+    """
+    from bwtui.relay.process.lock import is_held
+    from bwtui.state_folder import known_relays
+
+    names = (name for name in known_relays() if name.startswith(incomplete))
+    return [CompletionItem(name) for name in names if context.info_name == "status" or is_held(name)]

@@ -1,0 +1,94 @@
+"""The NAME of a relay: attach, status and stop may do without when one relay runs; --relay has one."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bwtui.cli.options.completing import relays
+from bwtui.console import say
+from bwtui.errors import ConnectionFailed, UsageError
+from bwtui.options import check_name, nearest, said
+
+if TYPE_CHECKING:
+    from bwtui.model.status import Status
+
+
+def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            check_name(value)
+        except ValueError as error:
+            raise UsageError(*said(error)) from error
+    return value
+
+
+relay_option = click.option(
+    "--relay",
+    metavar="NAME",
+    shell_complete=relays,
+    callback=_check,
+    help="Take every setting from the relay NAME, which runs; --table and --exclude-table narrow its tables.",
+)
+name_argument = click.argument("name", required=False, shell_complete=relays, callback=_check)
+
+
+def only_relay(name: str | None) -> str:
+    """Return ``name``, or the name of the only running relay. Raises ConnectionFailed or UsageError."""
+    if name is not None:
+        return name
+    running, _ = all_running()
+    if len(running) > 1:
+        names = ", ".join(status.name for status in running)
+        raise UsageError(f"{len(running)} relays are running", f"name one of them: {names}")
+    return running[0].name
+
+
+def all_running() -> "tuple[list[Status], list[str]]":
+    """Return the status of every relay that answers, and the names of those that do not, having told of them.
+
+    Raises ConnectionFailed when none answers.
+    """
+    from bwtui.relay.process.control import does_not_answer, running_relays
+
+    silent: list[str] = []
+    running = running_relays(silent=silent)
+    errors = [does_not_answer(name) for name in silent]
+    if errors and not running:
+        raise errors[0]
+    for error in errors:
+        say(f"bwtui: {error.message}; {error.hint}", err=True)
+    if not running:
+        from bwtui.relay.process import last_status
+
+        killed = last_status.newest()
+        hint = f"of {killed.name}: {last_status.told(killed)}" if killed else "start one with 'bwtui connect'"
+        raise ConnectionFailed("no relay is running", hint)
+    return running, silent
+
+
+def status_of(name: str) -> "Status":
+    """Return the relay's status. Raises ConnectionFailed, whose hint says how its last run ended."""
+    from bwtui.model.status import Status
+    from bwtui.relay.process import last_status, outcome
+    from bwtui.relay.process.control import DoesNotAnswer, request, running_relays
+    from bwtui.state_folder import known_relays
+
+    try:
+        return Status.from_json(request(name, {"request": "status"}))
+    except DoesNotAnswer:
+        raise
+    except ConnectionFailed as error:
+        ended = outcome.read(name)
+        if ended is not None and ended.message is not None:
+            raise ConnectionFailed(error.message, f"its last run ended on: {ended.message}") from error
+        if ended is not None:
+            raise ConnectionFailed(error.message, "its last run was stopped cleanly") from error
+        killed = last_status.read(name)
+        if killed is not None:
+            raise ConnectionFailed(error.message, last_status.told(killed)) from error
+        if name not in known_relays():
+            close = nearest(name, [s.name for s in running_relays()])
+            raise ConnectionFailed(
+                error.message, f"did you mean {close}?" if close else error.hint
+            ) from error
+        raise

@@ -1,0 +1,1 @@
+"""Kafka as relay, Spark's jobs and screens share it: errors, settings, offsets, records between offsets."""

@@ -1,0 +1,134 @@
+"""Kafka's messages and the holes between them as Arrow record batches."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import Message
+
+from bwtui.kafka.client import headers_of
+from bwtui.kafka.splits import Split
+
+#: Column → Spark's type, in order.
+COLUMNS = {
+    "kind": "string",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "offset_end": "bigint",
+    "timestamp": "bigint",
+    "timestamp_type": "int",
+    "key": "binary",
+    "value": "binary",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+RECORD = "record"
+#: A record of a transaction that was aborted.
+ABORTED = "aborted"
+
+HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+_TYPES = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "binary": pa.binary(),
+    COLUMNS["headers"]: HEADERS,
+}
+#: Spark takes a batch whole, so a batch of large messages is cut.
+_BATCH_BYTES = 16 * 1024 * 1024
+
+
+class Hole(NamedTuple):
+    """Offsets ``[low, high)`` that were not delivered; `bwtui.kafka.scan` has the kinds."""
+
+    kind: str
+    low: int
+    high: int
+
+
+class Batches:
+    """Makes record batches of one split with the columns that were asked for."""
+
+    def __init__(self, split: Split, columns: Sequence[str]) -> None:
+        self._split = split
+        self._columns = columns
+        # Spark's schemas are nullable throughout, and it wants just these.
+        self._schema = pa.schema([(name, _TYPES[COLUMNS[name]]) for name in columns])
+
+    def of_messages(
+        self, messages: list[Message], offsets: list[int], kind: str = RECORD
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the messages at ``offsets`` as batches of a bounded size."""
+        if not messages:
+            return
+        made = [self._column(name, messages, offsets, kind) for name in self._columns]
+        batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
+        rows = max(1, batch.num_rows * _BATCH_BYTES // max(batch.nbytes, _BATCH_BYTES))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+    def of_holes(self, holes: Sequence[Hole]) -> Iterator[pa.RecordBatch]:
+        """Yield the holes as one batch: a row each, with neither key nor value."""
+        if not holes:
+            return
+        columns: dict[str, Any] = {
+            "kind": [hole.kind for hole in holes],
+            "topic": [self._split.topic] * len(holes),
+            "partition": [self._split.partition] * len(holes),
+            "offset": [hole.low for hole in holes],
+            "offset_end": [hole.high for hole in holes],
+        }
+        nothing = [None] * len(holes)
+        yield pa.RecordBatch.from_pydict(
+            {name: columns.get(name, nothing) for name in self._columns}, schema=self._schema
+        )
+
+    def _column(self, name: str, messages: list[Message], offsets: list[int], kind: str) -> pa.Array:
+        if name in _MADE:
+            return _MADE[name](messages)
+        constants: dict[str, Any] = {
+            "kind": pa.scalar(kind, pa.string()),
+            "topic": pa.scalar(self._split.topic, pa.string()),
+            "partition": pa.scalar(self._split.partition, pa.int32()),
+        }
+        if name in constants:
+            return pa.repeat(constants[name], len(messages))
+        return pa.array(offsets if name == "offset" else [one + 1 for one in offsets], pa.int64())
+
+
+def _timestamps(messages: list[Message]) -> pa.Array:
+    return pa.array([message.timestamp()[1] for message in messages], pa.int64())
+
+
+def _timestamp_types(messages: list[Message]) -> pa.Array:
+    return pa.array([message.timestamp()[0] for message in messages], pa.int32())
+
+
+def _keys(messages: list[Message]) -> pa.Array:
+    return pa.array([message.key() for message in messages], pa.binary())
+
+
+def _values(messages: list[Message]) -> pa.Array:
+    return pa.array([message.value() for message in messages], pa.binary())
+
+
+def _headers(messages: list[Message]) -> pa.Array:
+    every: list[Any] = [headers_of(message) for message in messages]
+    starts, end = [0], 0
+    for headers in every:
+        end += len(headers)
+        starts.append(end)
+    names = pa.array([name for headers in every for name, _ in headers], pa.string())
+    values = pa.array([value for headers in every for _, value in headers], pa.binary())
+    pairs = pa.StructArray.from_arrays([names, values], fields=list(HEADERS.value_type))
+    return pa.ListArray.from_arrays(pa.array(starts, pa.int32()), pairs, type=HEADERS)
+
+
+_MADE: dict[str, Callable[[list[Message]], pa.Array]] = {
+    "timestamp": _timestamps,
+    "timestamp_type": _timestamp_types,
+    "key": _keys,
+    "value": _values,
+    "headers": _headers,
+}

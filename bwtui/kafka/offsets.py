@@ -1,0 +1,205 @@
+"""What a scan of topics is pinned to before it starts: offsets, settings, and the cluster.
+
+::
+
+    pinned = pin(config, ["shop.orders", "shop.items"])
+    pinned.offsets["shop.orders", 0]       # (low, high): the log's start, and behind its last record
+    pinned.topics["shop.orders"].compacts  # and every other setting on which an excuse rests
+    pinned.cluster_id
+
+Offsets are those of everything that was written, uncommitted transactions too (read_uncommitted).
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ClusterMetadata,
+    ConfigResource,
+    OffsetSpec,
+    ResourceType,
+)
+
+from bwtui.errors import ConnectionFailed
+from bwtui.kafka.client import (
+    REQUEST_SECONDS,
+    WITHOUT_LEADER,
+    Config,
+    Heard,
+    bad_setting,
+    cluster_metadata,
+    log,
+    plain_kafka_error,
+    topic_gone,
+)
+
+_LEADER_SECONDS = 0.1
+
+#: Topic and number of a partition.
+Place = tuple[str, int]
+#: ``[low, high)``
+Range = tuple[int, int]
+
+#: The settings of a topic that say what may rightly be missing from it.
+SETTINGS = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+    "delete.retention.ms",
+    "segment.ms",
+    "message.timestamp.type",
+    "min.insync.replicas",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicState:
+    """What was pinned of one topic."""
+
+    name: str
+    partitions: int
+    #: Values as Kafka writes them; None when we may not see them.
+    settings: Mapping[str, str] | None
+
+    @property
+    def compacts(self) -> bool | None:
+        """Say whether the topic is compacted; None when it is not known."""
+        return None if self.settings is None else "compact" in self.settings["cleanup.policy"]
+
+    @property
+    def deletes(self) -> bool | None:
+        """Say whether the topic drops old segments; None when it is not known."""
+        return None if self.settings is None else "delete" in self.settings["cleanup.policy"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a scan is pinned to."""
+
+    cluster_id: str
+    offsets: Mapping[Place, Range]
+    topics: Mapping[str, TopicState]
+
+    @property
+    def messages(self) -> int:
+        """Number of offsets in all ranges, which bounds the number of messages."""
+        return sum(high - low for low, high in self.offsets.values())
+
+
+def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -> Pinned:
+    """Return where each partition of ``topics`` starts and ends now, and what is set for them.
+
+    ``some_may_lack``: topics that are not there are left out, unless none is there.
+    Raises RefusedError when there is no such topic, ConnectionFailed when Kafka does not answer or does not
+    let us in, UsageError for a wrong property.
+    """
+    wanted = sorted(set(topics))
+    metadata = _metadata(config)
+    admin = _admin(config)
+    found = {name: metadata.topics[name].partitions for name in wanted if name in metadata.topics}
+    for name in wanted:
+        if name not in found and not (found and some_may_lack):
+            raise topic_gone(name)
+    wanted = sorted(found)
+    places = [(name, number) for name in wanted for number in sorted(found[name])]
+    settings = _settings(admin, config, wanted)
+    states = {name: TopicState(name, len(found[name]), settings[name]) for name in wanted}
+    return Pinned(metadata.cluster_id or "", _bounds(admin, config, places), states)
+
+
+def partitions(config: Config) -> tuple[str, dict[str, int]]:
+    """Return the cluster's id, and how many partitions each topic has; raises as `pin` does."""
+    metadata = _metadata(config)
+    counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.partitions}
+    return metadata.cluster_id or "", counts
+
+
+def ends(config: Config, place: Place) -> tuple[int, int, int]:
+    """Return (start of the log, end of what is stable, end of the log) of one partition, as it is now."""
+    admin = _admin(config)
+    low = _list(admin, config, [place], OffsetSpec.earliest())[place]
+    stable = _list(admin, config, [place], OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)[place]
+    high = _list(admin, config, [place], OffsetSpec.latest())[place]
+    return low, stable, high
+
+
+def _metadata(config: Config) -> ClusterMetadata:
+    heard = Heard()
+    admin = _admin({**config, "error_cb": heard})
+    try:
+        return cluster_metadata(admin, heard, str(config["bootstrap.servers"]))
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config) from error
+
+
+def _admin(config: Config) -> AdminClient:
+    try:
+        return AdminClient({**config}, logger=log)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise bad_setting(error) from error
+
+
+def _bounds(admin: AdminClient, config: Config, places: list[Place]) -> dict[Place, Range]:
+    low = _list(admin, config, places, OffsetSpec.earliest())
+    high = _list(admin, config, places, OffsetSpec.latest())
+    return {place: (low[place], high[place]) for place in places}
+
+
+def _list(
+    admin: AdminClient,
+    config: Config,
+    places: list[Place],
+    where: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+) -> dict[Place, int]:
+    if not places:
+        return {}
+    found: dict[Place, int] = {}
+    deadline = time.monotonic() + REQUEST_SECONDS
+    while True:
+        asked = {TopicPartition(*place): where for place in places if place not in found}
+        answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
+        for at, answer in answers.items():
+            if _is_without_leader(answer) and time.monotonic() < deadline:
+                continue
+            found[at.topic, at.partition] = int(_result(answer, config, at.topic).offset)
+        if len(found) == len(set(places)):
+            return found
+        time.sleep(_LEADER_SECONDS)
+
+
+def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str, dict[str, str] | None]:
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
+    answers = admin.describe_configs(resources, request_timeout=REQUEST_SECONDS) if resources else {}
+    found: dict[str, dict[str, str] | None] = {}
+    for resource, answer in answers.items():
+        try:
+            entries = _result(answer, config, resource.name)
+        except ConnectionFailed as error:
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            if error.__cause__.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise
+            found[resource.name] = None
+        else:
+            found[resource.name] = {key: entries[key].value for key in SETTINGS if key in entries}
+    return found
+
+
+def _is_without_leader(answer: "Future[Any]") -> bool:
+    error = answer.exception()
+    return isinstance(error, KafkaException) and error.args[0].code() in WITHOUT_LEADER
+
+
+def _result(answer: "Future[Any]", config: Config, topic: str) -> Any:
+    try:
+        return answer.result()
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config, topic) from error

@@ -1,0 +1,261 @@
+"""Reads one split to its very end, and accounts for every offset in it.
+
+Each offset of ``[low, high)`` comes out once: with its message, or in a hole of one of these kinds.
+
+``gap``
+    The log goes on behind it: the record was compacted away, is a marker of a transaction, or belongs to
+    an aborted one (with read_committed).
+``expired``
+    The log starts behind it now: retention took it, perhaps while it was read.
+``open``
+    Read with read_committed: behind it is a transaction that has not ended.
+``truncated``
+    The log ends before it now, though it reached it when the offsets were pinned: a broker lost its end, or
+    the topic was made again.
+``damaged``
+    The broker sent it, and its checksum does not hold.
+
+Nothing is waited for without a limit: not for the last offset, which may be a hole, and not for a broker.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.kafka.client import TOPIC_GONE, Config, Heard, bad_setting, log, plain_kafka_error, topic_gone
+from bwtui.kafka.columns import Hole
+from bwtui.kafka.damage import begins, is_always_told, is_damage, is_within, readable_behind
+from bwtui.kafka.offsets import ends
+from bwtui.kafka.splits import Split
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+_WAIT_SECONDS = 0.1
+#: How long a broker may stay silent.
+_SILENCE_SECONDS = 30.0
+_MOST_MESSAGES = 10_000
+_AIM_BYTES = 4 * 1024 * 1024
+_SETTINGS = {
+    "group.id": "bwtui-unused",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "allow.auto.create.topics": False,
+    # A full queue makes librdkafka wait a second before it fetches again, unless it is told otherwise.
+    "fetch.queue.backoff.ms": 1,
+    # Bounds what is read ahead: in memory, and in vain at the end of a split.
+    "queued.max.messages.kbytes": 16_384,
+    "queued.min.messages": 50_000,
+    "fetch.wait.max.ms": 100,
+    # A topic that was there when the offsets were pinned does not take long to be heard of.
+    "topic.metadata.propagation.max.ms": 3_000,
+    "reconnect.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 1_000,
+}
+
+
+class Delivered(NamedTuple):
+    """Messages of one read, in the log's order, and their offsets; and the holes before and among them."""
+
+    messages: list[Message]
+    offsets: list[int]
+    holes: list[Hole]
+
+
+class SplitScan:
+    """One reading of one split."""
+
+    def __init__(self, config: Config, split: Split, isolation: Isolation, patience: float) -> None:
+        """Make the consumer; ``patience`` is how many seconds the log may end too early."""
+        self._config = config
+        self._split = split
+        self._isolation = isolation
+        self._patience = patience
+        #: The next offset that must come out.
+        self._next = split.low
+        self._count = 1_000
+        self._heard = Heard()
+        self._short_since: float | None = None
+        settings = {**config, **_SETTINGS, "isolation.level": isolation, "error_cb": self._heard}
+        try:
+            self._consumer = Consumer(settings, logger=log)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise bad_setting(error) from error
+
+    def __iter__(self) -> Iterator[Delivered]:
+        """Yield all messages and holes. Raises ConnectionFailed, and RefusedError for a missing topic."""
+        try:
+            self._assign(self._split.low)
+            yield from self._read()
+        except KafkaException as error:
+            raise plain_kafka_error(error.args[0], self._config, self._split.topic) from error
+        finally:
+            self._consumer.close()
+
+    def _read(self) -> Iterator[Delivered]:
+        heard_at = time.monotonic()
+        while self._next < self._split.high:
+            wanted = min(self._count, self._split.high - self._next)
+            events = self._consumer.consume(wanted, _WAIT_SECONDS)
+            messages = [event for event in events if event.error() is None]
+            if len(messages) < len(events):
+                # Behind a damaged batch nothing in the broker's answer can be trusted.
+                events, messages = _until_damage(events)
+            if messages:
+                heard_at, self._short_since = time.monotonic(), None
+                yield self._take(messages)
+            for event in events if len(messages) < len(events) else ():
+                heard_at = time.monotonic() if is_damage(event) else heard_at
+                yield from self._react(event)
+            if self._short_since is not None:
+                heard_at = time.monotonic()
+                yield from self._look_at_the_end()
+            if time.monotonic() - heard_at > _SILENCE_SECONDS:
+                yield from self._look_at_silence()
+                heard_at = time.monotonic()
+            self._give_up_if_refused()
+
+    def _take(self, messages: list[Message]) -> Delivered:
+        offsets = [message.offset() or 0 for message in messages]
+        end = self._split.high
+        if offsets[-1] >= end:
+            kept = bisect_left(offsets, end)
+            holes = self._holes([*offsets[:kept], end])
+            self._next = end
+            return Delivered(messages[:kept], offsets[:kept], holes)
+        holes = self._holes(offsets)
+        self._next = offsets[-1] + 1
+        self._count = self._aim(messages)
+        return Delivered(messages, offsets, holes)
+
+    def _holes(self, offsets: list[int]) -> list[Hole]:
+        """Return the holes from where we are to the last of ``offsets``, which rise."""
+        expected = self._next
+        if offsets[0] == expected and offsets[-1] - expected + 1 == len(offsets):
+            return []
+        holes = []
+        for offset in offsets:
+            if offset > expected:
+                holes.append(Hole("gap", expected, offset))
+            elif offset < expected:
+                raise BwtuiError(f"{self._place()} was written anew while it was read", "read it again")
+            expected = offset + 1
+        return holes
+
+    def _aim(self, messages: list[Message]) -> int:
+        """Return how many messages to ask for, so that a read has some megabytes at most."""
+        some = messages[:: max(1, len(messages) // 100)]
+        size = sum(len(one) for one in some) // len(some) + 100
+        return max(1, min(_MOST_MESSAGES, _AIM_BYTES // size, 8 * self._count))
+
+    def _react(self, event: Message) -> Iterator[Delivered]:
+        error = event.error()
+        code = error.code() if error is not None else None
+        if error is None or self._next >= self._split.high:
+            return
+        if code == KafkaError._PARTITION_EOF:
+            yield from self._at_end(event.offset() or 0)
+        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            yield from self._out_of_range()
+        elif is_damage(event):
+            yield from self._pass_over(event)
+        elif code in TOPIC_GONE:
+            raise topic_gone(self._split.topic)
+        elif error.fatal() or not error.retriable():
+            raise plain_kafka_error(error, self._config, self._split.topic)
+
+    def _pass_over(self, event: Message) -> Iterator[Delivered]:
+        """Go on behind a damaged batch."""
+        batch = begins(event)
+        if batch is not None and batch >= self._ends()[2]:
+            # Its offset is damaged, too: no batch begins behind the log's end.
+            batch = None
+        if batch is not None:
+            yield from self._skip("gap", min(batch, self._split.high))
+        if self._next < self._split.high:
+            try:
+                end = readable_behind(
+                    self._consumer, self._split, self._next, batch, always_told=is_always_told(event)
+                )
+            except TimeoutError as error:
+                raise self._silence() from error
+            yield from self._skip("damaged", end)
+            self._assign(end)
+
+    def _look_at_silence(self) -> Iterator[Delivered]:
+        """Pass over what the broker does not send though it answers. Raises ConnectionFailed."""
+        if self._heard.error is not None:
+            raise self._silence()
+        end = self._next
+        try:
+            if is_within(self._consumer, self._split, end):
+                end = readable_behind(self._consumer, self._split, end, None)
+        except TimeoutError as error:
+            raise self._silence() from error
+        yield from self._skip("damaged", end)
+        self._assign(end)
+
+    def _at_end(self, offset: int) -> Iterator[Delivered]:
+        """React to the end of the log, or of what is stable in it: ``offset`` would come next."""
+        if offset < self._split.high:
+            self._short_since = self._short_since or time.monotonic()
+        yield from self._skip("gap", min(offset, self._split.high))
+
+    def _out_of_range(self) -> Iterator[Delivered]:
+        low, _, high = self._ends()
+        if self._next < low:
+            yield from self._skip("expired", min(low, self._split.high))
+        if self._next > high:
+            yield from self._skip("truncated", self._split.high)
+        if self._next < self._split.high:
+            self._assign(self._next)
+
+    def _look_at_the_end(self) -> Iterator[Delivered]:
+        """Wait a while for a log that ends before our end, and then say why."""
+        _, stable, high = self._ends()
+        readable = stable if self._isolation == "read_committed" else high
+        if readable >= self._split.high:
+            self._short_since = None
+        elif time.monotonic() - (self._short_since or 0.0) > self._patience:
+            if self._next < high:
+                yield from self._skip("open", min(high, self._split.high))
+            yield from self._skip("truncated", self._split.high)
+
+    def _skip(self, kind: str, to: int) -> Iterator[Delivered]:
+        if to > self._next:
+            hole = Hole(kind, self._next, to)
+            self._next = to
+            yield Delivered([], [], [hole])
+
+    def _ends(self) -> tuple[int, int, int]:
+        return ends(self._config, (self._split.topic, self._split.partition))
+
+    def _assign(self, offset: int) -> None:
+        self._consumer.assign([TopicPartition(self._split.topic, self._split.partition, offset)])
+
+    def _give_up_if_refused(self) -> None:
+        error = self._heard.error
+        if error is not None and (self._heard.is_refusal or error.code() in TOPIC_GONE):
+            raise plain_kafka_error(
+                error, self._config, self._split.topic if error.code() in TOPIC_GONE else None
+            )
+
+    def _silence(self) -> BwtuiError:
+        if self._heard.error is not None:
+            return plain_kafka_error(self._heard.error, self._config)
+        return ConnectionFailed(f"Kafka sends nothing of {self._place()} any more", "check the broker's log")
+
+    def _place(self) -> str:
+        return f"topic {self._split.topic}, partition {self._split.partition}"
+
+
+def _until_damage(events: list[Message]) -> tuple[list[Message], list[Message]]:
+    """Return the events up to the first that tells of damage, and the messages among them."""
+    end = next((number for number, event in enumerate(events, 1) if is_damage(event)), len(events))
+    return events[:end], [event for event in events[:end] if event.error() is None]

@@ -1,0 +1,36 @@
+"""Ranges of offsets, cut into pieces that can be read at the same time."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from bwtui.kafka.offsets import Place, Range
+
+#: A consumer reads some tens of thousands of messages ahead, which are wasted at the end of a split.
+SMALLEST = 50_000
+#: Bounds what one task keeps of holes, and what a lost executor costs.
+LARGEST = 2_000_000
+_SPLITS_A_CORE = 2
+
+
+class Split(NamedTuple):
+    """The offsets ``[low, high)`` of one partition, or a part of them."""
+
+    topic: str
+    partition: int
+    low: int
+    high: int
+
+
+def split(
+    offsets: Mapping[Place, Range], cores: int, smallest: int = SMALLEST, largest: int = LARGEST
+) -> list[Split]:
+    """Cut ``offsets`` into splits of about the same size, some for each core; empty ranges have none."""
+    total = sum(high - low for low, high in offsets.values())
+    size = min(max(-(-total // (cores * _SPLITS_A_CORE)), smallest), largest)
+    return [
+        Split(*place, low + (high - low) * number // count, low + (high - low) * (number + 1) // count)
+        for place, (low, high) in sorted(offsets.items())
+        # A partition that is a little larger than that is no reason for two.
+        for count in [max(round((high - low) / size), -(-(high - low) // largest), int(high > low))]
+        for number in range(count)
+    ]

@@ -1,0 +1,1 @@
+"""What all parts speak of: LSNs, what a relay says of itself, record headers, deliveries, SQL's quoting."""

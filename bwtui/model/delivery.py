@@ -1,0 +1,35 @@
+"""Messages on their way to Kafka: where each is by now, and what is still missing of a batch."""
+
+#: In the place of a partition: no delivery report has come for the message, or Kafka refused it.
+UNKNOWN, REFUSED = -1, -2
+
+
+class Receipt:
+    """Where the messages of one section of a recorded batch are; filled in by the sink as reports come."""
+
+    __slots__ = ("batch", "offsets", "partitions", "section")
+
+    def __init__(self, batch: int, section: int, count: int) -> None:
+        self.batch = batch
+        self.section = section
+        # Lists, since to set an item of an array takes twice as long.
+        self.partitions = [UNKNOWN] * count
+        self.offsets = [-1] * count
+
+
+class Span:
+    """Rows that were handed to the sink together.
+
+    ``pending`` counts its messages that are not durable, and ``failed`` those among them that will never be
+    so by themselves; ``size`` is in bytes; ``receipts`` are there while recording.
+    """
+
+    __slots__ = ("failed", "lsn", "pending", "receipts", "sealed", "size")
+
+    def __init__(self) -> None:
+        self.pending = 0
+        self.size = 0
+        self.failed = 0
+        self.lsn: int | None = None
+        self.sealed = False
+        self.receipts: list[Receipt] = []

@@ -1,0 +1,23 @@
+"""The record headers of --headers: which change a message is. Integers are big-endian and unsigned.
+
+``bwtui.lsn`` (8 bytes: the commit's final LSN, or the snapshot's consistent point), ``bwtui.ordinal`` (4, and
+8 from 2³² on: among the row changes of the transaction, or the rows of the table's snapshot), ``bwtui.op``
+(snapshot, insert, update or delete), ``bwtui.xid`` (4; 0 in a snapshot), ``bwtui.session`` (8 random bytes,
+one value a run).
+"""
+
+#: The header that rows of a snapshot always carry: see bwtui.relay.snapshot.leftovers.
+SESSION = "bwtui.session"
+
+Headers = list[tuple[str, bytes]]
+
+
+def make_headers(lsn: int, ordinal: int, operation: str, xid: int, session: bytes) -> Headers:
+    """Return the headers of one message."""
+    return [
+        ("bwtui.lsn", lsn.to_bytes(8, "big")),
+        ("bwtui.ordinal", ordinal.to_bytes(4 if ordinal < 1 << 32 else 8, "big")),
+        ("bwtui.op", operation.encode()),
+        ("bwtui.xid", xid.to_bytes(4, "big")),
+        (SESSION, session),
+    ]

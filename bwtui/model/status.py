@@ -1,0 +1,211 @@
+"""What the engine says of itself: immutable values that the UI, ``bwtui status`` and ``--json`` share.
+
+`Status.to_json` is the contract of ``connect --headless --json`` and ``status --json``: names may be added,
+never renamed. All sizes are bytes, all durations seconds, all times seconds since the Unix epoch, and LSNs
+are integers here and PostgreSQL's text form in JSON.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from bwtui.model.lsn import format_lsn, parse_lsn
+
+State = Literal["starting", "snapshot", "streaming", "paused", "stopped", "failed"]
+STAGES = ("read", "decode", "encode", "produce", "acknowledge")
+_LSN_FIELDS = ("confirmed_lsn", "server_lsn", "received_lsn", "restart_lsn")
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatus:
+    """One stage of the pipeline.
+
+    ``per_second`` counts rows (messages for produce and acknowledge) over the last seconds; ``queue`` is what
+    waits in front of the stage or inside it, out of ``capacity`` when that is bounded; ``total`` since start.
+    """
+
+    per_second: float = 0.0
+    queue: int = 0
+    total: int = 0
+    capacity: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """Counters of one table since the engine started."""
+
+    topic: str = ""
+    snapshot_rows: int = 0
+    inserts: int = 0
+    updates: int = 0
+    deletes: int = 0
+    truncates: int = 0
+    messages: int = 0
+    bytes: int = 0
+    rows_per_second: float = 0.0
+    errors: int = 0
+    dead_letters: int = 0
+    #: Unchanged TOAST values that were read by key, or replaced by a placeholder.
+    toast_fetched: int = 0
+    toast_placeholders: int = 0
+    #: Updates that were passed over: their TOAST value could not be read, since the row is gone by now.
+    toast_superseded: int = 0
+    key_schema_id: int | None = None
+    value_schema_id: int | None = None
+    #: "none" (no snapshot of this table in this run), "pending", "running" or "done".
+    snapshot_state: str = "none"
+    #: PostgreSQL's estimate of the table's rows (pg_class.reltuples) when the snapshot began, or None.
+    snapshot_estimate: int | None = None
+    #: Key columns in order; empty when the table is unkeyed.
+    key_columns: tuple[str, ...] = ()
+    #: Plain sentences about what is special: unkeyed, types sent as text, updates not captured…
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorEntry:
+    """One error, or one warning, that the relay met; never holds a row value or a password."""
+
+    time: float
+    kind: str
+    table: str | None
+    message: str
+    hint: str | None = None
+    #: How often the same error came in a row; ``time`` is the latest.
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingStatus:
+    """The recording that a relay writes; sizes in bytes."""
+
+    path: str
+    #: "recording"; "failed" when the disk refuses it; "stopped" when the relay goes on without.
+    state: str = "recording"
+    bytes: int = 0
+    segments: int = 0
+    bytes_per_second: float = 0.0
+    free_bytes: int = 0
+    #: Until the disk is full at the present rate, or None.
+    seconds_left: float | None = None
+    durable_lsn: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One immutable picture of the relay."""
+
+    state: State
+    name: str
+    slot: str
+    #: One plain sentence on what the engine is doing or waiting for.
+    detail: str = ""
+    pid: int = 0
+    started: float = 0.0
+    time: float = 0.0
+    publication: str = ""
+    #: Where the ends are, without passwords: "host:port/dbname", broker list, registry URL.
+    database: str = ""
+    broker: str = ""
+    registry: str = ""
+    server_version: str = ""
+    confirmed_lsn: int = 0
+    received_lsn: int = 0
+    server_lsn: int = 0
+    restart_lsn: int = 0
+    wal_lag_bytes: int = 0
+    wal_lag_seconds: float = 0.0
+    retained_wal_bytes: int = 0
+    wal_status: str = ""
+    #: Bytes of WAL until the slot is in danger (pg_replication_slots.safe_wal_size); None: no limit is set.
+    safe_wal_bytes: int | None = None
+    #: Transactions and bytes that the server spilled to disk while decoding for this slot, or None before 14.
+    spill_bytes: int | None = None
+    transactions: int = 0
+    resident_bytes: int = 0
+    cpu_seconds: float = 0.0
+    tables: dict[str, TableStatus] = field(default_factory=dict)
+    stages: dict[str, StageStatus] = field(default_factory=dict)
+    errors: tuple[ErrorEntry, ...] = ()
+    #: Tables that the relay is to carry and that its publications lack: nothing of them is sent.
+    not_captured: tuple[str, ...] = ()
+    recording: RecordingStatus | None = None
+    #: Set when the engine ended on an error: the exit code of its process.
+    exit_code: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object of the command-line contract."""
+        data = dataclasses.asdict(self)
+        for name in _LSN_FIELDS:
+            data[name] = format_lsn(data[name])
+        return data
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Status":
+        """Rebuild a status from `to_json`; keys that this version does not know are left out."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        values = {key: value for key, value in data.items() if key in known}
+        for name in _LSN_FIELDS:
+            if name in values:
+                values[name] = parse_lsn(values[name])
+        for name, kind in (("tables", TableStatus), ("stages", StageStatus)):
+            values[name] = {key: _known(kind, value) for key, value in values.get(name, {}).items()}
+        recording = values.get("recording")
+        values["recording"] = _known(RecordingStatus, recording) if recording else None
+        values["not_captured"] = tuple(values.get("not_captured", ()))
+        values["errors"] = tuple(_known(ErrorEntry, value) for value in values.get("errors", ()))
+        return cls(**values)
+
+
+def _known(cls: type[Any], data: dict[str, Any]) -> Any:
+    names = {f.name for f in dataclasses.fields(cls)}
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in names})
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaEntry:
+    """One registered schema: ``part`` is "key" or "value", ``schema`` the Avro schema as JSON text."""
+
+    subject: str
+    id: int
+    version: int | None
+    table: str
+    topic: str
+    part: str
+    schema: str
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One column of a sampled change, as text for people; None is NULL, and absent means not known."""
+
+    name: str
+    before: str | None
+    after: str | None
+    #: "same", "changed", "unknown before" or "unchanged TOAST"; for inserts and deletes "new" and "gone".
+    mark: str = "new"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSample:
+    """One change out of the stream, decoded field by field; a bounded sample, not a log."""
+
+    #: Grows by one with every sample, so that a client can ask for what it has not seen.
+    sequence: int
+    time: float
+    commit_time: float
+    lsn: str
+    xid: int
+    #: "snapshot", "insert", "update", "delete" or "truncate".
+    operation: str
+    table: str
+    topic: str
+    key: str
+    fields: tuple[FieldChange, ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "ChangeSample":
+        """Rebuild a sample from ``dataclasses.asdict``."""
+        fields = tuple(FieldChange(**f) for f in data["fields"])
+        return cls(**{**data, "fields": fields})

@@ -1,0 +1,1 @@
+"""Software out of package registries, checked against known digests."""

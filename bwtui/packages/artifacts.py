@@ -1,0 +1,157 @@
+"""The files the sandbox is made of: fetched into the user's cache folder, checked, unpacked.
+
+Every file is compared with the lock's sha256 before it is used for the first time, and jars before every
+start; a wrong one is removed and refused. Only what a call needs is fetched.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.packages import ivy, lockfile
+from bwtui.packages.lockfile import Artifact
+from bwtui.packages.progress import Progress
+
+#: Ivy keeps what it already fetched, so that a further try goes on where a flaky network stopped it.
+TRIES = 3
+
+
+def cache_folder() -> Path:
+    """Return the folder for fetched files: BWTUI_CACHE_HOME, or the user's cache folder."""
+    return (
+        Path(os.environ.get("BWTUI_CACHE_HOME") or platformdirs.user_cache_dir("bwtui"))
+        .expanduser()
+        .absolute()
+    )
+
+
+class ArtifactStore:
+    """The fetched files in one cache folder."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        self.cache = cache or cache_folder()
+        self.files = self.cache / "files"
+
+    def fetch(self, groups: Sequence[str], progress: Progress) -> None:
+        """Make sure that every file of the groups is here and is the one that was locked.
+
+        Raises RefusedError for a file with another sha256, ConnectionFailed when it can't be fetched.
+        """
+        wanted = [artifact for group in groups for artifact in lockfile.load()[group]]
+        self.files.mkdir(parents=True, exist_ok=True)
+        with self._exclusive():
+            missing = [artifact for artifact in wanted if not self._present(artifact)]
+            if missing:
+                self._download(missing, progress)
+
+    def jars(self, group: str) -> list[Path]:
+        """Return the paths of a group's files, after comparing each with the lock.
+
+        Raises RefusedError for a file with another sha256; it is removed from the cache.
+        """
+        return [self._checked(artifact) for artifact in lockfile.load()[group]]
+
+    def unpacked(self, group: str, place: Path | None = None) -> Path:
+        """Return the folder a group's one archive is unpacked in, unpacking it if need be.
+
+        The folder is in the cache, or in `place`. Its name holds the archive's sha256, so that an
+        archive of a newer lock is never mixed with an older one.
+        """
+        (archive,) = lockfile.load()[group]
+        folder = (place or self.cache / "unpacked") / f"{group}-{archive.sha256[:12]}"
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            fresh = Path(tempfile.mkdtemp(prefix=f"{group}.", suffix=".partial", dir=folder.parent))
+            try:
+                _unpack(self._checked(archive), fresh)
+                fresh.chmod(0o755)
+                with contextlib.suppress(OSError):
+                    # It fails when another process was faster; then there is nothing left to do.
+                    fresh.rename(folder)
+            finally:
+                shutil.rmtree(fresh, ignore_errors=True)
+        return folder
+
+    def _present(self, artifact: Artifact) -> bool:
+        path = self.files / artifact.file_name
+        return path.exists() and path.stat().st_size == artifact.size
+
+    def _checked(self, artifact: Artifact) -> Path:
+        return self._check(artifact, self.files / artifact.file_name)
+
+    def _check(self, artifact: Artifact, path: Path) -> Path:
+        if not artifact.matches(path):
+            path.unlink()
+            raise RefusedError(
+                f"{artifact.coordinates} is not the file that was locked: its sha256 differs",
+                "It was removed and not used. Run the command again to fetch it anew; if that repeats, "
+                "the registry or its mirror serves another file.",
+            )
+        return path
+
+    def _download(self, missing: Sequence[Artifact], progress: Progress) -> None:
+        total = sum(artifact.size for artifact in missing)
+        progress.note(f"fetching {len(missing)} files, {total / 1e6:.0f} MB, into {self.files}")
+        incoming = self.cache / "incoming"
+        # Ivy would keep what a copy that was interrupted left there.
+        shutil.rmtree(incoming, ignore_errors=True)
+        self._run_ivy(missing, incoming, total, progress)
+        for artifact in missing:
+            path = self._check(artifact, incoming / artifact.file_name)
+            path.replace(self.files / artifact.file_name)
+        shutil.rmtree(incoming)
+
+    def _run_ivy(self, missing: Sequence[Artifact], incoming: Path, total: int, progress: Progress) -> None:
+        text = ivy.module(
+            ["default"],
+            [ivy.dependency(a.org, a.name, a.rev, "default", a.ext, a.classifier) for a in missing],
+        )
+        pattern = f"{incoming}/[artifact]-[revision](-[classifier]).[ext]"
+        for attempt in range(1, TRIES + 1):
+            try:
+                ivy.retrieve(
+                    text, pattern, self.cache, lambda done: progress.fetched(min(done, total - 1), total)
+                )
+                break
+            except ConnectionFailed as error:
+                if attempt == TRIES:
+                    raise
+                progress.note(f"{error.message}; trying again")
+        progress.fetched(total, total)
+        # Ivy's own copies are of no further use; they would double the space on the disk.
+        shutil.rmtree(self.cache / "ivy", ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        # Two sandboxes that start at once must not write the same files.
+        with (self.cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    if archive.suffix == ".jar":
+        with zipfile.ZipFile(archive) as jar:
+            (name,) = [name for name in jar.namelist() if name.endswith(".txz")]
+            with jar.open(name) as inner, tarfile.open(fileobj=inner, mode="r:xz") as tar:
+                _extract(tar, folder)
+        return
+    with tarfile.open(archive) as tar:
+        _extract(tar, folder)
+
+
+def _extract(tar: tarfile.TarFile, folder: Path) -> None:
+    if hasattr(tarfile, "data_filter"):
+        tar.extractall(folder, filter="data")
+    else:
+        # Python before 3.11.4, as in Debian 12, has no filters. The archive is the one that was locked.
+        tar.extractall(folder)

@@ -1,0 +1,1 @@
+"""A recording's changes as JSON lines, Parquet or SQL."""

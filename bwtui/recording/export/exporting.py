@@ -1,0 +1,82 @@
+"""Exports a recording: chooses changes, and hands them to the writer of a format; memory holds one batch."""
+
+from collections.abc import Iterator
+from typing import BinaryIO, Literal, Protocol, get_args
+
+from bwtui.recording.change import Change
+from bwtui.recording.export.facts import NOTHING, Facts
+from bwtui.recording.selection import Selection
+from bwtui.recording.view import OnProgress, RecordingView
+
+Format = Literal["parquet", "jsonl", "sql"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+_PROGRESS_EVERY = 1024
+
+
+class Writer(Protocol):
+    """Writes changes in one format."""
+
+    def write(self, change: Change) -> None:
+        """Write one change."""
+
+    def finish(self) -> None:
+        """Write what is left, and the end."""
+
+    def abandon(self) -> None:
+        """Let go of the file, which is about to be thrown away."""
+
+    @property
+    def notes(self) -> list[str]:
+        """What the file can't say as it was, a line each."""
+
+
+def export(view: RecordingView, selection: Selection, writer: Writer, told: OnProgress | None = None) -> int:
+    """Give the selected changes of ``view`` to ``writer`` and return how many they are.
+
+    Raises DamagedRecording.
+    """
+    count = 0
+    try:
+        for change in _read(view, selection, told):
+            if selection.takes(change):
+                writer.write(change)
+                count += 1
+        writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+    return count
+
+
+def _read(view: RecordingView, selection: Selection, told: OnProgress | None) -> Iterator[Change]:
+    # Whatever comes before that position commits before it; behind it, a later pass may begin lower again.
+    start = 0 if selection.from_lsn is None else view.at_lsn(selection.from_lsn)
+    for change in view.changes(start):
+        if told is not None and change.position % _PROGRESS_EVERY == 0:
+            told(change.position, view.length)
+        yield change
+    if told is not None:
+        told(view.length, view.length)
+
+
+def make_writer(
+    form: Format,
+    view: RecordingView,
+    file: BinaryIO,
+    selection: Selection,
+    *,
+    create: bool = False,
+    lacks: Facts = NOTHING,
+) -> Writer:
+    """Return the writer of ``form``; ``create`` adds CREATE TABLE to SQL, comments say what ``lacks``."""
+    if form == "jsonl":
+        from bwtui.recording.export.jsonl import JsonWriter
+
+        return JsonWriter(file)
+    if form == "sql":
+        from bwtui.recording.export.sql import SqlWriter
+
+        return SqlWriter(file, view.name, selection.takes_table, create=create, facts=lacks)
+    from bwtui.recording.export.parquet import ParquetWriter
+
+    return ParquetWriter(file)

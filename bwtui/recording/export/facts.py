@@ -1,0 +1,111 @@
+"""What a recording lacks, so that an export can say it: gaps, a snapshot, its end, its beginning."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bwtui.model.lsn import format_lsn
+from bwtui.recording.folder import is_being_written
+from bwtui.recording.format.blocks import Kind
+from bwtui.recording.reading.reader import Recording
+from bwtui.recording.reading.whole import whole_until
+from bwtui.recording.view import RecordingView
+
+_LISTED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes that commit in ``(from_lsn, to_lsn]`` are missing before the change at ``position``."""
+
+    position: int
+    from_lsn: int
+    to_lsn: int
+
+    @property
+    def line(self) -> str:
+        """What is said of it."""
+        between = f"after {format_lsn(self.from_lsn)} and up to {format_lsn(self.to_lsn)}"
+        return f"of the changes that commit {between}, some were not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """See `facts`."""
+
+    gaps: Sequence[Gap] = ()
+    #: Whether rows that were there before the recording began are in it.
+    has_snapshot: bool = True
+    #: How many changes are missing at the beginning, whose segments are gone.
+    first_position: int = 0
+    #: The commit of a transaction at the end that was not recorded to its end, or 0.
+    open_lsn: int = 0
+    is_unfinished: bool = False
+    is_being_written: bool = False
+
+    @property
+    def lines(self) -> list[str]:
+        """What is missing at the beginning and at the end, a line each."""
+        found = []
+        if self.first_position:
+            found.append(
+                f"the recording's first segments are gone, and {self.first_position:,} changes with them"
+            )
+        elif not self.has_snapshot:
+            found.append("the recording has no snapshot: rows from before it are missing")
+        if self.is_being_written:
+            found.append("the recording is being written: what comes after this moment is missing")
+        elif self.is_unfinished:
+            found.append("the recording was not finished: 'bwtui recording recover' says what was cut off")
+        if self.open_lsn:
+            found.append(f"the last transaction, {format_lsn(self.open_lsn)}, was not recorded to its end")
+        return found
+
+    @property
+    def notes(self) -> list[str]:
+        """All that is missing, a line each."""
+        found = self.lines
+        if self.gaps:
+            more = f"; and {counted(len(self.gaps) - 1, 'more gap')}" if len(self.gaps) > 1 else ""
+            found.append(f"{self.gaps[0].line}{more}")
+        return found
+
+
+NOTHING = Facts()
+
+
+def facts(view: RecordingView) -> Facts:
+    """Return what a recording lacks."""
+    if not isinstance(view, Recording):
+        return NOTHING
+    gaps, kinds = [], set()
+    for segment in view.segments:
+        for at, entry in enumerate(segment.index):
+            if entry.kind != Kind.EVENT:
+                continue
+            event = segment.json_at(entry)
+            if event["event"] == "gap":
+                position = segment.first_position + segment.starts[at]
+                gaps.append(Gap(position, int(event["from_lsn"]), int(event["to_lsn"])))
+            elif event["event"] == "pass":
+                kinds.add(event["kind"])
+    whole = whole_until(view.segments, view.last_lsn)
+    return Facts(
+        gaps,
+        "snapshot" in kinds,
+        view.first_position,
+        view.last_lsn if view.last_lsn > whole else 0,
+        not view.segments[-1].is_finished,
+        is_being_written(view.folder),
+    )
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return how many names there are, and the first of them."""
+    distinct = list(dict.fromkeys(names))
+    more = f" and {len(distinct) - _LISTED:,} more" if len(distinct) > _LISTED else ""
+    return f"{len(distinct):,} ({', '.join(distinct[:_LISTED])}{more})"

@@ -1,0 +1,300 @@
+"""SQL that rebuilds the tables: what was recorded, as statements in the order of the commits.
+
+A row is found by its key; where a table has none, by the whole old row, if PostgreSQL sent it. What can't be
+said in SQL becomes a comment that says why.
+"""
+
+from collections.abc import Callable
+from typing import BinaryIO
+
+from bwtui.model.lsn import format_lsn
+from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
+from bwtui.pgoutput.messages import UNCHANGED, Field
+from bwtui.recording.change import Change
+from bwtui.recording.export.facts import NOTHING, Facts, Gap, counted, listed
+from bwtui.recording.export.jsonl import time_text
+from bwtui.recording.export.sql_tables import Doubt, TableWriter, is_built_in
+from bwtui.recording.query.rows import NotThere, known
+
+_HEAD = """\
+-- Rebuilds tables from the recording {name}; made by bwtui recording export.
+-- psql --set ON_ERROR_STOP=1 --file THIS database
+SET client_encoding = 'UTF8';
+SET datestyle = 'ISO, YMD';
+SET intervalstyle = 'iso_8601';
+SET timezone = 'UTC';
+SET extra_float_digits = 1;
+SET bytea_output = 'hex';
+SET xmloption = 'content';
+SET lc_monetary = 'C';
+SET search_path = '';
+-- Triggers and foreign keys have had their effects already. To switch them off takes a superuser.
+DO $$ BEGIN
+  PERFORM pg_catalog.set_config('session_replication_role', 'replica', false);
+EXCEPTION WHEN insufficient_privilege THEN
+  RAISE WARNING 'not a superuser: triggers and foreign keys stay on';
+END $$;
+
+"""
+#: Rows of a snapshot in one transaction.
+_SNAPSHOT_ROWS = 10_000
+_DOUBTS: tuple[tuple[Doubt, str], ...] = (
+    ("added", "columns were added, and what a DEFAULT gave to older rows was not recorded"),
+    ("again", "columns were dropped and added again, or exchanged names, and older values are not known"),
+    ("retyped", "columns have another type, and what a USING made of older values was not recorded"),
+)
+
+
+class SqlWriter:
+    """Writes a transaction for each that was recorded, and one for every few rows of a snapshot."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        name: str,
+        takes_table: Callable[[str], bool],
+        *,
+        create: bool = False,
+        facts: Facts = NOTHING,
+    ) -> None:
+        self._file = file
+        self._gaps = list(facts.gaps)
+        self._cut = 0
+        self._takes_table = takes_table
+        self._tables = TableWriter(self._say, create=create)
+        self._creates = create
+        self._transaction: tuple[int, bool, int, int] | None = None
+        self._lost = 0
+        self._rows = 0
+        self._snapshot_pass: int | None = None
+        self._say(_HEAD.format(name=comment(name)))
+        for line in facts.lines:
+            self._say(f"-- {comment(line)}\n")
+
+    def write(self, change: Change) -> None:
+        """Write the statements of one change."""
+        # It cleared up a topic; the table knew nothing of it.
+        if change.operation == "cleanup":
+            return
+        while self._gaps and change.position >= self._gaps[0].position:
+            self._pass_gap(self._gaps.pop(0))
+        self._enter(change)
+        if change.operation == "snapshot" and change.pass_number != self._snapshot_pass:
+            self._begin_snapshot(change.pass_number)
+        if change.operation == "truncate":
+            self._truncate(change)
+            return
+        self._tables.prepare(change)
+        if change.operation in ("snapshot", "insert"):
+            self._insert(change)
+        elif change.operation == "update":
+            self._update(change)
+        else:
+            self._delete(change)
+
+    def finish(self) -> None:
+        """Commit, and let go of tables whose names others took for good."""
+        self._leave()
+        self._tables.finish()
+        for gap in self._gaps:
+            self._pass_gap(gap)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is not as it was in the tables that the file makes, a line each."""
+        found = [f"{what}: {listed(names)}" for kind, what in _DOUBTS if (names := self._tables.doubts[kind])]
+        if gone := self._tables.gone:
+            what = "dropped" if self._creates else "left in schemas of their own"
+            found.append(f"another table took the name, and nothing came since; {what}: {listed(gone)}")
+        if self._lost:
+            found.append(f"{counted(self._lost, 'change')} left out, for which row is not known")
+        if self._cut:
+            found.append(f"{counted(self._cut, 'transaction')} may be cut off by a gap")
+        return [f"{note}; comments in the file say where" for note in found]
+
+    def _pass_gap(self, gap: Gap) -> None:
+        """Say what is missing between the last change and the next."""
+        lsn = self._transaction[2] if self._transaction is not None else 0
+        self._leave()
+        if gap.from_lsn < lsn <= gap.to_lsn:
+            self._cut += 1
+            self._say(
+                f"-- the transaction above, {format_lsn(lsn)}, may be cut off by the gap that follows\n"
+            )
+        self._say(f"-- gap: {gap.line}\n")
+
+    def abandon(self) -> None:
+        """Hold nothing."""
+
+    def _say(self, text: str) -> None:
+        self._file.write(text.encode())
+
+    # Transactions.
+
+    def _enter(self, change: Change) -> None:
+        is_snapshot = change.operation == "snapshot"
+        identity = (change.pass_number, is_snapshot, 0 if is_snapshot else change.lsn, change.xid)
+        self._rows += 1
+        if identity == self._transaction and not (is_snapshot and self._rows > _SNAPSHOT_ROWS):
+            return
+        self._leave()
+        self._transaction = identity
+        what = "snapshot" if is_snapshot else f"transaction {change.xid}"
+        self._say(f"BEGIN; -- {what}, {change.lsn_text}, {time_text(change.commit_time)}\n")
+
+    def _leave(self) -> None:
+        if self._transaction is not None:
+            self._say("COMMIT;\n")
+        self._transaction = None
+        self._rows = 1
+
+    def _begin_snapshot(self, number: int) -> None:
+        """Empty what an earlier snapshot filled: this one says all of it again."""
+        self._snapshot_pass = number
+        for table in self._tables.filled:
+            quoted = quote_qualified(table.namespace, table.name)
+            self._say(f"DELETE FROM {quoted}; -- a new snapshot follows\n")
+        self._tables.empty(self._tables.filled)
+
+    # Statements.
+
+    def _insert(self, change: Change) -> None:
+        table, columns = _table(change), change.relation.columns
+        assert change.after is not None
+        given = [
+            (quote_identifier(column.name), literal(value))
+            for column, value in zip(columns, change.after, strict=True)
+            if value is not UNCHANGED
+        ]
+        if not given:
+            self._say(f"INSERT INTO {table} DEFAULT VALUES;\n")
+            return
+        names, values = (", ".join(part) for part in zip(*given, strict=True))
+        # Without it, identity columns that are always generated would take no value.
+        self._say(f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE VALUES ({values});\n")
+
+    def _update(self, change: Change) -> None:
+        changed = _assignments(change, self._tables.doubtful(change.relation))
+        if not changed:
+            return
+        where = self._where(change)
+        if where is None:
+            self._impossible(change)
+            return
+        self._say(f"UPDATE {_table(change)} SET {', '.join(changed)} WHERE {where};\n")
+
+    def _delete(self, change: Change) -> None:
+        where = self._where(change)
+        if where is None:
+            self._impossible(change)
+            return
+        self._say(f"DELETE FROM {_table(change)} WHERE {where};\n")
+
+    def _where(self, change: Change) -> str | None:
+        return _where(change, self._tables.doubtful(change.relation), as_created=self._creates)
+
+    def _truncate(self, change: Change) -> None:
+        # A table that nothing was said of yet is empty.
+        tables = [
+            table
+            for table in change.truncated
+            if self._takes_table(table.qualified_name) and self._tables.truncate(table)
+        ]
+        quoted = [quote_qualified(table.namespace, table.name) for table in tables]
+        if len(tables) < len(change.truncated):
+            # One that is left out may have a foreign key, which TRUNCATE minds whatever is switched off.
+            self._say("".join(f"DELETE FROM {table};\n" for table in quoted))
+        else:
+            self._say(f"TRUNCATE {', '.join(quoted)};\n")
+
+    def _impossible(self, change: Change) -> None:
+        self._lost += 1
+        self._say(
+            f"-- {change.operation} of {comment(change.table)} at {change.lsn_text}, change {change.ordinal}:"
+            " which row is not known, for the table has no key and the old row was not sent"
+            " (REPLICA IDENTITY FULL sends it)\n"
+        )
+
+
+#: How a byte stands in an escape string.
+_ESCAPED = [chr(byte) if 32 <= byte < 127 and byte not in b"'\\" else f"\\x{byte:02x}" for byte in range(256)]
+
+
+def literal(value: Field) -> str:
+    """Return a value as SQL takes it, exactly; bytes that are not UTF-8 need a database that takes them."""
+    if value is None:
+        return "NULL"
+    assert isinstance(value, bytes)
+    try:
+        return quote_literal(value.decode()).lstrip()
+    except UnicodeDecodeError:
+        return "E'" + "".join(map(_ESCAPED.__getitem__, value)) + "'"
+
+
+def comment(text: str) -> str:
+    """Return ``text`` on one line, so that a comment can hold it."""
+    return " ".join(text.split())
+
+
+def _table(change: Change) -> str:
+    return quote_qualified(change.relation.namespace, change.relation.name)
+
+
+def _assignments(change: Change, doubtful: set[str]) -> list[str]:
+    """Return what an UPDATE sets: the columns that PostgreSQL sent, without those that did not change.
+
+    Of what was not sent nothing is known but that it did not change, also where the relay put a value in. A
+    key that no old row comes with did not change either, and a column GENERATED ALWAYS AS IDENTITY is one
+    that must not be set. A value that the table may not have yet is set also if it did not change.
+    """
+    assert change.after is not None
+    found = []
+    for index, (column, value) in enumerate(zip(change.relation.columns, change.after, strict=True)):
+        if value is UNCHANGED or column.name in change.filled:
+            continue
+        old: Field | NotThere = known(change, index, old=True)
+        is_known = old == value and column.name not in doubtful
+        if is_known or (column.name in change.key_columns and (old == value or change.before is None)):
+            continue
+        found.append(f"{quote_identifier(column.name)} = {literal(value)}")
+    return found
+
+
+def _where(change: Change, doubtful: set[str], *, as_created: bool) -> str | None:
+    """Return the condition that finds the old row, or None where nothing does.
+
+    ``as_created``: the table is as this export creates it, with text for types that are not built in.
+    Elsewhere these may have no equality, or one in a schema that is not known.
+    """
+    old = change.before is not None
+    row = change.before if old else change.after
+    columns = change.relation.columns
+    places = {column.name: index for index, column in enumerate(columns)}
+    if change.key_columns and row is not None and all(name in places for name in change.key_columns):
+        keys = [(columns[places[name]], row[places[name]]) for name in change.key_columns]
+        if all(isinstance(value, bytes) for _, value in keys):
+            return " AND ".join(
+                f"{quote_identifier(column.name)} = {literal(value)}"
+                if as_created or is_built_in(column)
+                else _is_same(quote_identifier(column.name), value)
+                for column, value in keys
+            )
+    if change.before is None or change.before_is_key:
+        return None
+    same = {
+        column.name: _is_same(quote_identifier(column.name), value)
+        for column, value in zip(columns, change.before, strict=True)
+    }
+    sure = " AND ".join(text for name, text in same.items() if name not in doubtful) or "true"
+    # Where older rows may have other values than they had, the one that fits best is taken.
+    unsure = ", ".join(f"{text} DESC" for name, text in same.items() if name in doubtful)
+    best = f" ORDER BY {unsure}" if unsure else ""
+    return f"ctid = (SELECT ctid FROM {_table(change)} WHERE {sure}{best} LIMIT 1)"
+
+
+def _is_same(column: str, value: Field) -> str:
+    # Not every type has an equality, and some call texts equal that differ; concat writes what was recorded.
+    # IS NULL would take a composite of NULLs for none, and IS NOT NULL one with a NULL in it.
+    if value is None:
+        return f"({column} IS NOT DISTINCT FROM NULL)"
+    return f"({column} IS DISTINCT FROM NULL AND pg_catalog.concat({column}) = {literal(value)})"

@@ -1,0 +1,279 @@
+"""CREATE TABLE and ALTER TABLE from the relations of a recording: names, types and keys, nothing more.
+
+Where a table changed, some values of its older rows are not in the recording. A comment says which, at the
+place, and `TableWriter` remembers in which columns they are.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
+from bwtui.pgoutput.messages import Column, Relation
+from bwtui.recording.change import Change
+from bwtui.recording.export.sql_columns import Became, became
+from bwtui.types.registry import codec_for
+
+Doubt = Literal["added", "again", "retyped"]
+
+
+class TableWriter:
+    """Keeps the tables as the changes need them; without ``create`` it only says where they changed."""
+
+    def __init__(self, say: Callable[[str], None], *, create: bool) -> None:
+        self._say = say
+        self._create = create
+        self._seen: dict[int, Relation] = {}
+        #: The tables that may hold rows.
+        self._filled: set[int] = set()
+        #: The columns of each table of which older rows may have other values than they had.
+        self._doubtful: dict[int, set[str]] = {}
+        #: Tables whose names others took, and of which nothing came since.
+        self._aside: dict[int, str] = {}
+        self.gone: list[str] = []
+        #: What is in doubt, as ``schema.table.column``.
+        self.doubts: dict[Doubt, list[str]] = {"added": [], "again": [], "retyped": []}
+
+    @property
+    def filled(self) -> list[Relation]:
+        """The tables that may hold rows, under their present names."""
+        return [relation for oid, relation in self._seen.items() if oid in self._filled]
+
+    def doubtful(self, relation: Relation) -> set[str]:
+        """Return the columns whose values in older rows are not known."""
+        return self._doubtful.get(relation.oid, set())
+
+    def empty(self, tables: Iterable[Relation]) -> None:
+        """Note that tables hold no rows any more."""
+        for table in tables:
+            self._filled.discard(table.oid)
+            self._doubtful.pop(table.oid, None)
+
+    def truncate(self, table: Relation) -> bool:
+        """Note a TRUNCATE that follows; False: this export makes the tables, and has not made that one."""
+        # First: of rows that go away nothing needs to be said.
+        self.empty([table])
+        return self._follow(table) or not self._create
+
+    def finish(self) -> None:
+        """Drop the tables whose names others took: they were dropped, or nothing came of them since."""
+        for oid, name in self._aside.items():
+            if self._create:
+                self._say(f"DROP TABLE {_quoted_table(self._seen.pop(oid))};\nDROP SCHEMA {_aside(oid)};\n")
+            self.gone.append(_one_line(name))
+        self._aside.clear()
+
+    def prepare(self, change: Change) -> None:
+        """Write what the table of ``change`` needs before it."""
+        relation = change.relation
+        if not self._follow(relation, change.key_columns):
+            self._seen[relation.oid] = relation
+            if self._create:
+                self._say(_create(relation, change.key_columns))
+        # A row of which nothing else was recorded may be older than the recording.
+        self._filled.add(relation.oid)
+
+    def _follow(self, now: Relation, key: tuple[str, ...] = ()) -> bool:
+        """Give a table its present name and columns; of one that is new only the name is made free: False.
+
+        It is the oid that tells which table it is: others may have had its name until now.
+        """
+        before = self._seen.get(now.oid)
+        if before is now:
+            return True
+        if before is None or not _named_alike(before, now):
+            self._free_name(now, is_new=before is None)
+        if before is None:
+            return False
+        self._seen[now.oid] = now
+        self._aside.pop(now.oid, None)
+        if _shape(before) != _shape(now):
+            self._alter(before, now, key)
+        return True
+
+    def _alter(self, before: Relation, now: Relation, key: tuple[str, ...]) -> None:
+        changes = became(before.columns, now.columns)
+        if not self._create:
+            self._say(f"-- here the table {_one_line(now.qualified_name)} changed its columns or name\n")
+        if not _named_alike(before, now):
+            self._say("".join(f"{statement}\n" for statement in _move(before, now)))
+        if now.oid in self._filled:
+            self._doubt(changes, now, key)
+        if self._create:
+            self._say("".join(f"{statement}\n" for statement in _alter(changes, now)))
+
+    def _doubt(self, changes: Became, now: Relation, key: tuple[str, ...]) -> None:
+        """Say which values of older rows are not known."""
+        before = self.doubtful(now)
+        doubtful = self._doubtful[now.oid] = set()
+        for old, new in changes.kept:
+            if old.name in before or old.type_oid != new.type_oid:
+                doubtful.add(new.name)
+            if old.name != new.name:
+                self._note(now, new.name, f"was {_quoted(old.name)}, as its place and type say")
+            elif old.type_oid != new.type_oid:
+                self._note(now, new.name, _RETYPED, "retyped")
+        for column in changes.added:
+            doubtful.add(column.name)
+            kind: Doubt = "again" if column.name in changes.again else "added"
+            self._note(now, column.name, _AGAIN if kind == "again" else _ADDED, kind)
+            if column.name in key:
+                self._note(now, column.name, "is in the key, by which rows from before can't be found")
+            if kind == "again":
+                # If names were exchanged, the values of the others of its type are in the wrong places too.
+                doubtful |= {new.name for _, new in changes.kept if new.type_oid == column.type_oid}
+
+    def _note(self, table: Relation, column: str, what: str, kind: Doubt | None = None) -> None:
+        name = _one_line(table.qualified_name)
+        self._say(f"-- {name}: column {_quoted(column)} {what}\n")
+        if kind is not None:
+            self.doubts[kind].append(f"{name}.{_one_line(column)}")
+
+    def _free_name(self, relation: Relation, *, is_new: bool) -> None:
+        """Put aside the table that has had the name of ``relation`` until now.
+
+        It was dropped, or has another name by now: which one is said when something of it comes.
+        """
+        for other in [one for one in self._seen.values() if _named_alike(one, relation)]:
+            if is_new and not self._create:
+                # There is one table of that name, of which the new one needs the columns.
+                del self._seen[other.oid]
+                self._say(f"DELETE FROM {_quoted_table(relation)}; -- made anew\n")
+                continue
+            self._say("".join(f"{statement}\n" for statement in _put_aside(other)))
+            self._seen[other.oid] = replace(other, namespace=f"bwtui {other.oid}")
+            self._aside[other.oid] = other.qualified_name
+
+
+_ADDED = "was added: rows from before have NULL, what a DEFAULT gave them was not recorded"
+_AGAIN = "was dropped and added again, or names were exchanged: what rows from before have is not known"
+_RETYPED = (
+    "has another type: rows from before have their old text, or all NULL where it does not fit;"
+    " what a USING made of them was not recorded"
+)
+
+
+def _shape(relation: Relation) -> object:
+    return relation.namespace, relation.name, [(c.name, c.type_oid, c.typmod) for c in relation.columns]
+
+
+def _create(relation: Relation, key: tuple[str, ...]) -> str:
+    lines = [(f"{quote_identifier(column.name)} {kind}", note) for column, (kind, note) in _types(relation)]
+    names = {column.name for column in relation.columns}
+    if key and names.issuperset(key):
+        # Its index has the name too, which must be free in every schema that the table moves to.
+        lines.append(
+            (f'CONSTRAINT "bwtui {relation.oid}" PRIMARY KEY ({", ".join(map(quote_identifier, key))})', "")
+        )
+    last = len(lines) - 1
+    body = "".join(f"\n  {line}{',' * (place < last)}{note}" for place, (line, note) in enumerate(lines))
+    table = quote_qualified(relation.namespace, relation.name)
+    schema = f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(relation.namespace)};\n"
+    return f"{schema}CREATE TABLE {table} ({body}\n);\n"
+
+
+def _types(relation: Relation) -> list[tuple[Column, tuple[str, str]]]:
+    return [(column, _type(column)) for column in relation.columns]
+
+
+def is_built_in(column: Column) -> bool:
+    """Whether a column's type is one that every database has."""
+    return not codec_for(column.type_oid, column.typmod, {}).as_text
+
+
+def _type(column: Column) -> tuple[str, str]:
+    """Return the name of a column's type, and a comment; types that are not built in become text."""
+    codec = codec_for(column.type_oid, column.typmod, {})
+    if codec.as_text:
+        return "text", f" -- type {column.type_oid} of the original database"
+    return codec.pg_type, ""
+
+
+def _alter(changes: Became, now: Relation) -> Iterator[str]:
+    table = f"ALTER TABLE {quote_qualified(now.namespace, now.name)}"
+    for column in changes.dropped:
+        yield f"{table} DROP COLUMN {quote_identifier(column.name)};"
+    yield from _rename(table, [(old.name, new.name) for old, new in changes.renamed])
+    for old, new in changes.kept:
+        if _type(old) != _type(new):
+            yield _retype(table, new)
+    for column in changes.added:
+        kind, note = _type(column)
+        yield f"{table} ADD COLUMN {quote_identifier(column.name)} {kind};{note}"
+
+
+def _rename(table: str, names: list[tuple[str, str]]) -> Iterator[str]:
+    steps = names
+    if {old for old, _ in names} & {new for _, new in names}:
+        # One's new name is another's old one.
+        between = [f"bwtui {at}" for at in range(len(names))]
+        steps = [(old, name) for (old, _), name in zip(names, between, strict=True)]
+        steps += [(name, new) for name, (_, new) in zip(between, names, strict=True)]
+    for old, new in steps:
+        yield f"{table} RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)};"
+
+
+def _retype(table: str, column: Column) -> str:
+    """Return what gives a column its new type: with its values if they fit, otherwise without them."""
+    name, (kind, note) = quote_identifier(column.name), _type(column)
+    warning = quote_literal(f"{table} {name}: old values do not fit the type {kind}, and are NULL").lstrip()
+    body = (
+        f"BEGIN\n"
+        f"  {table} ALTER COLUMN {name} TYPE {kind} USING {name}::pg_catalog.text::{kind};\n"
+        f"EXCEPTION WHEN OTHERS THEN\n"
+        f"  RAISE WARNING '%', {warning};\n"
+        f"  {table} DROP COLUMN {name}, ADD COLUMN {name} {kind};\n"
+        f"END"
+    )
+    tag = "bwtui"
+    while f"${tag}$" in body:
+        tag += "_"
+    return f"DO ${tag}$ {body} ${tag}$;{note}"
+
+
+def _move(before: Relation, now: Relation) -> Iterator[str]:
+    if before.namespace == now.namespace:
+        yield _rename_table(before, now.name)
+        return
+    at = before
+    if before.name != now.name:
+        # Either name may be taken in the other's schema.
+        at = replace(before, namespace=f"bwtui {before.oid}")
+        if at != before:
+            yield from _put_aside(before)
+        yield _rename_table(at, now.name)
+        at = replace(at, name=now.name)
+    yield f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(now.namespace)};"
+    yield f"ALTER TABLE {_quoted_table(at)} SET SCHEMA {quote_identifier(now.namespace)};"
+    if at.namespace == f"bwtui {before.oid}":
+        yield f"DROP SCHEMA {_aside(before.oid)};"
+
+
+def _put_aside(table: Relation) -> Iterator[str]:
+    """Yield what moves a table into a schema of its own, where its name and its index's are free."""
+    yield f"CREATE SCHEMA {_aside(table.oid)};"
+    yield f"ALTER TABLE {_quoted_table(table)} SET SCHEMA {_aside(table.oid)};"
+
+
+def _aside(oid: int) -> str:
+    return quote_identifier(f"bwtui {oid}")
+
+
+def _rename_table(table: Relation, name: str) -> str:
+    return f"ALTER TABLE {_quoted_table(table)} RENAME TO {quote_identifier(name)};"
+
+
+def _named_alike(one: Relation, other: Relation) -> bool:
+    return (one.namespace, one.name) == (other.namespace, other.name)
+
+
+def _quoted_table(table: Relation) -> str:
+    return quote_qualified(table.namespace, table.name)
+
+
+def _quoted(name: str) -> str:
+    return _one_line(quote_identifier(name))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

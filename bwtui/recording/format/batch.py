@@ -1,0 +1,278 @@
+"""The payloads of CHANGES, ROWS and DELIVERY blocks.
+
+A batch is what the relay hands to its sink at one time. Integers are little-endian. CHANGES and ROWS::
+
+    batch u64 | relation u32 | commit_lsn u64 | commit_time i64 | xid u32 | ordinal u32
+    frames u32 | sections u16 | without u32 | filled u32 | 2 × 0
+    frames × length u32 | the frames
+    per section: route u16 | headers u8 | 0 | messages u32 | messages × frame u32
+                 messages × key length i32 | messages × value length i32 | the keys | the values
+    per without: frame u32 | reason u8
+    per filled:  frame u32 | column u16 (0x8000 added: the bytes are no text) | length u32 | text
+
+``commit_lsn`` to ``ordinal`` describe the transaction that is open when the batch begins; in ROWS they are
+the snapshot's consistent point, its time, 0, and the number of the table's rows before. ``relation`` is 0 in
+CHANGES. A frame is a whole CopyData frame of the stream (XLogData, with its 25 bytes of LSNs and time), or a
+line of COPY. A length of -1 is null. ``frame`` says which frame a message was made of; `NO_FRAME` is a
+tombstone that clears up behind an unfinished snapshot.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from bwtui.pgoutput.messages import Binary
+
+_HEAD = struct.Struct("<QIQqIIIHII2x")
+_SECTION = struct.Struct("<HBxI")
+_WITHOUT = struct.Struct("<IB")
+_FILLED = struct.Struct("<IHI")
+#: Of a filled column: its bytes are no text. A table has at most 1,600 columns.
+_BYTES = 0x8000
+_DELIVERY = struct.Struct("<QHII")
+
+NO_FRAME = 0xFFFF_FFFF
+#: No recording numbers more changes of a transaction, or rows of a table's snapshot: sealed, it is an INT.
+LARGEST_ORDINAL = 0x7FFF_FFFF
+
+#: A frame or a cell of so many bytes is large: to copy it would take its memory again.
+_LARGE = 1 << 16
+
+
+class HeaderForm(IntEnum):
+    """Which record headers the messages carry; see `bwtui.model.headers`."""
+
+    NONE = 0
+    SESSION = 1
+    FULL = 2
+
+
+class Without(IntEnum):
+    """Why a change made no message."""
+
+    #: Dropped by --on-error log; an EVENT says why.
+    DROPPED = 1
+    #: The row was gone before its unchanged TOAST value could be read; a later change of it follows.
+    SUPERSEDED = 2
+    #: A table without a key: there is nothing to put into a tombstone.
+    UNKEYED = 3
+    #: TRUNCATE makes no message, unless --truncate-topic is set.
+    TRUNCATED = 4
+
+
+class Transaction(NamedTuple):
+    """The open transaction: ``commit_time`` in Unix microseconds, ``ordinal`` of the last row change."""
+
+    commit_lsn: int = 0
+    commit_time: int = 0
+    xid: int = 0
+    ordinal: int = 0
+
+
+class Section(NamedTuple):
+    """Messages of one route, in order; ``frames`` says which frame each was made of."""
+
+    route: int
+    headers: HeaderForm
+    frames: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+
+
+class Filled(NamedTuple):
+    """The text of an unchanged TOAST value that the relay put in, from the old row or by reading the row."""
+
+    frame: int
+    column: int
+    text: bytes
+
+
+class Batch(NamedTuple):
+    """The payload of a CHANGES or ROWS block, taken apart."""
+
+    number: int
+    relation: int
+    before: Transaction
+    frames: list[bytes]
+    sections: list[Section]
+    without: dict[int, Without]
+    filled: list[Filled]
+
+
+class Delivery(NamedTuple):
+    """Where the messages ``first`` to ``first + len(partitions)`` of a batch's section are."""
+
+    batch: int
+    section: int
+    first: int
+    partitions: Sequence[int]
+    offsets: Sequence[int]
+
+
+def pack_batch(
+    number: int,
+    relation: int,
+    before: Transaction,
+    frames: Sequence[bytes],
+    sections: Sequence[Section],
+    without: Sequence[tuple[int, int]] = (),
+    filled: Sequence[Filled] = (),
+) -> list[bytes]:
+    """Return the parts of a payload; nothing is done a row at a time in Python."""
+    head = _HEAD.pack(number, relation, *before, len(frames), len(sections), len(without), len(filled))
+    parts = [head, _pack("I", map(len, frames)), *_joined(frames)]
+    for section in sections:
+        keys, values = section.keys, section.values
+        parts.append(_SECTION.pack(section.route, section.headers, len(keys)))
+        parts.append(_pack("I", section.frames))
+        parts += _pack_cells(keys, values)
+    for entry in without:
+        parts.append(_WITHOUT.pack(*entry))
+    for frame, column, text in filled:
+        kind = _BYTES if isinstance(text, Binary) else 0
+        parts += (_FILLED.pack(frame, column | kind, len(text)), text)
+    return parts
+
+
+def unpack_batch(payload: bytes) -> Batch:
+    """Return what `pack_batch` packed. Raises ValueError when it is none."""
+    try:
+        return _unpack_batch(payload)
+    except struct.error as error:
+        raise ValueError("the payload is too short") from error
+
+
+def _unpack_batch(payload: bytes) -> Batch:
+    number, relation, lsn, time, xid, ordinal, n_frames, n_sections, n_without, n_filled = _HEAD.unpack_from(
+        payload
+    )
+    lengths, at = _unpack("I", payload, _HEAD.size, n_frames)
+    frames, at = _cut(payload, at, lengths)
+    sections = []
+    for _ in range(n_sections):
+        section, at = _unpack_section(payload, at, n_frames)
+        sections.append(section)
+    without = {}
+    for _ in range(n_without):
+        frame, reason = _WITHOUT.unpack_from(payload, at)
+        without[_within(frame, n_frames)] = Without(reason)
+        at += _WITHOUT.size
+    filled = []
+    for _ in range(n_filled):
+        frame, column, length = _FILLED.unpack_from(payload, at)
+        at += _FILLED.size
+        text = payload[at : at + length]
+        if column & _BYTES:
+            column, text = column ^ _BYTES, Binary(text)
+        filled.append(Filled(_within(frame, n_frames), column, text))
+        at += length
+    if at != len(payload):
+        raise ValueError(f"{len(payload) - at} bytes are left over")
+    return Batch(number, relation, Transaction(lsn, time, xid, ordinal), frames, sections, without, filled)
+
+
+def pack_delivery(delivery: Delivery) -> list[bytes]:
+    """Return the parts of a DELIVERY block's payload."""
+    head = _DELIVERY.pack(delivery.batch, delivery.section, delivery.first, len(delivery.partitions))
+    return [head, _pack("i", delivery.partitions), _pack("q", delivery.offsets)]
+
+
+def unpack_delivery(payload: bytes) -> Delivery:
+    """Return what `pack_delivery` packed. Raises ValueError when it is none."""
+    if len(payload) < _DELIVERY.size:
+        raise ValueError("the payload is too short")
+    batch, section, first, count = _DELIVERY.unpack_from(payload)
+    partitions, at = _unpack("i", payload, _DELIVERY.size, count)
+    offsets, at = _unpack("q", payload, at, count)
+    if at != len(payload):
+        raise ValueError(f"{len(payload) - at} bytes are left over")
+    return Delivery(batch, section, first, partitions, offsets)
+
+
+def _pack_cells(keys: Sequence[bytes | None], values: Sequence[bytes | None]) -> list[bytes]:
+    parts = []
+    joined = []
+    for cells in (keys, values):
+        try:
+            parts.append(_pack("i", map(len, cells)))  # type: ignore[arg-type]
+            joined += _joined(cells)  # type: ignore[arg-type]
+        except TypeError:
+            # There is a null among them.
+            parts.append(_pack("i", (-1 if cell is None else len(cell) for cell in cells)))
+            joined += _joined([cell for cell in cells if cell is not None])
+    return parts + joined
+
+
+def _joined(cells: Sequence[bytes]) -> list[bytes]:
+    """Return the cells as one part, but for a large one at the end, which filled the batch."""
+    if len(cells) > 1 and len(cells[-1]) > _LARGE:
+        return [b"".join(cells[:-1]), cells[-1]]
+    return [b"".join(cells)]
+
+
+def _within(frame: int, n_frames: int) -> int:
+    if frame >= n_frames:
+        raise ValueError("it refers to a frame that is not there")
+    return frame
+
+
+def _unpack_section(payload: bytes, at: int, n_frames: int) -> tuple[Section, int]:
+    route, headers, count = _SECTION.unpack_from(payload, at)
+    frames, at = _unpack("I", payload, at + _SECTION.size, count)
+    if count and max(frames) >= n_frames:
+        for frame in frames:
+            if frame != NO_FRAME:
+                _within(frame, n_frames)
+    key_lengths, at = _unpack("i", payload, at, count)
+    value_lengths, at = _unpack("i", payload, at, count)
+    keys, at = _cut_nullable(payload, at, key_lengths)
+    values, at = _cut_nullable(payload, at, value_lengths)
+    return Section(route, HeaderForm(headers), frames, keys, values), at
+
+
+def _pack(code: str, numbers: Iterable[int]) -> bytes:
+    # Of signed numbers `array` takes three times as long.
+    plain = tuple(numbers)
+    return struct.pack(f"<{len(plain)}{code}", *plain)
+
+
+def _unpack(code: str, payload: bytes, at: int, count: int) -> tuple["array[int]", int]:
+    numbers: array[int] = array(code)
+    end = at + count * numbers.itemsize
+    if end > len(payload):
+        raise ValueError("the payload is too short")
+    numbers.frombytes(payload[at:end])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers, end
+
+
+def _cut(payload: bytes, at: int, lengths: Sequence[int]) -> tuple[list[bytes], int]:
+    cells = []
+    for length in lengths:
+        end = at + length
+        cells.append(payload[at:end])
+        at = end
+    if at > len(payload):
+        raise ValueError("the payload is too short")
+    return cells, at
+
+
+def _cut_nullable(payload: bytes, at: int, lengths: Sequence[int]) -> tuple[list[bytes | None], int]:
+    if not lengths or min(lengths) >= 0:
+        return _cut(payload, at, lengths)  # type: ignore[return-value]
+    cells: list[bytes | None] = []
+    for length in lengths:
+        if length == -1:
+            cells.append(None)
+        elif length < 0:
+            raise ValueError("a length is negative")
+        else:
+            cells.append(payload[at : at + length])
+            at += length
+    if at > len(payload):
+        raise ValueError("the payload is too short")
+    return cells, at

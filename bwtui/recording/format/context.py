@@ -1,0 +1,166 @@
+"""What a segment's blocks have said so far of relations, routes and schemas, and what follows for a batch."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bwtui.errors import BwtuiError, DamagedRecording
+from bwtui.model.status import SchemaEntry
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET
+from bwtui.pgoutput.messages import Relation
+from bwtui.recording.format.batch import NO_FRAME, Batch, Transaction, Without, unpack_batch
+from bwtui.recording.format.blocks import Block, IndexEntry, Kind, Place, damaged
+from bwtui.recording.format.parsing import (
+    Counts,
+    Scan,
+    count_changes,
+    count_messages,
+    scan,
+    size_of,
+    tags,
+    truncated,
+)
+from bwtui.recording.format.relation import unpack_relation
+from bwtui.recording.format.statements import statement
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRoute:
+    """Where the rows of a relation go."""
+
+    relation_oid: int
+    table: str
+    topic: str
+    key_columns: tuple[str, ...]
+    key_schema_id: int | None
+    value_schema_id: int | None
+
+
+@dataclass(slots=True)
+class Known:
+    """The state that a segment's blocks build up; `take` them in order."""
+
+    head: dict[str, Any] = field(default_factory=dict)
+    relations: dict[int, Relation] = field(default_factory=dict)
+    routes: dict[int, KnownRoute] = field(default_factory=dict)
+    #: The newest route of each relation, by oid.
+    route_of: dict[int, KnownRoute] = field(default_factory=dict)
+    schemas: dict[tuple[str, int], SchemaEntry] = field(default_factory=dict)
+    current_pass: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pass_number(self) -> int:
+        """The number of the pass that the blocks belong to."""
+        return int(self.current_pass.get("pass", 0))
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """The identity up to which the recording had everything when the pass began."""
+        lsn, ordinal = self.current_pass.get("seen", (0, 0))
+        return int(lsn), int(ordinal)
+
+    @property
+    def seen_before(self) -> tuple[int, int]:
+        """The identity of the newest change that was recorded before the segment began."""
+        lsn, ordinal = self.head["seen"]
+        return int(lsn), int(ordinal)
+
+    def take(self, block: Block, segment: str) -> None:
+        """Take note of a block with its payload. Raises DamagedRecording."""
+        try:
+            self._take(block, segment)
+        except DamagedRecording:
+            raise
+        except (BwtuiError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise damaged(
+                Place(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
+            ) from error
+
+    def _take(self, block: Block, segment: str) -> None:
+        if block.kind == Kind.RELATION:
+            relation = unpack_relation(block.payload)
+            self.relations[relation.oid] = relation
+        elif block.kind == Kind.ROUTE:
+            data = statement(block, segment)
+            route = KnownRoute(
+                data["relation"],
+                data["table"],
+                data["topic"],
+                tuple(data["key_columns"]),
+                data["key_schema_id"],
+                data["value_schema_id"],
+            )
+            self.routes[data["route"]] = self.route_of[route.relation_oid] = route
+        elif block.kind == Kind.SCHEMA:
+            entry = SchemaEntry(**statement(block, segment))
+            self.schemas[entry.subject, entry.id] = entry
+        elif block.kind == Kind.HEAD:
+            self.head = statement(block, segment)
+            self.current_pass = self.head["pass"]
+        elif block.kind == Kind.EVENT:
+            event = statement(block, segment)
+            if event["event"] == "pass":
+                self.current_pass = {name: value for name, value in event.items() if name != "event"}
+
+
+def read_batch(block: Block, segment: str) -> Batch:
+    """Return the batch of a CHANGES or ROWS block. Raises DamagedRecording."""
+    try:
+        return unpack_batch(block.payload)
+    except ValueError as error:
+        raise damaged(Place(segment, block.offset), "a batch can't be taken apart") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """What the index and the foot say of a batch."""
+
+    entry: IndexEntry
+    transactions: bytes
+    counts: Counts
+    #: The transaction that is open, or was last, behind the batch.
+    last: Transaction
+
+
+def summarize(block: Block, batch: Batch, known: Known, position: int) -> BatchSummary:
+    """Return what the writer noted of a batch; ``position``: the segment's changes before it.
+
+    Raises KeyError when it refers to what the segment has not described.
+    """
+    tables = [known.routes[section.route].table for section in batch.sections]
+    counts = count_messages(tables, batch.sections, [size_of(section) for section in batch.sections])
+    for frame, reason in batch.without.items():
+        if reason == Without.DROPPED:
+            counts.append((_table_of(block.kind, batch, frame, known), "dropped", 1))
+    if block.kind == Kind.ROWS:
+        table = known.relations[batch.relation].qualified_name
+        changes = len(batch.frames) or sum(
+            frame == NO_FRAME for section in batch.sections for frame in section.frames
+        )
+        if batch.frames:
+            counts.append((table, "snapshot_rows", len(batch.frames)))
+        last = batch.before._replace(ordinal=batch.before.ordinal + len(batch.frames))
+        found = Scan(changes, b"", 0, batch.before.commit_lsn, last)
+    else:
+        letters = tags(batch.frames)
+        found = scan(batch.frames, letters, batch.before, position)
+        counts = count_changes(batch.frames, letters, known.relations) + counts
+    entry = IndexEntry(
+        block.offset,
+        block.kind,
+        found.changes,
+        found.transactions,
+        block.received,
+        found.first_lsn,
+        found.last.commit_lsn,
+    )
+    return BatchSummary(entry, found.entries, counts, found.last)
+
+
+def _table_of(kind: Kind, batch: Batch, frame: int, known: Known) -> str:
+    oid = batch.relation
+    if kind == Kind.CHANGES:
+        data = batch.frames[frame]
+        at = PAYLOAD_OFFSET + 1
+        named = truncated(data) if data[PAYLOAD_OFFSET] == ord("T") else ()
+        oid = named[0] if named else int.from_bytes(data[at : at + 4], "big")
+    return known.relations[oid].qualified_name

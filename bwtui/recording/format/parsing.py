@@ -1,0 +1,119 @@
+"""What a batch's frames say without being decoded: changes, their tables, their transactions."""
+
+import struct
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
+from bwtui.pgoutput.messages import Relation
+from bwtui.recording.format.batch import NO_FRAME, Section, Transaction
+from bwtui.recording.format.blocks import TRANSACTION_ENTRY
+
+_tag = itemgetter(PAYLOAD_OFFSET)
+#: The tag and the relation's oid, of a frame that has one.
+_tag_and_oid = itemgetter(slice(PAYLOAD_OFFSET, PAYLOAD_OFFSET + 5))
+_begin = struct.Struct(">QqI").unpack_from
+_truncate = struct.Struct(">IB").unpack_from
+
+_COUNTERS = {ord("I"): "inserts", ord("U"): "updates", ord("D"): "deletes"}
+_BEGIN, _TRUNCATE = ord("B"), ord("T")
+#: 1 for the tags of changes, 0 for all others.
+_IS_CHANGE = bytes(tag in b"IUDT" for tag in range(256))
+
+Counts = list[tuple[str, str, int]]
+
+
+class Scan(NamedTuple):
+    """What `scan` found: the transaction that is open, or was last, behind the frames, and its like."""
+
+    changes: int
+    #: TRANSACTIONS entries, and how many.
+    entries: bytes
+    transactions: int
+    first_lsn: int
+    last: Transaction
+
+
+def tags(frames: Sequence[bytes]) -> bytes:
+    """Return the pgoutput tag of every frame."""
+    return bytes(map(_tag, frames))
+
+
+def scan(frames: Sequence[bytes], found: bytes, before: Transaction, first_position: int) -> Scan:
+    """Number the changes of a batch and list the transactions that begin in it.
+
+    ``found`` are the frames' tags, ``before`` is the transaction that is open at their beginning, and
+    ``first_position`` the number of the segment's changes before them.
+    """
+    is_change = found.translate(_IS_CHANGE)
+    entries = []
+    position, start, last = first_position, 0, before
+    first_lsn = before.commit_lsn if found[:1] != b"B" else 0
+    at = found.find(_BEGIN)
+    while at >= 0:
+        position += is_change.count(1, start, at)
+        start = at
+        lsn, time, xid = _begin(frames[at], PAYLOAD_OFFSET + 1)
+        last = Transaction(lsn, time + POSTGRES_EPOCH_US, xid)
+        first_lsn = first_lsn or lsn
+        entries.append(TRANSACTION_ENTRY.pack(lsn, last.commit_time, xid, position))
+        at = found.find(_BEGIN, at + 1)
+    last = last._replace(ordinal=last.ordinal + is_change.count(1, start))
+    return Scan(is_change.count(1), b"".join(entries), len(entries), first_lsn, last)
+
+
+def count_changes(
+    frames: Sequence[bytes], found: bytes, relations: Mapping[int, Relation], only: str | None = None
+) -> Counts:
+    """Return what to add to the tables' counters; ``found`` are the frames' tags.
+
+    ``only`` is the one table of which all these changes are, where that is known: then no frame is looked at.
+    """
+    if only is not None and _TRUNCATE not in found:
+        letters = ((counter, found.count(letter)) for letter, counter in _COUNTERS.items())
+        return [(only, counter, number) for counter, number in letters if number]
+    counts = []
+    for start, number in Counter(map(_tag_and_oid, frames)).items():
+        counter = _COUNTERS.get(start[0])
+        if counter is not None:
+            oid = int.from_bytes(start[1:], "big")
+            counts.append((relations[oid].qualified_name, counter, number))
+    at = found.find(_TRUNCATE)
+    while at >= 0:
+        # Of the tables that it names, those that the relay leaves out are not known here.
+        known = [relations[oid].qualified_name for oid in truncated(frames[at]) if oid in relations]
+        counts += [(name, "truncates", 1) for name in known]
+        at = found.find(_TRUNCATE, at + 1)
+    return counts
+
+
+def truncated(frame: bytes) -> tuple[int, ...]:
+    """Return the oids of the relations that a TRUNCATE frame names."""
+    (number, _) = _truncate(frame, PAYLOAD_OFFSET + 1)
+    return struct.unpack_from(f">{number}I", frame, PAYLOAD_OFFSET + 6)
+
+
+def count_messages(tables: Sequence[str], sections: Sequence[Section], sizes: Sequence[int]) -> Counts:
+    """Return what sections add to the counters of their ``tables``; ``sizes`` are in bytes, see `size_of`."""
+    counts = []
+    for table, section, size in zip(tables, sections, sizes, strict=True):
+        counts += [(table, "messages", len(section.keys)), (table, "bytes", size)]
+        cleared = section.frames.count(NO_FRAME)
+        if cleared:
+            counts.append((table, "cleanups", cleared))
+    return counts
+
+
+def size_of(section: Section) -> int:
+    """Return how many bytes the section's keys and values have."""
+    return _size(section.keys) + _size(section.values)
+
+
+def _size(cells: Sequence[bytes | None]) -> int:
+    try:
+        return sum(map(len, cells))  # type: ignore[arg-type]
+    except TypeError:
+        # There is a null among them.
+        return sum(len(cell) for cell in cells if cell is not None)

@@ -1,0 +1,197 @@
+"""What blocks of JSON say, as far as it makes sense: whoever reads one need not ask again.
+
+::
+
+    head = statement(block, "00000001.partial")    # a dict whose members have the types that they should
+
+Whatever a file says is somebody's word. A checksum tells that it is as it was written, not who wrote it.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from bwtui.model.status import ErrorEntry, SchemaEntry, Status
+from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, Kind, Place, damaged
+from bwtui.recording.format.validation import LARGEST, array, identity, number, obj, sha256, text
+
+_PASSES = (1 << 31) - 1
+_OIDS = (1 << 32) - 1
+#: A disk's room in bytes may pass 64 bits, since it is counted in blocks; a float holds it with ease.
+_ANY_SIZE = 1 << 80
+
+
+def statement(block: Block, segment: str) -> dict[str, Any]:
+    """Return what a block with its payload says. Raises DamagedRecording when that makes no sense."""
+    try:
+        content = obj(json.loads(block.payload))
+        _CHECKS[block.kind](content)
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(
+            Place(segment, block.offset), f"a {block.kind.name} block says nothing sensible"
+        ) from error
+    return content
+
+
+def _head(head: dict[str, Any]) -> None:
+    number(head["version"], VERSION, VERSION)
+    bytes.fromhex(text(head["session"]))
+    number(head["first_position"])
+    number(head["first_batch"])
+    identity(head["seen"])
+    _pass(head["pass"])
+    for name in ("recording", "previous"):
+        text(head[name])
+    source = obj(head["source"])
+    text(source["slot"])
+    for name in _SOURCE:
+        if source.get(name) is not None:
+            text(source[name])
+
+
+_SOURCE = (
+    *("database", "system_identifier", "server_version", "publication", "broker", "cluster", "registry"),
+    *("output_format", "topic_prefix"),
+)
+
+
+def _pass(content: Any) -> None:
+    """Check a pass; before the first one, only its number is there."""
+    number(obj(content)["pass"], most=_PASSES)
+    if len(content) > 1:
+        if content["kind"] not in ("snapshot", "stream"):
+            raise ValueError("it is no kind of a pass")
+        number(content["start_lsn"])
+        number(content["first_batch"])
+        identity(content["seen"])
+        bytes.fromhex(text(content["session"]))
+
+
+def _event(event: dict[str, Any]) -> None:
+    kind = text(event["event"])
+    if kind == "pass":
+        if len(event) < 3:
+            raise ValueError("it says too little")
+        _pass({name: value for name, value in event.items() if name != "event"})
+    elif kind == "gap":
+        number(event["from_lsn"])
+        number(event["to_lsn"])
+
+
+def _route(route: dict[str, Any]) -> None:
+    number(route["route"])
+    number(route["relation"], most=_OIDS)
+    for one in (route["table"], route["topic"], *array(route["key_columns"])):
+        text(one)
+    for name in ("key_schema_id", "value_schema_id"):
+        if route[name] is not None:
+            number(route[name], most=(1 << 31) - 1)
+
+
+def schema_said(content: Any) -> dict[str, Any]:
+    """Return what is said of a schema. Raises ValueError or TypeError."""
+    _conform(SchemaEntry(**obj(content)), SchemaEntry)
+    _moment(content["time"])
+    for value in content.values():
+        if isinstance(value, str):
+            text(value)
+        elif isinstance(value, int):
+            number(value, -LARGEST)
+    return dict(content)
+
+
+def _status(content: dict[str, Any]) -> None:
+    _conform(Status.from_json(content), Status)
+
+
+def _error(content: dict[str, Any]) -> None:
+    _conform(ErrorEntry(**content), ErrorEntry)
+    _moment(content["time"])
+
+
+def _moment(seconds: float) -> None:
+    """Check a time since 1970, of which the screens show the hour."""
+    if not 0 <= seconds <= LAST_TIME / 1_000_000:
+        raise ValueError("it is no time")
+
+
+def _foot(foot: dict[str, Any]) -> None:
+    sha256(foot["sha256"])
+    for name in _NUMBERS:
+        number(foot[name])
+    number(foot.get("noted", 0))
+    identity(foot["seen"])
+    _pass(foot["pass"])
+    text(foot["ended"])
+    for table, counters in obj(foot["tables"]).items():
+        text(table)
+        for value in obj(counters).values():
+            number(value)
+
+
+_NUMBERS = (
+    *("first_position", "changes", "transactions", "first_batch", "next_batch", "blocks", "reached"),
+    *("first_lsn", "last_lsn", "first_received", "last_received"),
+)
+
+_CHECKS: dict[Kind, Callable[[dict[str, Any]], object]] = {
+    Kind.HEAD: _head,
+    Kind.EVENT: _event,
+    Kind.ROUTE: _route,
+    Kind.SCHEMA: schema_said,
+    Kind.STATUS: _status,
+    Kind.ERROR: _error,
+    Kind.FOOT: _foot,
+}
+
+
+# -- dataclasses ---------------------------------------------------------------------------------------------
+
+
+@cache
+def _hints(kind: type[Any]) -> dict[str, Any]:
+    return get_type_hints(kind)
+
+
+def _conform(value: Any, hint: Any) -> None:
+    """Raise ValueError unless a value, made of what a file says, has the type of an annotation.
+
+    A text need not be UTF-8: a relay tells of its files, whose names are not always.
+    """
+    if not _conforms(value, hint):
+        raise ValueError("it has another type")
+
+
+def _conforms(value: Any, hint: Any) -> bool:
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(_conforms(value, one) for one in inner)
+    if origin is Literal:
+        return any(value == one for one in inner)
+    if origin is tuple:
+        return isinstance(value, tuple | list) and all(_conforms(one, inner[0]) for one in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            _conforms(name, inner[0]) and _conforms(one, inner[1]) for name, one in value.items()
+        )
+    if dataclasses.is_dataclass(hint):
+        assert isinstance(hint, type)
+        if not isinstance(value, hint):
+            return False
+        return all(_conforms(getattr(value, name), one) for name, one in _hints(hint).items())
+    return _is_plain(value, hint)
+
+
+def _is_plain(value: Any, hint: Any) -> bool:
+    if hint is str:
+        return isinstance(value, str)
+    if hint is float:
+        return type(value) in (int, float) and abs(value) <= _ANY_SIZE
+    if hint is int:
+        return type(value) is int and abs(value) <= _ANY_SIZE
+    return type(value) is (NoneType if hint is None else hint)

@@ -1,0 +1,134 @@
+"""A segment's blocks one by one, with what follows from each for index and foot."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bwtui.errors import BwtuiError
+from bwtui.recording.format.batch import Batch
+from bwtui.recording.format.blocks import (
+    ENDING,
+    Block,
+    DamagedAt,
+    IndexEntry,
+    Kind,
+    Place,
+    SegmentFile,
+    damaged,
+    synced_before,
+)
+from bwtui.recording.format.context import Known, read_batch, summarize
+from bwtui.recording.format.parsing import Counts
+
+BATCHES = (Kind.CHANGES, Kind.ROWS)
+#: What must be known to read the blocks behind them.
+DESCRIBING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One block, and what index and foot are to say of it."""
+
+    block: Block
+    entry: IndexEntry
+    batch: Batch | None = None
+    transactions: bytes = b""
+    counts: Sequence[tuple[str, str, int]] | Counts = ()
+
+
+class Walk:
+    """Takes the blocks of one segment in order."""
+
+    def __init__(self, segment: str) -> None:
+        self._segment = segment
+        self.known = Known()
+        self.changes = 0
+        #: Which block comes next; who passes over damage says so.
+        self.number = 0
+        #: The batch behind the last one, or None.
+        self.next_batch: int | None = None
+        #: The identity of the newest change of the stream.
+        self.seen = (0, 0)
+
+    def take(self, block: Block) -> Step:
+        """Take a block with its payload. Raises DamagedAt when it says what no relay writes."""
+        place = Place(self._segment, block.offset)
+        if block.number != self.number or (block.kind == Kind.HEAD) != (block.number == 0):
+            raise damaged(place, f"block {self.number} should stand here")
+        self.number += 1
+        entry = IndexEntry(block.offset, block.kind, 0, 0, block.received, block.first_lsn, block.last_lsn)
+        if block.kind == Kind.REACHED:
+            _check_synced(block, place)
+        if block.kind not in BATCHES:
+            self.known.take(block, self._segment)
+            if block.kind == Kind.HEAD:
+                self.seen = self.known.seen_before
+            return Step(block, entry)
+        batch = read_batch(block, self._segment)
+        try:
+            summary = summarize(block, batch, self.known, self.changes)
+        except (BwtuiError, LookupError, ValueError, ArithmeticError, struct.error) as error:
+            raise damaged(place, "a batch refers to what was not recorded") from error
+        self.next_batch = batch.number + 1
+        if block.kind == Kind.CHANGES:
+            self.seen = max(self.seen, (summary.last.commit_lsn, summary.last.ordinal))
+        self.changes += summary.entry.changes
+        return Step(block, summary.entry, batch, summary.transactions, summary.counts)
+
+
+def _check_synced(block: Block, place: Place) -> None:
+    try:
+        synced_before(block)
+    except ValueError as error:
+        raise damaged(place, "a REACHED block says nothing sensible") from error
+
+
+def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> DamagedAt | None:
+    """Return ``damage``, where block ``number`` should stand, with its range if it was on the disk once.
+
+    None where a crash may have torn it: nothing that follows says that it was synced. All of the file that
+    follows is looked through, however large the hole is.
+    """
+    begins, whole, reached = damage.place.offset, None, 0
+    offset: int | None = begins
+    while offset is not None and (offset := file.resume(offset, number)) is not None:
+        whole = offset if whole is None else whole
+        try:
+            for block in file.blocks(offset):
+                until, reached = _synced_by(block, reached)
+                if until > begins:
+                    return _with_range(damage, whole)
+                number, offset = block.number + 1, block.end
+        except DamagedAt as more:
+            offset = more.place.offset + 1
+            continue
+        return None
+    return None
+
+
+def _synced_by(block: Block, reached: int) -> tuple[int, int]:
+    """Return how much was synced before ``block``, and where the last REACHED that does not say so ends.
+
+    Such a one, of an older relay, stands before a sync, and the next one, like the segment's ending, was not
+    written before that had returned.
+    """
+    if block.kind in ENDING:
+        return reached, reached
+    if block.kind != Kind.REACHED:
+        return 0, reached
+    try:
+        synced = synced_before(block)
+    except ValueError:
+        return 0, reached
+    return (reached, block.end) if synced is None else (synced, 0)
+
+
+def _with_range(damage: DamagedAt, whole: int) -> DamagedAt:
+    begins = damage.place.offset
+    reason = f"{damage.reason}, and it was on the disk once (bytes {begins:,} to {whole - 1:,})"
+    return damaged(damage.place, reason, _DURABLE_HINT)
+
+
+_DURABLE_HINT = (
+    "restore the file from a copy, or cut off all that follows with 'bwtui recording recover --force'"
+)

@@ -1,0 +1,1 @@
+"""The query language over changes, in Python and in SQL."""

@@ -1,0 +1,70 @@
+"""The query language: which of a recording's changes are meant. docs/query.md is its page.
+
+::
+
+    query = parse("table = orders and op = update and after.status = 'paid'")
+    found = [change for change in view.changes() if query.matches(change)]
+
+A query is asked of each message of a change by itself, with the change's other fields, and of a change
+without a message as a whole; a change matches when one answer is true. Answers are true, false or unknown,
+as in SQL: whatever is compared with a null is unknown, and ``not`` leaves that unknown.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.query.fields import FIELDS, FieldName, Ref
+from bwtui.recording.query.match import Test, compiled, whole
+from bwtui.recording.query.parser import parse_tree
+from bwtui.recording.query.regex import Dialect
+from bwtui.recording.query.sql import condition
+from bwtui.recording.query.syntax import And, Compare, Node, Not, Or
+from bwtui.recording.query.tokens import QueryError
+
+__all__ = ["FIELDS", "FieldName", "Query", "QueryError", "parse", "to_sql"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A query that was understood."""
+
+    text: str
+    tree: Node
+    #: Whether a change has a message, or is a row, that the query finds.
+    matches: Callable[[Change], bool] = field(repr=False, compare=False)
+    _test: Test = field(repr=False, compare=False)
+
+    def matches_message(self, change: Change, message: SentMessage | None) -> bool:
+        """Whether the query finds this message of ``change``; None asks of the change without any."""
+        return self._test(change, message) is True
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse(text: str, end: int | None = None) -> Query:
+    """Return the query that ``text`` writes; times like ``-5m`` count from ``end``, in Unix microseconds.
+
+    Raises QueryError.
+    """
+    tree = parse_tree(text, end)
+    test = compiled(tree)
+    return Query(text, tree, whole(test, any(ref.field.of_message for ref in _refs(tree))), test)
+
+
+def to_sql(query: Query, dialect: Dialect = "duckdb") -> str:
+    """Return the condition on a sealed recording's columns that finds the rows ``query`` finds."""
+    return condition(query.tree, dialect)
+
+
+def _refs(node: Node) -> Iterator[Ref]:
+    if isinstance(node, And | Or):
+        for part in node.parts:
+            yield from _refs(part)
+    elif isinstance(node, Not):
+        yield from _refs(node.part)
+    else:
+        yield node.ref
+        if isinstance(node, Compare) and isinstance(node.operand, Ref):
+            yield node.operand

@@ -1,0 +1,323 @@
+"""From a query's tree to closures that answer for a change and one of its messages.
+
+An answer is true, false, or unknown, which is None.
+"""
+
+import operator
+from collections.abc import Callable
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from bwtui.pgoutput.messages import Relation, UnchangedToast
+from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.query.fields import Ref
+from bwtui.recording.query.rows import NOT_THERE, Known, NotThere, as_text, key_texts, known, rows
+from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, Text
+from bwtui.recording.query.values import as_number
+
+Answer = bool | None
+Test = Callable[[Change, SentMessage | None], Answer]
+Value = Callable[[Change, SentMessage | None], Any]
+Lookup = Callable[[Change, SentMessage | None], Known]
+
+_ORDERS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_MOST_RELATIONS = 1024
+#: The texts of PostgreSQL's booleans, as they are and as people write them.
+BOOLEANS = {"true": ("t", "true"), "false": ("f", "false")}
+
+_VALUES: dict[str, Value] = {
+    "table": lambda change, message: change.relation.name,
+    "schema": lambda change, message: change.relation.namespace,
+    "op": lambda change, message: change.operation,
+    "lsn": lambda change, message: change.lsn,
+    "ordinal": lambda change, message: change.ordinal,
+    "xid": lambda change, message: change.xid,
+    "position": lambda change, message: change.position,
+    "time": lambda change, message: change.commit_time,
+    "commit_time": lambda change, message: change.commit_time,
+    "received": lambda change, message: change.received,
+    "topic": lambda change, message: message and message.topic,
+    "partition": lambda change, message: message and message.partition,
+    "offset": lambda change, message: message and message.offset,
+    "state": lambda change, message: message and message.state,
+    "repeat": lambda change, message: change.is_repeat,
+    "without": lambda change, message: change.without,
+    "before": lambda change, message: change.before,
+    "after": lambda change, message: change.after,
+}
+
+
+def compiled(node: Node) -> Test:
+    """Return the closure that answers ``node``."""
+    match node:
+        case And():
+            return _all(tuple(map(compiled, node.parts)))
+        case Or():
+            return _any(tuple(map(compiled, node.parts)))
+        case Not():
+            return _not(compiled(node.part))
+        case Compare():
+            return _compare(node)
+        case Match():
+            return _match(node)
+        case IsNull():
+            return _is_null(node.ref)
+        case IsUnchanged():
+            return _is_unchanged(node.ref)
+
+
+def _all(parts: tuple[Test, ...]) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        answer: Answer = True
+        for part in parts:
+            found = part(change, message)
+            if found is False:
+                return False
+            if found is None:
+                answer = None
+        return answer
+
+    return test
+
+
+def _any(parts: tuple[Test, ...]) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        answer: Answer = False
+        for part in parts:
+            found = part(change, message)
+            if found:
+                return True
+            if found is None:
+                answer = None
+        return answer
+
+    return test
+
+
+def _not(part: Test) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = part(change, message)
+        return None if found is None else not found
+
+    return test
+
+
+# Comparisons.
+
+
+def _compare(node: Compare) -> Test:
+    ref, operand = node.ref, node.operand
+    compare = _ORDERS[node.order]
+    if ref.kind == "table":
+        assert isinstance(operand, Text)
+        return _is_table(operand.value)
+    if ref.kind == "columns":
+        assert isinstance(operand, Text)
+        return _is_changed(operand.value)
+    if ref.kind == "column":
+        if isinstance(operand, Ref):
+            return _compare_columns(_lookup(ref), compare, _lookup(operand))
+        assert isinstance(operand, Text)
+        return _compare_column(_lookup(ref), node.order, operand)
+    return _compare_value(
+        _VALUES[ref.field.name], compare, operand.value if isinstance(operand, Text) else operand
+    )
+
+
+def _compare_value(value: Value, compare: Callable[[Any, Any], bool], wanted: Any) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = value(change, message)
+        return None if found is None else compare(found, wanted)
+
+    return test
+
+
+def _is_table(wanted: str) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        relation = change.relation
+        return relation.name == wanted or (dotted and relation.qualified_name == wanted)
+
+    dotted = "." in wanted
+    return test
+
+
+def _compare_column(lookup: Lookup, order: str, operand: Text) -> Test:
+    wanted = operand.value
+    if operand.bare and order == "=" and wanted.lower() in BOOLEANS:
+        return _is_one_of(lookup, BOOLEANS[wanted.lower()])
+    number = as_number(wanted) if operand.bare else None
+    compare = _ORDERS[order]
+    if number is not None:
+        return _compare_number(lookup, compare, wanted, number)
+
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = lookup(change, message)
+        return compare(found, wanted) if isinstance(found, str) else None
+
+    return test
+
+
+def _is_one_of(lookup: Lookup, wanted: tuple[str, ...]) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = lookup(change, message)
+        return found in wanted if isinstance(found, str) else None
+
+    return test
+
+
+def _compare_number(
+    lookup: Lookup, compare: Callable[[Any, Any], bool], wanted: str, number: Decimal
+) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = lookup(change, message)
+        if not isinstance(found, str):
+            return None
+        value = as_number(found)
+        return compare(found, wanted) if value is None else compare(value, number)
+
+    return test
+
+
+def _compare_columns(left: Lookup, compare: Callable[[Any, Any], bool], right: Lookup) -> Test:
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        one, other = left(change, message), right(change, message)
+        if not isinstance(one, str) or not isinstance(other, str):
+            return None
+        number, other_number = as_number(one), as_number(other)
+        if number is None or other_number is None:
+            return compare(one, other)
+        return compare(number, other_number)
+
+    return test
+
+
+def _is_changed(name: str) -> Test:
+    find_old, find_new = _column(name, old=True), _column(name, old=False)
+
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        old, new = find_old(change, message), find_new(change, message)
+        if isinstance(new, UnchangedToast):
+            return False
+        if isinstance(old, NotThere) or isinstance(new, NotThere):
+            return None
+        return old != new
+
+    return test
+
+
+def _match(node: Match) -> Test:
+    search = node.regex.pattern.search
+    if node.ref.kind == "table":
+        return lambda change, message: (
+            search(change.relation.name) is not None or search(change.relation.qualified_name) is not None
+        )
+    value = _lookup(node.ref) if node.ref.kind == "column" else _VALUES[node.ref.field.name]
+
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = value(change, message)
+        return search(found) is not None if isinstance(found, str) else None
+
+    return test
+
+
+def _is_null(ref: Ref) -> Test:
+    if ref.kind != "column":
+        value = _VALUES[ref.field.name]
+        return lambda change, message: value(change, message) is None
+    lookup = _lookup(ref)
+    if ref.column is None:
+        return lambda change, message: lookup(change, message) is None
+
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = lookup(change, message)
+        return None if isinstance(found, NotThere) else found is None
+
+    return test
+
+
+def _is_unchanged(ref: Ref) -> Test:
+    lookup = _lookup(ref)
+
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = lookup(change, message)
+        return None if isinstance(found, NotThere) else isinstance(found, UnchangedToast)
+
+    return test
+
+
+# Columns.
+
+
+def _lookup(ref: Ref) -> Lookup:
+    if ref.column is None:
+        return _whole_key
+    if ref.side == "key":
+        return _key_column(ref.column)
+    return _column(ref.column, old=ref.side == "before")
+
+
+def _column(name: str, *, old: bool) -> Lookup:
+    index_of = _indexes(name)
+
+    def lookup(change: Change, message: SentMessage | None) -> Known:
+        if (change.before if old else change.after) is None:
+            return NOT_THERE
+        index = index_of(change.relation)
+        if index is None:
+            return NOT_THERE
+        found = known(change, index, old=old)
+        return found if isinstance(found, NotThere) else as_text(found)
+
+    return lookup
+
+
+def _key_column(name: str) -> Lookup:
+    def lookup(change: Change, message: SentMessage | None) -> Known:
+        texts = key_texts(change, message) if name in change.key_columns else None
+        return NOT_THERE if texts is None else texts[name]
+
+    return lookup
+
+
+def _whole_key(change: Change, message: SentMessage | None) -> str | None:
+    texts = key_texts(change, message)
+    return None if texts is None else ",".join(texts.values())
+
+
+def _indexes(name: str) -> Callable[[Relation], int | None]:
+    """Return a function that finds the column in a relation, and remembers where it was."""
+    places: dict[int, tuple[Relation, int | None]] = {}
+
+    def index_of(relation: Relation) -> int | None:
+        found = places.get(id(relation))
+        if found is not None:
+            return found[1]
+        names = [column.name for column in relation.columns]
+        index = names.index(name) if name in names else None
+        if len(places) >= _MOST_RELATIONS:
+            places.clear()
+        # The relation is kept with it, so that no other one can get its id.
+        places[id(relation)] = relation, index
+        return index
+
+    return index_of
+
+
+def whole(test: Test, uses_messages: bool) -> Callable[[Change], bool]:
+    """Return what says whether a change has a row that ``test`` finds."""
+    return partial(_any_row if uses_messages else _first_row, test)
+
+
+def _first_row(test: Test, change: Change) -> bool:
+    return test(change, None) is True if len(change.tables) <= 1 else _any_row(test, change)
+
+
+def _any_row(test: Test, change: Change) -> bool:
+    return any(test(one, message) is True for one, message in rows(change))

@@ -1,0 +1,80 @@
+"""What a query says, as a tree; `query_parser` makes it, `query_match` and `query_sql` read it.
+
+``!=``, ``!~``, ``not in`` and ``is not`` are a `Not` around what they deny: with a null in it, both are
+unknown.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from bwtui.recording.query.fields import Ref
+from bwtui.recording.query.regex import Regex
+
+Order = Literal["=", "<", "<=", ">", ">="]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text to compare with; ``bare`` when it was not quoted: then it may be a number, or true or false."""
+
+    value: str
+    bare: bool = False
+
+
+#: Numbers, LSNs and times are ints.
+Operand = Text | int | bool | Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """``field = value`` and the other orders."""
+
+    ref: Ref
+    order: Order
+    operand: Operand
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """``field ~ 'regular expression'``."""
+
+    ref: Ref
+    regex: Regex
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """``field is null``."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class IsUnchanged:
+    """``after.column is unchanged``: a large value that PostgreSQL did not send."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """``not part``."""
+
+    part: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """``part and part …``."""
+
+    parts: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """``part or part …``."""
+
+    parts: tuple["Node", ...]
+
+
+Node = Compare | Match | IsNull | IsUnchanged | Not | And | Or

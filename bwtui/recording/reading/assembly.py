@@ -1,0 +1,190 @@
+"""From a batch to its changes: frames decoded, and each change given its messages and their delivery."""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from bwtui.model.delivery import REFUSED, UNKNOWN
+from bwtui.model.headers import SESSION, make_headers
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET
+from bwtui.pgoutput.messages import Begin, Delete, Field, Insert, Relation, Truncate, Update
+from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
+from bwtui.recording.format.batch import NO_FRAME, Batch, HeaderForm, Section, Transaction
+from bwtui.recording.format.blocks import Block, Kind
+from bwtui.recording.format.context import Known, KnownRoute
+
+#: (batch, section) → partitions and offsets, one for each message.
+Deliveries = Mapping[tuple[int, int], tuple["list[int]", "list[int]"]]
+
+
+class _Sent(NamedTuple):
+    section: int
+    place: int
+
+
+class Assembly:
+    """Makes the changes of one batch. Raises ValueError or KeyError where it contradicts itself."""
+
+    def __init__(
+        self, block: Block, batch: Batch, known: Known, deliveries: Deliveries, position: int
+    ) -> None:
+        """``known`` holds what the blocks before have said; ``position`` is the first change's."""
+        self._block = block
+        self._batch = batch
+        self._known = known
+        self._deliveries = deliveries
+        self._position = position
+        self._session = bytes.fromhex(known.head["session"])
+        self.is_sent = bool(known.head["source"].get("cluster") or known.head["source"].get("broker"))
+        self._sent: dict[int, list[_Sent]] = {}
+        for number, section in enumerate(batch.sections):
+            for index, frame in enumerate(section.frames):
+                self._sent.setdefault(frame, []).append(_Sent(number, index))
+        self._filled: dict[int, list[tuple[int, bytes]]] = {}
+        for frame, column, text in batch.filled:
+            self._filled.setdefault(frame, []).append((column, text))
+
+    def changes(self) -> Iterator[Change]:
+        """Yield the batch's changes."""
+        if self._block.kind == Kind.ROWS:
+            yield from self._snapshot()
+        else:
+            yield from self._stream()
+
+    def _snapshot(self) -> Iterator[Change]:
+        relation = self._known.relations[self._batch.relation]
+        before = self._batch.before
+        for frame, line in enumerate(self._batch.frames):
+            transaction = before._replace(ordinal=before.ordinal + frame + 1)
+            row = tuple(unescape_copy_line(line)) if relation.columns else ()
+            yield self._change("snapshot", frame, transaction, relation, None, row)
+        for sent in self._sent.get(NO_FRAME, ()):
+            yield self._change("cleanup", NO_FRAME, before, relation, None, None, only=sent)
+
+    def _stream(self) -> Iterator[Change]:
+        transaction = self._batch.before
+        for frame, data in enumerate(self._batch.frames):
+            message = decode(data[PAYLOAD_OFFSET:])
+            if isinstance(message, Begin):
+                transaction = Transaction(message.final_lsn, message.commit_time, message.xid)
+            elif isinstance(message, Insert | Update | Delete | Truncate):
+                transaction = transaction._replace(ordinal=transaction.ordinal + 1)
+                yield self._of_message(message, frame, transaction)
+
+    def _of_message(
+        self, message: Insert | Update | Delete | Truncate, frame: int, transaction: Transaction
+    ) -> Change:
+        if isinstance(message, Truncate):
+            named = [
+                self._known.relations[oid] for oid in message.relation_oids if oid in self._known.relations
+            ]
+            return self._change("truncate", frame, transaction, named[0], None, None, truncated=tuple(named))
+        relation = self._known.relations[message.relation_oid]
+        if isinstance(message, Insert):
+            return self._change("insert", frame, transaction, relation, None, message.new)
+        old_is_key = message.old_kind == "K"
+        if isinstance(message, Delete):
+            return self._change("delete", frame, transaction, relation, message.old, None, old_is_key)
+        return self._change("update", frame, transaction, relation, message.old, message.new, old_is_key)
+
+    def _change(
+        self,
+        operation: Operation,
+        frame: int,
+        transaction: Transaction,
+        relation: Relation,
+        before: list[Field] | None,
+        after: tuple[Field, ...] | list[Field] | None,
+        before_is_key: bool = False,
+        *,
+        truncated: tuple[Relation, ...] = (),
+        only: _Sent | None = None,
+    ) -> Change:
+        filled = self._filled.get(frame, [])
+        if filled and after is not None:
+            completed = list(after)
+            for column, text in filled:
+                completed[column] = text
+            after = completed
+        sent = [only] if only is not None else self._sent.get(frame, [])
+        messages = tuple(self._message(part, one, operation, transaction) for part, one in enumerate(sent))
+        route = self._known.route_of.get(relation.oid)
+        if sent:
+            route = self._known.routes[self._batch.sections[sent[0].section].route]
+        without = self._batch.without.get(frame)
+        identity = (transaction.commit_lsn, transaction.ordinal)
+        in_stream = operation not in ("snapshot", "cleanup")
+        position = self._position
+        self._position += 1
+        return Change(
+            position=position,
+            pass_number=self._known.pass_number,
+            lsn=transaction.commit_lsn,
+            ordinal=transaction.ordinal,
+            xid=transaction.xid,
+            commit_time=transaction.commit_time,
+            received=self._block.received,
+            operation=operation,
+            relation=relation,
+            tables=tuple(one.qualified_name for one in truncated or (relation,)),
+            truncated=truncated,
+            key_columns=key_columns(route, relation),
+            before=tuple(before) if before is not None else None,
+            before_is_key=before_is_key,
+            after=tuple(after) if after is not None else None,
+            filled=tuple(relation.columns[column].name for column, _ in filled),
+            messages=messages,
+            without=without.name.lower() if without is not None else None,
+            is_repeat=in_stream and identity <= self._known.seen,
+        )
+
+    def _message(self, part: int, sent: _Sent, operation: Operation, transaction: Transaction) -> SentMessage:
+        section = self._batch.sections[sent.section]
+        route = self._known.routes[section.route]
+        key, value = section.keys[sent.place], section.values[sent.place]
+        state, partition, offset = self._delivery(sent)
+        return SentMessage(
+            part=part,
+            topic=route.topic,
+            key=key,
+            value=value,
+            key_schema_id=route.key_schema_id if key is not None else None,
+            value_schema_id=route.value_schema_id if value is not None else None,
+            state=state,
+            partition=partition,
+            offset=offset,
+            headers=self._headers(section, value, operation, transaction),
+        )
+
+    def _delivery(self, sent: _Sent) -> tuple[DeliveryState, int | None, int | None]:
+        if not self.is_sent:
+            return "unsent", None, None
+        found = self._deliveries.get((self._batch.number, sent.section))
+        partition = found[0][sent.place] if found is not None else UNKNOWN
+        if found is None or partition == UNKNOWN:
+            return "unknown", None, None
+        if partition == REFUSED:
+            return "refused", None, None
+        return "acknowledged", partition, found[1][sent.place]
+
+    def _headers(
+        self, section: Section, value: bytes | None, operation: str, transaction: Transaction
+    ) -> tuple[tuple[str, bytes], ...]:
+        if section.headers == HeaderForm.NONE:
+            return ()
+        if section.headers == HeaderForm.SESSION:
+            return ((SESSION, self._session),)
+        named = "delete" if value is None else operation
+        return tuple(
+            make_headers(transaction.commit_lsn, transaction.ordinal, named, transaction.xid, self._session)
+        )
+
+
+def key_columns(route: KnownRoute | None, relation: Relation) -> tuple[str, ...]:
+    """Return the columns of a row's key: its route's, or, of what has none yet, the replica identity's."""
+    if route is not None:
+        return route.key_columns
+    if relation.replica_identity == "f":
+        return ()
+    return tuple(column.name for column in relation.columns if column.is_key)

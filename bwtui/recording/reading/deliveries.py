@@ -1,0 +1,71 @@
+"""Finds what became of a batch's messages: the DELIVERY blocks behind it, until its pass ends."""
+
+from collections.abc import Sequence
+
+from bwtui.recording.format.batch import unpack_delivery
+from bwtui.recording.format.blocks import Kind, Place, damaged
+from bwtui.recording.reading.segment_reader import SegmentReader
+
+#: So many batches' deliveries are kept while reading forwards.
+_KEPT = 1_000
+
+
+class DeliveryBook:
+    """Reads ahead of whoever reads batches in order; after a jump, `go_to` the new place."""
+
+    def __init__(self, segments: Sequence[SegmentReader]) -> None:
+        self._segments = segments
+        self._segment = 0
+        self._number = 0
+        self._newest = -1
+        self._is_at_end = False
+        self.found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+
+    def go_to(self, segment: int, number: int) -> None:
+        """Begin anew with block ``number`` of a segment's index."""
+        self._segment, self._number = segment, number
+        self._newest = -1
+        self._is_at_end = False
+        self.found.clear()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether nothing is left to read, so that what was not found may still be written."""
+        return self._is_at_end
+
+    def read_for(self, batch: int) -> None:
+        """Read until everything that is recorded of ``batch`` is in ``found``."""
+        if len(self.found) > _KEPT:
+            for key in [key for key in self.found if key[0] < batch]:
+                del self.found[key]
+        while self._newest <= batch and not self._is_at_end:
+            self._step(batch)
+
+    def _step(self, batch: int) -> None:
+        segment = self._segments[self._segment]
+        if self._number >= len(segment.index):
+            if self._segment + 1 == len(self._segments):
+                self._is_at_end = True
+            else:
+                self._segment, self._number = self._segment + 1, 0
+            return
+        entry = segment.index[self._number]
+        self._number += 1
+        if entry.kind == Kind.DELIVERY:
+            block = segment.file.block(entry.offset)
+            try:
+                delivery = unpack_delivery(block.payload)
+            except ValueError as error:
+                raise damaged(Place(segment.name, entry.offset), "a DELIVERY can't be taken apart") from error
+            self._newest = max(self._newest, delivery.batch)
+            partitions, offsets = self.found.setdefault((delivery.batch, delivery.section), ([], []))
+            stop = delivery.first + len(delivery.partitions)
+            partitions.extend([-1] * (stop - len(partitions)))
+            offsets.extend([-1] * (stop - len(offsets)))
+            partitions[delivery.first : stop] = delivery.partitions
+            offsets[delivery.first : stop] = delivery.offsets
+        elif entry.kind == Kind.EVENT:
+            event = segment.json_at(entry)
+            if event["event"] == "pass" and event["first_batch"] > batch:
+                # Whatever was in flight before has been written down, or never will be.
+                self._newest = max(self._newest, event["first_batch"])

@@ -1,0 +1,398 @@
+"""An open recording: `RecordingView` over the segments of a folder, through their indexes."""
+
+import bisect
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import DamagedRecording, StateFailed, UsageError
+from bwtui.model.status import ErrorEntry, SchemaEntry
+from bwtui.recording.change import Change
+from bwtui.recording.folder import existing_segments, is_being_written
+from bwtui.recording.format.blocks import Block, Kind, Place, damaged
+from bwtui.recording.format.context import Known, read_batch, summarize
+from bwtui.recording.format.walk import BATCHES, DESCRIBING
+from bwtui.recording.reading.assembly import Assembly
+from bwtui.recording.reading.deliveries import DeliveryBook
+from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.view import Bucket, Source, TableCounts
+
+_ERRORS = 1_000
+#: How often the folder is looked at while its last segment is being finished.
+_ATTEMPTS = 3
+_SOURCE_FIELDS = frozenset(Source.__dataclass_fields__) - {"more", "recording"}
+
+
+class Recording:
+    """See `bwtui.recording.view.RecordingView`."""
+
+    def __init__(self, folder: Path, *, may_lack_first: bool = False) -> None:
+        """Open every segment's foot. Raises UsageError, DamagedRecording or StateFailed.
+
+        With ``may_lack_first`` the first segments may be gone: positions begin at ``first_position`` then.
+        """
+        self.folder = folder
+        self._may_lack_first = may_lack_first
+        # Unlike Path.resolve, it lets a circle of links be what opening it says of it.
+        self.name = Path(os.path.realpath(folder)).name
+        self.segments: list[SegmentReader] = []
+        try:
+            self._open()
+            self._head = self._read_head()
+        except BaseException:
+            self.close()
+            raise
+        self.source = _source(self._head)
+        self.first_position = self.segments[0].first_position
+        last = self.segments[-1]
+        self.length = last.stop_position
+        feet = [segment.foot for segment in self.segments]
+        self.first_time = min((f["first_received"] for f in feet if f["first_received"]), default=0)
+        self.last_time: int = max(f["last_received"] for f in feet)
+        self.first_lsn = next((f["first_lsn"] for f in feet if f["first_lsn"]), 0)
+        self.last_lsn = max(f["last_lsn"] for f in feet)
+        self._deliveries = DeliveryBook(self.segments)
+
+    def _open(self) -> None:
+        """Open every segment; one that is finished at this very moment is looked for once more."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                for path in existing_segments(self.folder):
+                    self.segments.append(SegmentReader(path))
+                self._check_order()
+                return
+            except (StateFailed, DamagedRecording):
+                self.close()
+                self.segments.clear()
+                if attempt + 1 == _ATTEMPTS or not is_being_written(self.folder):
+                    raise
+
+    def close(self) -> None:
+        """Close the files."""
+        for segment in self.segments:
+            segment.close()
+
+    @property
+    def torn(self) -> str:
+        """Why the end of an unfinished recording is left out, or empty."""
+        return self.segments[-1].torn
+
+    def _check_order(self) -> None:
+        """See that the segments follow each other: one that is missing or another's is found."""
+        position, previous, first = 0, "", 1
+        if self._may_lack_first and self.segments[0].number > 1 and self.segments[0].index:
+            # Every segment stands alone, so whoever needs no room for old ones may take them away.
+            position, previous = self.segments[0].first_position, self.segments[0].head["previous"]
+            first = self.segments[0].number
+        for number, segment in enumerate(self.segments, first):
+            is_last = segment is self.segments[-1]
+            if segment.number != number or (segment.changes and segment.first_position != position):
+                raise damaged(Place(segment.name, 0), f"segment {number} should stand here")
+            if not segment.is_finished and not is_last:
+                raise damaged(Place(segment.name, 0), "it was never finished, and others follow it")
+            if segment.index and segment.head["previous"] != previous:
+                raise damaged(Place(segment.name, 0), "it does not follow the segment before it")
+            position += segment.changes
+            previous = str(segment.foot.get("sha256", ""))
+
+    def _read_head(self) -> dict[str, Any]:
+        for segment in self.segments:
+            if segment.index:
+                return segment.head
+        raise UsageError(f"the recording {self.folder} is empty", "nothing was written before it ended")
+
+    # -- changes -------------------------------------------------------------------------------------------
+
+    def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
+        """See `RecordingView.changes`."""
+        stop = self.length if stop is None else min(stop, self.length)
+        start = max(start, self.first_position)
+        if start >= stop:
+            return
+        for change in self._from_batch_of(start):
+            if change.position >= start:
+                yield change
+            if change.position + 1 >= stop:
+                # What follows is not even read.
+                return
+
+    def changes_before(self, stop: int) -> Iterator[Change]:
+        """See `RecordingView.changes_before`."""
+        stop = min(stop, self.length)
+        while stop > self.first_position:
+            at = self._segment_at(stop - 1)
+            segment = self.segments[at]
+            start = segment.first_position + segment.starts[segment.batch_at(stop - 1)]
+            yield from reversed(list(self.changes(start, stop)))
+            stop = start
+
+    def _from_batch_of(self, position: int) -> Iterator[Change]:
+        at = self._segment_at(position)
+        number = self.segments[at].batch_at(position)
+        # A book of its own: several readers may be under way.
+        book = DeliveryBook(self.segments)
+        book.go_to(at, number)
+        known = self.segments[at].known_before(number)
+        for index in range(at, len(self.segments)):
+            segment = self.segments[index]
+            if index > at:
+                number, known = 0, Known()
+            yield from self._of_segment(segment, number, known, book)
+
+    def _of_segment(
+        self, segment: SegmentReader, number: int, known: Known, book: DeliveryBook
+    ) -> Iterator[Change]:
+        for at in range(number, len(segment.index)):
+            entry = segment.index[at]
+            if entry.kind in BATCHES:
+                if entry.changes:
+                    position = segment.first_position + segment.starts[at]
+                    yield from self._of_block(
+                        segment, segment.file.block(entry.offset), known, book, position
+                    )
+            elif entry.kind in DESCRIBING:
+                known.take(segment.file.block(entry.offset), segment.name)
+
+    def _of_block(
+        self, segment: SegmentReader, block: Block, known: Known, book: DeliveryBook, position: int
+    ) -> Iterator[Change]:
+        batch = read_batch(block, segment.name)
+        try:
+            assembly = Assembly(block, batch, known, book.found, position)
+            if batch.sections and assembly.is_sent:
+                book.read_for(batch.number)
+            yield from assembly.changes()
+        except (KeyError, ValueError, IndexError) as error:
+            reason = "a batch refers to what was not recorded"
+            raise damaged(Place(segment.name, block.offset), reason) from error
+
+    # -- places --------------------------------------------------------------------------------------------
+
+    def _segment_at(self, position: int) -> int:
+        starts = [segment.first_position for segment in self.segments]
+        at = bisect.bisect_right(starts, position) - 1
+        while at > 0 and not self.segments[at].changes:
+            at -= 1
+        return max(at, 0)
+
+    def at_time(self, time: int) -> int:
+        """See `RecordingView.at_time`."""
+        for segment in self.segments:
+            if segment.foot["last_received"] < time:
+                continue
+            for at, entry in enumerate(segment.index):
+                if entry.changes and entry.received >= time:
+                    return int(segment.first_position + segment.starts[at])
+        return self.length
+
+    def at_lsn(self, lsn: int) -> int:
+        """See `RecordingView.at_lsn`."""
+        for segment in self.segments:
+            if segment.foot["last_lsn"] < lsn:
+                continue
+            for at, entry in enumerate(segment.index):
+                if entry.changes and entry.last_lsn >= lsn:
+                    start = segment.first_position + segment.starts[at]
+                    for change in self.changes(start, start + entry.changes):
+                        if change.lsn >= lsn:
+                            return change.position
+        return self.length
+
+    def of_xid(self, xid: int, start: int = 0) -> int | None:
+        """See `RecordingView.of_xid`."""
+        for segment in self.segments:
+            if segment.stop_position >= start:
+                for found in segment.find_xid(xid, start):
+                    # A BEGIN may be all that was recorded before a session ended.
+                    change = next(self.changes(found, found + 1), None)
+                    if change is not None and change.xid == xid:
+                        return found
+        return None
+
+    def transaction(self, position: int) -> tuple[int, int]:
+        """See `RecordingView.transaction`."""
+        change = next(self.changes(position, position + 1), None)
+        if change is None:
+            raise IndexError(position)
+        if not change.xid:
+            return position, position + 1
+        # The ordinal says how far the beginning is.
+        return max(0, position - change.ordinal + 1), self._next_start(position)
+
+    def _next_start(self, position: int) -> int:
+        """Return where the first transaction, or row of a snapshot, behind ``position`` begins."""
+        for segment in self.segments[self._segment_at(position) :]:
+            found = segment.next_start(position)
+            if found is not None:
+                return found
+        return self.length
+
+    def time_at(self, position: int) -> int:
+        """See `RecordingView.time_at`."""
+        if position >= self.length:
+            return self.last_time
+        segment = self.segments[self._segment_at(position)]
+        return int(segment.index[segment.batch_at(position)].received)
+
+    # -- what was known then -------------------------------------------------------------------------------
+
+    def counts(self, position: int) -> dict[str, TableCounts]:
+        """See `RecordingView.counts`."""
+        totals: dict[str, dict[str, int]] = {}
+        routes: dict[str, dict[str, Any]] = {}
+        for segment in self.segments:
+            if segment.first_position >= position and segment.changes:
+                break
+            whole = segment.stop_position <= position
+            if whole:
+                _add(totals, segment.foot["tables"])
+            known = self._replay(segment, position, None if whole else totals)
+            for route in known.routes.values():
+                routes[route.table] = {
+                    "topic": route.topic,
+                    "key_schema_id": route.key_schema_id,
+                    "value_schema_id": route.value_schema_id,
+                    "key_columns": route.key_columns,
+                }
+        names: Any = TableCounts.__dataclass_fields__
+        found = {}
+        for table in dict.fromkeys([*totals, *routes]):
+            numbers = {name: number for name, number in totals.get(table, {}).items() if name in names}
+            found[table] = TableCounts(**{**numbers, **routes.get(table, {})})
+        return found
+
+    def _replay(
+        self, segment: SegmentReader, position: int, totals: dict[str, dict[str, int]] | None
+    ) -> Known:
+        """Return what the segment's blocks before ``position`` say; count its batches too if asked to."""
+        if totals is None:
+            return segment.known_before(len(segment.index))
+        known = Known()
+        for at, entry in enumerate(segment.index):
+            place = segment.first_position + segment.starts[at]
+            if place >= position and entry.changes:
+                break
+            if entry.kind in DESCRIBING:
+                known.take(segment.file.block(entry.offset), segment.name)
+            elif entry.kind in BATCHES and place + entry.changes <= position:
+                block = segment.file.block(entry.offset)
+                summary = summarize(block, read_batch(block, segment.name), known, 0)
+                for table, counter, number in summary.counts:
+                    counters = totals.setdefault(table, {})
+                    counters[counter] = counters.get(counter, 0) + number
+            elif entry.kind in BATCHES:
+                self._count_part(place, position, totals)
+        return known
+
+    def _count_part(self, start: int, stop: int, totals: dict[str, dict[str, int]]) -> None:
+        for change in self.changes(start, stop):
+            for table in change.tables:
+                counters = totals.setdefault(table, {})
+                added = {
+                    _COUNTERS[change.operation]: 1,
+                    "messages": len(change.messages),
+                    "bytes": sum(len(m.key or b"") + len(m.value or b"") for m in change.messages),
+                    "dropped": int(change.without == "dropped"),
+                }
+                for name, number in added.items():
+                    counters[name] = counters.get(name, 0) + number
+
+    def status(self, position: int) -> dict[str, Any]:
+        """See `RecordingView.status`."""
+        time = self.time_at(position)
+        for segment in reversed(self.segments):
+            if segment.first_position > position:
+                continue
+            for entry in reversed(segment.index):
+                if entry.kind == Kind.STATUS and entry.received <= time:
+                    return segment.json_at(entry)
+        return {}
+
+    def errors(self, position: int) -> list[ErrorEntry]:
+        """See `RecordingView.errors`."""
+        found: list[ErrorEntry] = []
+        for segment in reversed(self.segments):
+            if segment.first_position > position:
+                continue
+            here = [
+                ErrorEntry(**content)
+                for block, content in segment.json_blocks(Kind.ERROR, self._blocks_until(segment, position))
+            ]
+            found = here + found
+            if len(found) >= _ERRORS:
+                break
+        return found[-_ERRORS:]
+
+    def schemas(self, position: int) -> list[SchemaEntry]:
+        """See `RecordingView.schemas`."""
+        found: dict[tuple[str, int], SchemaEntry] = {}
+        for segment in self.segments:
+            if segment.first_position > position:
+                break
+            for _, content in segment.json_blocks(Kind.SCHEMA, self._blocks_until(segment, position)):
+                entry = SchemaEntry(**content)
+                found.setdefault((entry.subject, entry.id), entry)
+        return list(found.values())
+
+    def _blocks_until(self, segment: SegmentReader, position: int) -> int:
+        """Return how many of the segment's blocks stand before ``position``."""
+        if position >= segment.stop_position:
+            return len(segment.index)
+        return bisect.bisect_right(segment.starts, position - segment.first_position)
+
+    def timeline(self, buckets: int) -> list[Bucket]:
+        """See `RecordingView.timeline`."""
+        begin, width = self.first_time, max(1, (self.last_time - self.first_time) // buckets + 1)
+        number = min(buckets, (self.last_time - begin) // width + 1)
+        made = [Bucket(begin + at * width, begin + (at + 1) * width, 0, 0, 0) for at in range(number)]
+        counts, errors, firsts = [0] * number, [0] * number, [-1] * number
+        for segment in self.segments:
+            for entry, start in zip(segment.index, segment.starts, strict=True):
+                at = min(max(entry.received - begin, 0) // width, number - 1)
+                if entry.changes:
+                    counts[at] += entry.changes
+                    if firsts[at] < 0:
+                        firsts[at] = segment.first_position + start
+                errors[at] += entry.kind == Kind.ERROR
+        following = self.length
+        for at in range(number - 1, -1, -1):
+            following = firsts[at] if firsts[at] >= 0 else following
+            firsts[at] = following
+        return [
+            replace(bucket, changes=counts[at], errors=errors[at], first_position=firsts[at])
+            for at, bucket in enumerate(made)
+        ]
+
+
+_COUNTERS = {
+    "snapshot": "snapshot_rows",
+    "insert": "inserts",
+    "update": "updates",
+    "delete": "deletes",
+    "truncate": "truncates",
+    "cleanup": "cleanups",
+}
+
+
+def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recording:
+    """Open a recording, which may still be written; see `Recording`."""
+    return Recording(Path(path), may_lack_first=may_lack_first)
+
+
+def _source(head: dict[str, Any]) -> Source:
+    told = head["source"]
+    fields = {name: told[name] for name in _SOURCE_FIELDS if name in told}
+    return Source(
+        recording=head["recording"],
+        **fields,
+        more={name: value for name, value in told.items() if name not in _SOURCE_FIELDS},
+    )
+
+
+def _add(totals: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> None:
+    for table, counters in more.items():
+        mine = totals.setdefault(table, {})
+        for name, number in counters.items():
+            mine[name] = mine.get(name, 0) + number

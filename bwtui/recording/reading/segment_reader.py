@@ -1,0 +1,233 @@
+"""One segment that is open for reading: its index, its foot, and its changes from any place on."""
+
+import bisect
+import struct
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+from bwtui.file_errors import file_failed
+from bwtui.recording.folder import SegmentPath
+from bwtui.recording.format.blocks import (
+    ENDING,
+    TRANSACTION_ENTRY,
+    Block,
+    DamagedAt,
+    IndexEntry,
+    Kind,
+    Place,
+    SegmentFile,
+    TransactionEntry,
+    damaged,
+    is_sensible,
+    unpack_index,
+)
+from bwtui.recording.format.context import Known
+from bwtui.recording.format.statements import statement
+from bwtui.recording.format.walk import BATCHES as BATCHES
+from bwtui.recording.format.walk import DESCRIBING, Walk, durable_damage
+from bwtui.recording.segment import Totals
+
+
+class SegmentReader:
+    """A segment, finished or not; what is not whole at the end of an unfinished one is left out."""
+
+    def __init__(self, segment: SegmentPath) -> None:
+        """Open the file and read its foot. Raises DamagedRecording or StateFailed."""
+        self.name = segment.path.name
+        self.number = segment.number
+        self.is_finished = segment.is_finished
+        try:
+            self.file = SegmentFile(segment.path.open("rb"), self.name)
+        except OSError as error:
+            raise file_failed(f"{segment.path} can't be read", error) from error
+        #: Why an unfinished segment's end is left out, or empty.
+        self.torn = ""
+        self._transactions = b""
+        self.changes = 0
+        self.first_position = 0
+        self.foot: dict[str, Any] = {}
+        try:
+            if self.is_finished:
+                self._read_foot()
+            else:
+                self._walk()
+        except BaseException:
+            self.file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+    def _read_foot(self) -> None:
+        self._index_offset = self.file.index_offset()
+        index, self._transactions_block, foot = self._last_blocks()
+        self.foot = statement(foot, self.name)
+        self._index_block = index
+        self.changes = self.foot["changes"]
+        self.first_position = self.foot["first_position"]
+
+    def _last_blocks(self) -> tuple[Block, Block, Block]:
+        found: list[Block] = []
+        offset = self._index_offset
+        for kind in (Kind.INDEX, Kind.TRANSACTIONS, Kind.FOOT):
+            block = self.file.block(offset, with_payload=kind != Kind.TRANSACTIONS)
+            if block.kind != kind:
+                raise damaged(Place(self.name, offset), f"a {kind.name} block should stand here")
+            found.append(block)
+            offset = block.end
+        return found[0], found[1], found[2]
+
+    def _walk(self) -> None:
+        """Make the index of a segment that has none yet."""
+        walk, totals = Walk(self.name), Totals()
+        entries: list[IndexEntry] = []
+        transactions: list[bytes] = []
+        try:
+            for block in self.file.blocks():
+                if block.kind in ENDING:
+                    break
+                step = walk.take(block)
+                entries.append(step.entry)
+                transactions.append(step.transactions)
+                totals.add(step.entry)
+                for count in step.counts:
+                    totals.count(*count)
+        except DamagedAt as damage:
+            durable = durable_damage(self.file, damage, walk.number)
+            if durable is not None:
+                raise durable from damage
+            self.torn = damage.message
+        self.index = entries
+        self._transactions = b"".join(transactions)
+        self.changes = totals.changes
+        self.first_position = int(walk.known.head.get("first_position", 0))
+        self.foot = {
+            "first_position": self.first_position,
+            "ended": "unfinished",
+            "seen": walk.seen,
+            "pass": walk.known.current_pass,
+            **totals.to_json(),
+        }
+
+    @cached_property
+    def index(self) -> list[IndexEntry]:
+        """Every block, but for index and foot themselves."""
+        place = Place(self.name, self._index_offset)
+        try:
+            entries = unpack_index(self._index_block.payload)
+        except ValueError as error:
+            raise damaged(place, "the index can't be taken apart") from error
+        if sum(entry.changes for entry in entries) != self.changes:
+            raise damaged(place, "the index has other changes than the foot")
+        before = -1
+        for entry in entries:
+            if not before < entry.offset < self._index_offset or not is_sensible(entry):
+                raise damaged(place, "the index says nothing sensible")
+            before = entry.offset
+        return entries
+
+    @cached_property
+    def head(self) -> dict[str, Any]:
+        """What the segment's first block says of where it comes from."""
+        return self.known_before(1).head
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The position before each block of the index, counted from the segment's first change."""
+        starts, position = [], 0
+        for entry in self.index:
+            starts.append(position)
+            position += entry.changes
+        return starts
+
+    @property
+    def stop_position(self) -> int:
+        """One past the position of the segment's last change."""
+        return self.first_position + self.changes
+
+    def transaction_entries(self) -> bytes:
+        """Return the packed TRANSACTIONS entries; they are not kept."""
+        if not self.is_finished:
+            return self._transactions
+        payload = self.file.block(self._transactions_block.offset).payload
+        if len(payload) % TRANSACTION_ENTRY.size:
+            place = Place(self.name, self._transactions_block.offset)
+            raise damaged(place, "the list of transactions can't be taken apart")
+        return payload
+
+    def transactions(self) -> Iterator[TransactionEntry]:
+        """Yield the transactions that begin in the segment."""
+        for entry in TRANSACTION_ENTRY.iter_unpack(self.transaction_entries()):
+            yield TransactionEntry(*entry)
+
+    def last_transaction(self) -> TransactionEntry | None:
+        """Return the last transaction that begins in the segment, without a look at the others."""
+        packed = self.transaction_entries()
+        if not packed:
+            return None
+        return TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, len(packed) - TRANSACTION_ENTRY.size))
+
+    def find_xid(self, xid: int, start: int) -> Iterator[int]:
+        """Yield the positions from ``start`` on at which transaction ``xid`` begins."""
+        packed = self.transaction_entries()
+        wanted = struct.pack("<I", xid)
+        at = packed.find(wanted)
+        while at >= 0:
+            if at % TRANSACTION_ENTRY.size == 16:
+                entry = TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, at - 16))
+                if self.first_position + entry.position >= start:
+                    yield self.first_position + entry.position
+            at = packed.find(wanted, at + 1)
+
+    def batch_at(self, position: int) -> int:
+        """Return the number, in the index, of the block that holds the change at ``position``."""
+        at = bisect.bisect_right(self.starts, position - self.first_position) - 1
+        while at > 0 and not self.index[at].changes:
+            at -= 1
+        return at
+
+    def known_before(self, number: int) -> Known:
+        """Return what the segment's blocks before block ``number`` of the index have said."""
+        known = Known()
+        for entry in self.index[:number]:
+            if entry.kind in DESCRIBING:
+                known.take(self.file.block(entry.offset), self.name)
+        return known
+
+    def next_start(self, position: int) -> int | None:
+        """Return the first position of the segment behind ``position`` where something else begins, or None.
+
+        That is a transaction, or the rows of a snapshot.
+        """
+        packed, size = self.transaction_entries(), TRANSACTION_ENTRY.size
+        relative = position - self.first_position
+        low, high = 0, len(packed) // size
+        while low < high:
+            middle = (low + high) // 2
+            if TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, middle * size)).position > relative:
+                high = middle
+            else:
+                low = middle + 1
+        found = []
+        if low * size < len(packed):
+            found.append(TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, low * size)).position)
+        for at in range(bisect.bisect_right(self.starts, relative), len(self.index)):
+            if self.index[at].kind == Kind.ROWS:
+                found.append(self.starts[at])
+                break
+        return self.first_position + min(found) if found else None
+
+    def json_at(self, entry: IndexEntry) -> dict[str, Any]:
+        """Return what a block says that holds a JSON object. Raises DamagedRecording."""
+        block = self.file.block(entry.offset)
+        if block.kind != entry.kind:
+            raise damaged(Place(self.name, entry.offset), "the index has another block here")
+        return statement(block, self.name)
+
+    def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
+        """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""
+        for entry in self.index[:stop]:
+            if entry.kind == kind:
+                yield self.file.block(entry.offset), self.json_at(entry)

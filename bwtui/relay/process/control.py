@@ -1,0 +1,207 @@
+"""The control socket's protocol and its client.
+
+A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
+Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
+``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "stop"}``. Answers:
+``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
+may send any number of requests on one connection.
+
+The settings may hold passwords. Only processes of the same user are told them: nobody else can connect to the
+socket, nor enter its folder.
+"""
+
+import asyncio
+import hashlib
+import json
+import os
+import socket
+import stat
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
+from bwtui.settings import RelaySettings
+from bwtui.state_folder import known_relays, state_folder
+
+LINE_LIMIT = 64 * 1024 * 1024
+#: What an engine says of a request that its version does not know.
+UNKNOWN_REQUEST = "unknown request"
+#: sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
+_SOCKET_PATH_LIMIT = 100
+
+
+def socket_path(name: str) -> Path:
+    """Return the path of the control socket of the relay called ``name``.
+
+    It lies in the relay's state folder. The kernel takes about a hundred bytes as the address of a Unix
+    socket; where the folder's path is longer, the socket lies in a folder of this user below /tmp instead,
+    under a name that every process computes alike. Raises RefusedError when that folder is somebody else's.
+    """
+    path = state_folder(name) / "engine.sock"
+    if len(os.fsencode(path)) <= _SOCKET_PATH_LIMIT:
+        return path
+    # Not TMPDIR nor XDG_RUNTIME_DIR: they may differ between the engine and who attaches to it.
+    folder = Path("/tmp") / f"bwtui-{os.getuid()}"
+    _check_owner(folder)
+    return folder / (hashlib.sha256(os.fsencode(path)).hexdigest()[:32] + ".sock")
+
+
+def _check_owner(folder: Path) -> None:
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise RefusedError(
+            f"{folder} belongs to somebody else",
+            "set BWTUI_STATE_HOME to a folder with a short path, or have that folder removed",
+        )
+
+
+class DoesNotAnswer(ConnectionFailed):
+    """The relay runs, but says nothing: its process was suspended, or its machine is overloaded."""
+
+
+class Refused(ConnectionFailed):
+    """The relay runs and does not answer the request; ``reason`` is what it said."""
+
+    def __init__(self, name: str, reason: object) -> None:
+        hint = f"it may be another version of bwtui: 'bwtui stop {name}', and start it again with this one"
+        super().__init__(f"relay {name} refused the request: {reason}", hint)
+        self.reason = reason
+
+
+def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> list[Status]:
+    """Return the status of every relay that answers on its control socket now.
+
+    The names of those that run and do not answer within ``timeout`` seconds are added to ``silent``.
+    """
+    found = []
+    for name in known_relays():
+        try:
+            found.append(Status.from_json(request(name, {"request": "status"}, timeout)))
+        except DoesNotAnswer:
+            if silent is not None:
+                silent.append(name)
+        except ConnectionFailed:
+            continue
+    return found
+
+
+def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
+    """Send one request to the relay called ``name`` and return the answer's data.
+
+    Raises ConnectionFailed when no such relay runs, and DoesNotAnswer after ``timeout`` seconds.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(str(socket_path(name)))
+            connection.sendall(json.dumps(message).encode() + b"\n")
+            with connection.makefile("rb") as lines:
+                line = lines.readline(LINE_LIMIT)
+    except TimeoutError as error:
+        raise does_not_answer(name) from error
+    except OSError as error:
+        raise _not_running(name) from error
+    return _data(name, line)
+
+
+def settings_of(name: str) -> RelaySettings:
+    """Return the settings of the relay called ``name`` for another process; they may hold passwords.
+
+    Raises ConnectionFailed when no such relay runs, or it is of a version that does not tell, and
+    DoesNotAnswer.
+    """
+    try:
+        return RelaySettings.from_json(request(name, {"request": "settings"}))
+    except Refused as error:
+        if error.reason != UNKNOWN_REQUEST:
+            raise
+        raise ConnectionFailed(
+            f"relay {name} is of an older version, which does not tell its settings",
+            "stop it and start it again with this one, or give its settings",
+        ) from error
+    except TypeError as error:
+        raise ConnectionFailed(
+            f"relay {name} is of a newer version, whose settings this one does not know",
+            "use the version that it was started with, or give its settings",
+        ) from error
+
+
+class ControlClient:
+    """An asynchronous client, for the UI; reconnects by itself on the next request after a failure."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._lock = asyncio.Lock()
+
+    async def status(self) -> Status:
+        """Return the relay's status. Raises ConnectionFailed when it is gone."""
+        return Status.from_json(await self._ask({"request": "status"}))
+
+    async def changes(self, after: int) -> list[ChangeSample]:
+        """Return sampled changes with a sequence above ``after``, oldest first."""
+        return [
+            ChangeSample.from_json(data) for data in await self._ask({"request": "changes", "after": after})
+        ]
+
+    async def schemas(self) -> list[SchemaEntry]:
+        """Return every schema that the relay registered or looked up."""
+        return [SchemaEntry(**data) for data in await self._ask({"request": "schemas"})]
+
+    async def stop(self) -> None:
+        """Ask the relay to stop cleanly; returns at once, before it has stopped."""
+        await self._ask({"request": "stop"})
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    async def _ask(self, message: dict[str, Any]) -> Any:
+        async with self._lock:
+            try:
+                if self._streams is None:
+                    path = str(socket_path(self.name))
+                    self._streams = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
+                reader, writer = self._streams
+                writer.write(json.dumps(message).encode() + b"\n")
+                await writer.drain()
+                line = await asyncio.wait_for(reader.readline(), 5)
+            except TimeoutError as error:
+                await self.close()
+                raise does_not_answer(self.name) from error
+            except (OSError, asyncio.IncompleteReadError) as error:
+                await self.close()
+                raise _not_running(self.name) from error
+            if not line:
+                await self.close()
+            return _data(self.name, line)
+
+
+def _data(name: str, line: bytes) -> Any:
+    if not line:
+        raise _not_running(name)
+    answer = json.loads(line)
+    if not answer.get("ok"):
+        raise Refused(name, answer.get("error"))
+    return answer["data"]
+
+
+def does_not_answer(name: str) -> DoesNotAnswer:
+    """Return the error of a relay that runs and says nothing."""
+    return DoesNotAnswer(
+        f"relay {name} runs, but does not answer",
+        "its process may be suspended ('kill -CONT' goes on with it), or the machine overloaded",
+    )
+
+
+def _not_running(name: str) -> ConnectionFailed:
+    return ConnectionFailed(
+        f"no relay called {name} is running",
+        "start one with 'bwtui connect', or name another: 'bwtui status' lists those that run",
+    )

@@ -1,0 +1,67 @@
+"""What a relay was doing last, for `bwtui status` after it was killed and could not say how it ended."""
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import dataclass
+
+from bwtui.model.status import Status
+from bwtui.relay.process import outcome
+from bwtui.relay.process.log import log_path
+from bwtui.state_folder import known_relays, state_folder
+
+#: How often it is written at most (seconds).
+EVERY = 5.0
+_FILE_NAME = "last-status.json"
+
+
+@dataclass(slots=True)
+class LastStatus:
+    """Writes the status of one run; a disk that refuses it harms nobody."""
+
+    name: str
+    _due: float = 0.0
+
+    def keep(self, status: Status) -> None:
+        """Write ``status``, unless another was written a moment ago."""
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + EVERY
+        path = state_folder(self.name) / _FILE_NAME
+        partial = path.with_suffix(".partial")
+        with contextlib.suppress(OSError):
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                json.dump(status.to_json(), file)
+            partial.replace(path)
+
+    def forget(self) -> None:
+        """Remove it: another run begins, or it is known how this one ended, and nobody writes it any more."""
+        with contextlib.suppress(OSError):
+            (state_folder(self.name) / _FILE_NAME).unlink(missing_ok=True)
+
+
+def read(name: str) -> Status | None:
+    """Return the last status of a run that did not say how it ended, as that of a relay that failed."""
+    try:
+        data = json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8"))
+        return Status.from_json({**data, "state": "failed", "detail": f"{data['state']} until it was killed"})
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def told(status: Status) -> str:
+    """Return what is known of a run that was killed, in one sentence."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.time))
+    return (
+        f"its last run (pid {status.pid}, slot {status.slot}) was killed after {when}: "
+        f"see {log_path(status.name)}, and start it again with the same settings; "
+        f"'bwtui status {status.name} --json' has its last status"
+    )
+
+
+def newest() -> Status | None:
+    """Return the status of the run that was killed last, whatever its relay's name."""
+    found = (read(name) for name in known_relays() if outcome.read(name) is None)
+    return max((one for one in found if one is not None), key=lambda one: one.time, default=None)

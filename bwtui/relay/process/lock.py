@@ -1,0 +1,102 @@
+"""The lock of a relay: only one process at a time may be the relay of a name.
+
+It is a ``flock`` on a file in the relay's state folder. The kernel drops it with the last descriptor of the
+open file, so a killed engine leaves no stale lock; and it may be inherited, so the process that starts an
+engine takes the lock, prepares the folder, and hands the lock down, with no moment in between.
+"""
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from bwtui.errors import RefusedError
+from bwtui.file_errors import file_failed
+from bwtui.state_folder import LOCK_NAME, state_folder
+
+#: `is_held` takes the lock for an instant, so one refusal proves nothing yet.
+_PATIENCE = 0.5
+_POLL = 0.05
+
+
+class RelayLock:
+    """The held lock of one relay; `release` it, or end the process."""
+
+    def __init__(self, name: str, descriptor: int) -> None:
+        self.name = name
+        self.descriptor = descriptor
+
+    @classmethod
+    def acquire(cls, name: str) -> "RelayLock":
+        """Make the relay's state folder if need be and take the lock. Raises RefusedError."""
+        path = private_folder(state_folder(name)) / LOCK_NAME
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise file_failed(f"can't use {path}", error, RefusedError) from error
+        deadline = time.monotonic() + _PATIENCE
+        while not _try_lock(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise RefusedError(
+                    f"a relay called {name} is already running",
+                    f"watch it with 'bwtui attach {name}', or start this one under another --name",
+                )
+            time.sleep(0.02)
+        return cls(name, descriptor)
+
+    @classmethod
+    def inherited(cls, name: str, descriptor: int) -> "RelayLock":
+        """Return the lock that the parent process took and left open as ``descriptor``."""
+        os.set_inheritable(descriptor, False)
+        return cls(name, descriptor)
+
+    def release(self) -> None:
+        """Close this process's share of the lock."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+
+def is_held(name: str) -> bool:
+    """Return whether some process is the relay called ``name`` at this moment."""
+    try:
+        descriptor = os.open(state_folder(name) / LOCK_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        # Shared, so that two who ask don't take each other for a relay.
+        return not _try_lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def wait_until_free(name: str, timeout: float) -> bool:
+    """Wait until no process is the relay called ``name``; return False after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while is_held(name):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL)
+    return True
+
+
+def private_folder(path: Path) -> Path:
+    """Make the folder ``path``, and see to it that nobody else may enter. Raises RefusedError."""
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)
+    except OSError as error:
+        raise RefusedError(
+            f"can't use the folder {path}: {error.strerror}",
+            "set BWTUI_STATE_HOME to a folder that you may write to",
+        ) from error
+    return path
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

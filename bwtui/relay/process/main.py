@@ -1,0 +1,236 @@
+"""One engine in this very process: its control socket, its signals, its reports and its end.
+
+``connect --headless`` calls `run` in the foreground. ``python -m bwtui.relay.process.main`` is what
+relay/process/launch.py starts; it reads its settings from stdin, since others can read its arguments.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from bwtui.crash import crash, frames
+from bwtui.cycles import look_rarely
+from bwtui.errors import BwtuiError, Interrupted
+from bwtui.model.status import State, Status
+from bwtui.relay.process import outcome
+from bwtui.relay.process.last_status import LastStatus
+from bwtui.relay.process.lock import RelayLock
+from bwtui.relay.process.log import log_to_stderr, trim
+from bwtui.relay.process.outcome import Outcome
+from bwtui.relay.process.server import ControlServer, StatusSource
+from bwtui.settings import RelaySettings
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: How long whoever reads our output may take for the last status.
+_LAST_STATUS_SECONDS = 5.0
+_log = logging.getLogger("bwtui.relay.process.main")
+
+
+class RunnableEngine(StatusSource, Protocol):
+    """The engine, as far as its process is concerned."""
+
+    def run(self) -> None:
+        """Relay until stopped or caught up. Raises BwtuiError."""
+
+
+EngineFactory = Callable[[RelaySettings], RunnableEngine]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listener:
+    """Who is told of the engine's status, and how often (seconds)."""
+
+    emit: Callable[[Status], None]
+    interval: float
+    #: Called with the last status, when the engine has ended.
+    emit_last: Callable[[Status], None]
+
+
+def real_engine(settings: RelaySettings) -> RunnableEngine:
+    """Return the relay's engine; imported here, because it brings Kafka's client and PostgreSQL's along."""
+    from bwtui.relay.engine import Engine
+
+    return Engine(settings)
+
+
+def run(
+    settings: RelaySettings, lock: RelayLock, listener: Listener, factory: EngineFactory = real_engine
+) -> Outcome:
+    """Run an engine to its end in this process's main thread, and return how it ended.
+
+    The outcome is kept in the relay's state folder too. The lock is released at the end.
+    """
+    name = settings.relay_name
+    # A row makes objects that live until Kafka has acknowledged it, and no cycles.
+    look_rarely()
+    # What the engine keeps in its folder is nobody else's business.
+    os.umask(0o077)
+    outcome.clear(name)
+    kept = LastStatus(name)
+    kept.forget()
+    engine: RunnableEngine | None = None
+    reporter: _Reporter | None = None
+    error: BaseException | None = None
+    signals: list[int] = []
+    try:
+        engine = factory(settings)
+        reporter = _Reporter(engine, listener, kept)
+        with _stop_on_signal(engine, signals), ControlServer(name, engine):
+            reporter.start()
+            engine.run()
+    except (Exception, KeyboardInterrupt) as raised:
+        error = raised
+    ended = _outcome(engine, error, signals)
+    is_told = True
+    try:
+        outcome.write(name, ended)
+    except OSError as failure:
+        # A full disk must not hide how the engine ended.
+        _log.error("can't keep the outcome: %s", failure.strerror)
+        is_told = False
+    if reporter is not None and ended.status is not None:
+        reporter.end(ended.status)
+    if is_told:
+        # Only now does nobody write it any more.
+        kept.forget()
+    lock.release()
+    return ended
+
+
+def _outcome(engine: RunnableEngine | None, error: BaseException | None, signals: list[int]) -> Outcome:
+    told = _told(error, signals)
+    code = told.exit_code if told else 0
+    status = None
+    if engine is not None:
+        state: State = "failed" if told and not isinstance(told, Interrupted) else "stopped"
+        status = dataclasses.replace(engine.status(), state=state, exit_code=code)
+    return Outcome(code, time.time(), told.message if told else None, told.hint if told else None, status)
+
+
+def _told(error: BaseException | None, signals: list[int]) -> BwtuiError | None:
+    if isinstance(error, BwtuiError):
+        return error
+    if isinstance(error, KeyboardInterrupt) or (error is None and signal.SIGINT in signals):
+        return Interrupted()
+    if error is None:
+        return None
+    _log.error("unexpected exception\n%s", frames(error))
+    return crash(error)
+
+
+@contextlib.contextmanager
+def _stop_on_signal(engine: RunnableEngine, received: list[int]) -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a clean stop, and a second SIGINT into a hard end.
+
+    Python runs its handlers in the main thread only, which may be inside a long call of libpq or librdkafka.
+    So a thread reads the wakeup descriptor, which the C handler writes to at once.
+    """
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+
+    def watch() -> None:
+        while number := reader.recv(1):
+            if number[0] not in _SIGNALS:
+                continue
+            if number[0] == signal.SIGINT and signal.SIGINT in received:
+                # Nothing is lost: what was not confirmed comes again after the next start.
+                os._exit(Interrupted.exit_code)
+            received.append(number[0])
+            engine.stop()
+
+    thread = threading.Thread(target=watch, name="signals", daemon=True)
+    before = {number: signal.signal(number, _ignore) for number in _SIGNALS}
+    wakeup = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
+    thread.start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        writer.close()
+        thread.join()
+        reader.close()
+
+
+def _ignore(number: int, frame: object) -> None:
+    """Stand in for the default action; `_stop_on_signal`'s thread does the work."""
+
+
+class _Reporter:
+    """Tells a listener in a thread: one that is stuck holds up neither the relay nor, for long, its end."""
+
+    def __init__(self, engine: RunnableEngine, listener: Listener, kept: LastStatus) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._kept = kept
+        self._last: queue.SimpleQueue[Status] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="report", daemon=True)
+
+    def start(self) -> None:
+        """Begin to tell."""
+        self._thread.start()
+
+    def end(self, status: Status) -> None:
+        """Tell the last ``status``, and wait for that; not without end, for nobody may be reading."""
+        if self._thread.ident is None:
+            return
+        self._last.put(status)
+        self._thread.join(_LAST_STATUS_SECONDS)
+        if self._thread.is_alive():
+            _log.warning("the last status was not told: who should read it does not")
+
+    def _work(self) -> None:
+        while True:
+            status = self._engine.status()
+            self._kept.keep(status)
+            self._listener.emit(status)
+            try:
+                last = self._last.get(timeout=self._listener.interval)
+            except queue.Empty:
+                continue
+            self._listener.emit_last(last)
+            return
+
+
+def log_listener(name: str) -> Listener:
+    """Return the listener of an engine whose stderr is its log: a line when the state changes."""
+    last: list[tuple[str, str]] = []
+
+    def emit(status: Status) -> None:
+        now = (status.state, status.detail)
+        if [now] != last:
+            last[:] = [now]
+            _log.info("%s%s", status.state, f": {status.detail}" if status.detail else "")
+        trim(name, sys.stderr.fileno())
+
+    return Listener(emit, 0.5, emit)
+
+
+def main(factory: EngineFactory = real_engine) -> int:
+    """Run the engine whose settings and lock the parent process hands down on stdin; return the exit code."""
+    handed = json.load(sys.stdin)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    log_to_stderr()
+    settings = RelaySettings.from_json(handed["settings"])
+    name = settings.relay_name
+    ended = run(settings, RelayLock.inherited(name, handed["lock"]), log_listener(name), factory)
+    if ended.message is not None:
+        _log.error("%s%s", ended.message, f" (hint: {ended.hint})" if ended.hint else "")
+    return ended.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

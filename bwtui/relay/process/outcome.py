@@ -1,0 +1,79 @@
+"""How the last run of a relay ended: a small file in its state folder, for whoever asks afterwards.
+
+The engine's process writes it as its last act; ``connect`` reads it for the error line and the exit code,
+``bwtui status`` and the UI for the reason why a relay is gone. A new run removes it first.
+"""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from bwtui import errors
+from bwtui.model.status import Status
+from bwtui.state_folder import state_folder
+
+_FILE_NAME = "outcome.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of one run."""
+
+    exit_code: int
+    time: float
+    #: None after a clean stop.
+    message: str | None
+    hint: str | None
+    #: The last status, with the state "stopped" or "failed".
+    status: Status | None
+
+    def error(self) -> errors.BwtuiError | None:
+        """Return the error that ended the run, as the class that sets its exit code, or None."""
+        if self.message is None:
+            return None
+        return error_with_code(self.exit_code, self.message, self.hint or "")
+
+
+def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiError:
+    """Return an error that ends this process as it ended another."""
+    for kind in (
+        errors.DifferencesFound,
+        errors.Indeterminate,
+        errors.ConnectionFailed,
+        errors.SlotLost,
+        errors.DamagedRecording,
+        errors.Interrupted,
+    ):
+        if kind.exit_code == exit_code:
+            return kind(message, hint)
+    return errors.BwtuiError(message, hint)
+
+
+def write(name: str, outcome: Outcome) -> None:
+    """Keep ``outcome`` as the end of the relay's last run."""
+    path = state_folder(name) / _FILE_NAME
+    data: dict[str, Any] = dataclasses.asdict(outcome)
+    data["status"] = outcome.status.to_json() if outcome.status else None
+    partial = path.with_suffix(".partial")
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        json.dump(data, file)
+    partial.replace(path)
+
+
+def read(name: str) -> Outcome | None:
+    """Return how the relay's last run ended; None while it runs, after kill -9, and when it never ran."""
+    try:
+        data = json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8"))
+        status = Status.from_json(data["status"]) if data["status"] else None
+        return Outcome(data["exit_code"], data["time"], data["message"], data["hint"], status)
+    except (OSError, ValueError, KeyError, TypeError):
+        # A file of another version or one that was cut short says nothing.
+        return None
+
+
+def clear(name: str) -> None:
+    """Forget the last run, because a new one begins."""
+    (state_folder(name) / _FILE_NAME).unlink(missing_ok=True)

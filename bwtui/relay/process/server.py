@@ -1,0 +1,251 @@
+"""The control socket of a running engine; the protocol is described in relay/process/control.py.
+
+One thread serves all clients without ever blocking on one. It asks the engine only for immutable pictures
+(`StatusSource`), so the engine never waits for a client. What a client may cost is bounded: it gets no new
+answer before it has read the last one, and one that stops reading, or sends endless lines, is dropped.
+"""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import selectors
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Any, Protocol
+
+from bwtui.errors import RefusedError
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
+from bwtui.relay.process.control import UNKNOWN_REQUEST, socket_path
+from bwtui.relay.process.lock import private_folder
+from bwtui.settings import RelaySettings
+
+MAX_CHANGES = 500
+_MAX_CLIENTS = 64
+_MAX_REQUEST = 64 * 1024
+#: Seconds that a client may leave an answer unread.
+_PATIENCE = 5.0
+#: Seconds without taking new connections when the system has nothing left for one.
+_REST = 1.0
+_log = logging.getLogger(__name__)
+
+
+class StatusSource(Protocol):
+    """What the server asks of the engine; every method may be called from any thread and returns at once."""
+
+    def status(self) -> Status:
+        """Return one immutable picture of the relay."""
+
+    def changes(self, after: int) -> list[ChangeSample]:
+        """Return the sampled changes with a sequence above ``after``, oldest first."""
+
+    def schemas(self) -> list[SchemaEntry]:
+        """Return every schema that the relay registered or looked up."""
+
+    def settings(self) -> RelaySettings:
+        """Return what the relay does, in words that hold elsewhere; it may hold passwords."""
+
+    def stop(self) -> None:
+        """Ask the relay to stop cleanly."""
+
+
+def answer(source: StatusSource, line: bytes) -> dict[str, Any]:
+    """Return the answer to one request line; a bad request gets an error, never an exception."""
+    try:
+        message = json.loads(line)
+        if not isinstance(message, dict):
+            return _refusal("a request is a JSON object")
+        return {"ok": True, "data": _data(source, message)}
+    except (ValueError, RecursionError) as error:
+        return _refusal("not a request in JSON" if not isinstance(error, _BadRequest) else str(error))
+    except Exception as error:
+        # The text of an unexpected exception may hold anything, a row value too: only its kind goes out.
+        _log.error("control request failed: %s", type(error).__name__)
+        return _refusal(f"the engine failed to answer ({type(error).__name__})")
+
+
+class _BadRequest(ValueError):
+    """A request that this version does not know."""
+
+
+def _refusal(reason: str) -> dict[str, Any]:
+    return {"ok": False, "error": reason}
+
+
+def _data(source: StatusSource, message: dict[str, Any]) -> Any:
+    kind = message.get("request")
+    if kind == "status":
+        return source.status().to_json()
+    if kind == "changes":
+        after = message.get("after", 0)
+        if not isinstance(after, int):
+            raise _BadRequest("'after' is not a number")
+        return [dataclasses.asdict(change) for change in source.changes(after)[-MAX_CHANGES:]]
+    if kind == "schemas":
+        return [dataclasses.asdict(schema) for schema in source.schemas()]
+    if kind == "settings":
+        return source.settings().to_json()
+    if kind == "stop":
+        source.stop()
+        return None
+    raise _BadRequest(UNKNOWN_REQUEST)
+
+
+class ControlServer:
+    """Serves the control socket of the relay called ``name`` from `start` to `close`.
+
+    The caller holds the relay's lock, so a socket that is already there was left by a killed engine.
+    """
+
+    def __init__(self, name: str, source: StatusSource) -> None:
+        self.path = socket_path(name)
+        self._source = source
+        self._clients: dict[socket.socket, _Client] = {}
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._waker = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
+        self._listener: socket.socket | None = None
+        #: Until when no connection is taken, or 0.
+        self._resting = 0.0
+
+    def __enter__(self) -> "ControlServer":
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Bind the socket and begin to serve. Raises RefusedError."""
+        try:
+            self._listen()
+        except RefusedError:
+            self.close()
+            raise
+        self._thread.start()
+
+    def _listen(self) -> None:
+        private_folder(self.path.parent)
+        self._listener = socket.socket(socket.AF_UNIX)
+        try:
+            self.path.unlink(missing_ok=True)
+            self._listener.bind(str(self.path))
+            self.path.chmod(0o600)
+            self._listener.listen(_MAX_CLIENTS)
+        except OSError as error:
+            raise RefusedError(
+                f"can't listen on {self.path}: {error.strerror}",
+                "set BWTUI_STATE_HOME to a folder that you may write to",
+            ) from error
+        self._listener.setblocking(False)
+        self._wake.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._wake, selectors.EVENT_READ)
+
+    def close(self) -> None:
+        """Stop serving, close every connection and remove the socket."""
+        self._waker.close()
+        if self._thread.is_alive():
+            self._thread.join()
+        for connection in list(self._clients):
+            self._drop(connection)
+        if self._listener is not None:
+            self._listener.close()
+            self.path.unlink(missing_ok=True)
+        self._selector.close()
+        self._wake.close()
+
+    def _serve(self) -> None:
+        while True:
+            for key, _ in self._selector.select(timeout=1.0):
+                if key.fileobj is self._wake:
+                    return
+                if key.fileobj is self._listener:
+                    self._accept()
+                elif isinstance(key.fileobj, socket.socket):
+                    self._step(key.fileobj)
+            self._drop_stuck()
+            self._end_rest()
+
+    def _accept(self) -> None:
+        assert self._listener is not None
+        try:
+            connection, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:
+            # Without a descriptor left, it would be tried again at once, and for ever.
+            self._selector.unregister(self._listener)
+            self._resting = time.monotonic() + _REST
+            return
+        if len(self._clients) >= _MAX_CLIENTS:
+            connection.close()
+            return
+        connection.setblocking(False)
+        self._clients[connection] = _Client()
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _end_rest(self) -> None:
+        if self._resting and time.monotonic() >= self._resting:
+            assert self._listener is not None
+            self._resting = 0.0
+            self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _step(self, connection: socket.socket) -> None:
+        client = self._clients[connection]
+        try:
+            if not client.pending:
+                received = connection.recv(65536)
+                if not received:
+                    self._drop(connection)
+                    return
+                client.received += received
+            self._reply(connection, client)
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._drop(connection)
+            return
+        if len(client.received) > _MAX_REQUEST and not client.pending:
+            self._drop(connection)
+            return
+        wanted = selectors.EVENT_WRITE if client.pending else selectors.EVENT_READ
+        self._selector.modify(connection, wanted)
+
+    def _reply(self, connection: socket.socket, client: "_Client") -> None:
+        while True:
+            while client.pending:
+                sent = connection.send(client.pending)
+                client.pending = client.pending[sent:]
+                client.progress = time.monotonic()
+            line, newline, rest = client.received.partition(b"\n")
+            if not newline:
+                return
+            client.received = rest
+            client.pending = memoryview(json.dumps(answer(self._source, line)).encode() + b"\n")
+            client.progress = time.monotonic()
+
+    def _drop_stuck(self) -> None:
+        now = time.monotonic()
+        for connection, client in list(self._clients.items()):
+            if client.pending and now - client.progress > _PATIENCE:
+                self._drop(connection)
+
+    def _drop(self, connection: socket.socket) -> None:
+        del self._clients[connection]
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(connection)
+        connection.close()
+
+
+@dataclasses.dataclass(slots=True)
+class _Client:
+    """What one connection has sent and not been answered, and what it has not read yet."""
+
+    received: bytes = b""
+    pending: memoryview = dataclasses.field(default_factory=lambda: memoryview(b""))
+    progress: float = 0.0

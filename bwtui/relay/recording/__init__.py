@@ -1,0 +1,1 @@
+"""The relay's end of a recording."""

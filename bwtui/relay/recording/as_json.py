@@ -1,0 +1,106 @@
+"""What the JSON blocks of a recording say: routes, gaps, and the relay's status where that has changed."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bwtui.errors import RefusedError, StateFailed
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import Status
+from bwtui.recording.format.batch import LARGEST_ORDINAL
+from bwtui.relay.routes.route import Route
+
+_SECONDS = 1.0
+_IDLE_SECONDS = 60.0
+#: Told elsewhere in the recording, or too long.
+_LEFT_OUT = frozenset({"tables", "errors"})
+#: What changes though nothing happens; the recording itself grows by every status that is written.
+_RESTLESS = frozenset({"time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording"})
+
+
+class StatusTeller:
+    """Says when a status is due: once a second while something happens, else once a minute."""
+
+    def __init__(self) -> None:
+        self.source: Callable[[], Status] | None = None
+        self._looked_at = self._told_at = float("-inf")
+        self._last: dict[str, Any] = {}
+
+    def due(self) -> dict[str, Any] | None:
+        """Return the status that is to be written now, or None."""
+        now = time.monotonic()
+        if self.source is None or now - self._looked_at < _SECONDS:
+            return None
+        self._looked_at = now
+        status = {name: value for name, value in self.source().to_json().items() if name not in _LEFT_OUT}
+        lasting = {name: value for name, value in status.items() if name not in _RESTLESS}
+        if lasting == self._last and now - self._told_at < _IDLE_SECONDS:
+            return None
+        self._told_at, self._last = now, lasting
+        return status
+
+    def forget(self) -> None:
+        """Write the next status whatever it is: a new segment begins with what holds."""
+        self._told_at = float("-inf")
+
+
+def route_json(number: int, route: Route) -> dict[str, Any]:
+    """Return what a ROUTE block says."""
+    return {
+        "route": number,
+        "relation": route.relation.oid,
+        "table": route.relation.qualified_name,
+        "topic": route.topic,
+        "key_columns": route.key_columns,
+        "key_schema_id": route.key_schema_id,
+        "value_schema_id": route.value_schema_id,
+    }
+
+
+def gap_json(since: int, until: int) -> dict[str, Any]:
+    """Return the EVENT of a gap."""
+    return {"event": "gap", "from_lsn": since, "to_lsn": until}
+
+
+def gap_error(since: int, until: int) -> RefusedError:
+    """Return what is told of a gap."""
+    return RefusedError(
+        f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(until)}",
+        "the relay ran without --record, or its recording could not be written",
+    )
+
+
+def late_beginning(start_lsn: int) -> RefusedError:
+    """Return what is told when the first thing that is recorded is not a snapshot."""
+    return RefusedError(
+        f"the recording begins at {format_lsn(start_lsn)}, without a snapshot: what was before is not in it",
+        "use a new slot to record what the tables hold as well",
+    )
+
+
+def another_history(seen: int, until: int) -> RefusedError:
+    """Return what is told where changes up to ``seen`` are recorded, and the server has them to ``until``."""
+    return RefusedError(
+        f"the recording holds changes up to {format_lsn(seen)}, which this server's history has only up to "
+        f"{format_lsn(until)}",
+        "record into another folder",
+    )
+
+
+def past_numbering(what: str) -> StateFailed:
+    """Return what is told where a recording has no numbers left for ``what``."""
+    hint = "relay these without --record, and record again what comes after them"
+    return StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
+
+
+def torn_end(cut: int) -> RefusedError:
+    """Return what is told of ``cut`` bytes that a crash left, and that were cut off."""
+    return RefusedError(
+        f"the recording's end was torn: {cut} bytes behind a crash were cut off",
+        "nothing need be done: none of it was confirmed, so it is read and recorded again",
+    )
+
+
+def as_dict(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass with slots."""
+    return {name: getattr(value, name) for name in value.__slots__}

@@ -1,0 +1,51 @@
+"""What a relay does when the disk takes no more of its recording: it stops, or goes on without, and tells."""
+
+import json
+from typing import Any
+
+from bwtui.errors import StateFailed
+from bwtui.model.status import ErrorEntry
+from bwtui.recording.format.blocks import Kind
+from bwtui.recording.journal import BlockOut
+from bwtui.relay.recording.as_json import as_dict, gap_error, gap_json
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+
+
+class GivingUp:
+    """Whether a recording was given up, by --on-record-error."""
+
+    def __init__(self, settings: RelaySettings, report: Report) -> None:
+        self._settings = settings
+        self._report = report
+        #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
+        self.is_told = False
+        self.gave_up = False
+        self._last_words: list[ErrorEntry] = []
+
+    def give_up(self, error: StateFailed) -> None:
+        """Tell that the recording ended. Raises ``error`` unless it may go on without."""
+        self.is_told = True
+        if self._settings.record_only:
+            raise error
+        if self._settings.on_record_error == "stop":
+            hint = f"{error.hint}; --on-record-error stop-recording would go on without a recording"
+            raise StateFailed(error.message, hint)
+        self.gave_up = True
+        self._report.on_error = self._keep
+        hint = f"the relay goes on, and what comes now is not recorded; {error.hint}"
+        self._report.error("recording", StateFailed(error.message, hint))
+
+    def _keep(self, entry: ErrorEntry) -> None:
+        if entry.kind == "recording":
+            self._last_words.append(entry)
+
+    def last_words(self, since: int) -> tuple[int, list[BlockOut]]:
+        """Tell of the gap behind ``since``; return where it ends, and what the recording says of it."""
+        until = self._report.confirmed_lsn
+        words: list[tuple[Kind, dict[str, Any]]] = []
+        if until > since:
+            self._report.error("recording", gap_error(since, until))
+            words.append((Kind.EVENT, gap_json(since, until)))
+        words += [(Kind.ERROR, as_dict(entry)) for entry in self._last_words]
+        return max(since, until), [BlockOut(kind, [json.dumps(content).encode()]) for kind, content in words]

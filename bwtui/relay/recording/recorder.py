@@ -1,0 +1,399 @@
+"""The relay's end of a recording: collects frames and messages, and is the ledger of acknowledgements.
+
+A batch is queued for the journal before it is handed to the sink, and what became of it once that is known.
+An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bwtui.errors import BwtuiError, StateFailed
+from bwtui.model.delivery import Receipt
+from bwtui.model.status import ErrorEntry, RecordingStatus, Status
+from bwtui.pgoutput.messages import Field, Relation
+from bwtui.recording.continuing import Continuation
+from bwtui.recording.format.batch import (
+    LARGEST_ORDINAL,
+    NO_FRAME,
+    Delivery,
+    HeaderForm,
+    Section,
+    Transaction,
+    Without,
+    pack_batch,
+    pack_delivery,
+)
+from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.parsing import Counts, count_changes, count_messages, scan, size_of, tags
+from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
+from bwtui.relay.recording.as_json import (
+    StatusTeller,
+    another_history,
+    as_dict,
+    gap_error,
+    gap_json,
+    late_beginning,
+    past_numbering,
+    torn_end,
+)
+from bwtui.relay.recording.giving_up import GivingUp
+from bwtui.relay.recording.references import References
+from bwtui.relay.recording.unsent import Unsent
+from bwtui.relay.report import Report
+from bwtui.relay.routes.route import Route
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import MessageTuple
+
+_EVERYTHING = (1 << 64) - 1
+
+
+class Recorder:
+    """Writes what one run reads and sends; the relay's main thread owns it."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        report: Report,
+        session: bytes,
+        source: dict[str, Any],
+        before: Continuation,
+    ) -> None:
+        """``source`` says where the changes come from and go to; ``before`` what the folder holds already.
+
+        Raises StateFailed when the folder can't be written.
+        """
+        self._settings = settings
+        self._report = report
+        self._session = session
+        self._source = source
+        self._before = before
+        #: Frames, or a snapshot's lines, of the batch that is being filled.
+        self.frames: list[bytes] = []
+        self._position = self._segment_position = before.position
+        self._batch = self._segment_batch = before.batch
+        self._seen = before.seen
+        self._pass: dict[str, Any] = {"pass": before.pass_number}
+        self._transaction = Transaction()
+        self._snapshot: Relation | None = None
+        self._unsent = Unsent()
+        self._references = References(self._append, report)
+        #: Whether this run has taken a snapshot, behind which nothing is missing.
+        self._began_anew = False
+        self._ending = GivingUp(settings, report)
+        self._status = StatusTeller()
+        self._journal = Journal(
+            before.folder,
+            before.number,
+            before.previous,
+            self._opening(),
+            segment_bytes=settings.segment_bytes,
+            segment_seconds=settings.segment_seconds,
+        )
+        report.on_error = self._error
+        for recovered in before.recovered:
+            if recovered.cut:
+                report.error("notice", torn_end(recovered.cut))
+
+    # -- the stream ----------------------------------------------------------------------------------------
+
+    def begin_pass(self, kind: str, start_lsn: int) -> None:
+        """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before."""
+        self._forget_batch()
+        self._references.begin_pass()
+        self._transaction = Transaction()
+        self._snapshot = None
+        number = int(self._pass["pass"]) + 1
+        if kind == "snapshot":
+            self._began_anew = True
+        else:
+            # What comes again may be another server's, and is durable when it is recorded again.
+            self._journal.go_back(start_lsn)
+        if kind == "stream" and number == self._before.pass_number + 1:
+            self._note_gap(start_lsn)
+        begun = {
+            "pass": number,
+            "kind": kind,
+            "start_lsn": start_lsn,
+            "first_batch": self._batch,
+            "seen": list(self._seen),
+            "session": self._session.hex(),
+        }
+        if self._json(Kind.EVENT, {"event": "pass", **begun}):
+            self._pass = begun
+
+    def go_back(self, lsn: int) -> None:
+        """Go on with a server whose WAL is the former one's up to ``lsn``.
+
+        Raises RefusedError when changes beyond it are recorded: those that come would count as the same.
+        """
+        if self._seen[0] >= lsn:
+            raise another_history(self._seen[0], lsn)
+        self._journal.go_back(lsn)
+
+    def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
+        """Note that the frames that follow are rows of a snapshot of ``relation``."""
+        self.relation(relation)
+        self._snapshot = relation
+        self._transaction = Transaction(lsn, time_ms * 1000, 0, 0)
+
+    def relation(self, relation: Relation) -> None:
+        """Note what a relation is from here on; rows of its former form stand in batches before."""
+        self._references.relation(relation)
+
+    def forget(self, oid: int) -> None:
+        """Take that nothing is known of a relation any more; it is noted again before its next row."""
+        self._references.forget(oid)
+
+    def _note_gap(self, start_lsn: int) -> None:
+        """Note, and tell, that changes before ``start_lsn`` were relayed without being recorded."""
+        since = self._before.reached
+        if self._began_anew:
+            return
+        if since is None:
+            self._report.error("notice", late_beginning(start_lsn))
+        elif start_lsn > since:
+            self._json(Kind.EVENT, gap_json(since, start_lsn))
+            self._report.error("recording", gap_error(since, start_lsn))
+
+    def without(self, route: Route, reason: Without) -> None:
+        """Note why the change that is being handled makes no message."""
+        self._unsent.without(len(self.frames), route, reason)
+
+    def filled(self, sent: Sequence[Field], completed: Sequence[Field]) -> int:
+        """Note the TOAST values that the row lacked as it was sent, and has now; return their bytes."""
+        return self._unsent.fill(len(self.frames), sent, completed)
+
+    def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
+        """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
+        frames = self.frames
+        if (not frames and not routes) or self._ending.gave_up or self._is_past_numbering():
+            self._forget_batch()
+            return []
+        self._make_room(len(routes) + len(self._unsent))
+        self._unsent.keep(len(frames))
+        for route in self._unsent.routes:
+            self._references.number(route)
+        sections = [self._section(route, route.messages, route.positions) for route in routes]
+        snapshot = self._snapshot
+        tables = [route.relation.qualified_name for route in routes]
+        counts = count_messages(tables, sections, [route.bytes for route in routes])
+        counts += self._unsent.counts()
+        parts = pack_batch(
+            self._batch,
+            snapshot.oid if snapshot else 0,
+            self._transaction,
+            frames,
+            sections,
+            self._unsent.reasons,
+            self._unsent.filled,
+        )
+        if snapshot is None:
+            tables += [route.relation.qualified_name for route in self._unsent.routes]
+            # Every change either makes a message, or stands among those without.
+            only = tables[0] if len(set(tables)) == 1 else None
+            written = self._write_changes(parts, counts, only)
+        else:
+            counts.append((snapshot.qualified_name, "snapshot_rows", len(frames)))
+            written = self._write_rows(parts, len(frames), counts)
+            ordinal = self._transaction.ordinal + len(frames)
+            self._transaction = self._transaction._replace(ordinal=ordinal)
+        self._forget_batch()
+        self._see_failure()
+        return self._receipts(sections) if written else []
+
+    def _is_past_numbering(self) -> bool:
+        """Whether the batch goes past the numbers that there are. Raises StateFailed unless it may go on."""
+        if self._transaction.ordinal + len(self.frames) <= LARGEST_ORDINAL:
+            return False
+        if self._snapshot is None and tags(self.frames[:1]) == b"B":
+            return False
+        what = "rows of one table" if self._snapshot else "changes of one transaction"
+        self._ending.give_up(past_numbering(what))
+        return True
+
+    def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
+        """Write tombstones that clear up behind an unfinished snapshot. Raises StateFailed, see `settle`."""
+        self._make_room(1)
+        section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
+        parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
+        counts = count_messages([route.relation.qualified_name], [section], [size_of(section)])
+        written = self._write_rows(parts, len(messages), counts)
+        self._see_failure()
+        return self._receipts([section])[0] if written else Receipt(self._batch, 0, len(messages))
+
+    def _write_rows(self, parts: list[bytes], rows: int, counts: Counts) -> bool:
+        lsn = self._transaction.commit_lsn
+        written = self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), rows, counts=counts))
+        self._position += rows if written else 0
+        return written
+
+    def _write_changes(self, parts: list[bytes], counts: Counts, only: str | None) -> bool:
+        found = tags(self.frames)
+        seen = scan(self.frames, found, self._transaction, self._position - self._segment_position)
+        counts = count_changes(self.frames, found, self._references.relations, only) + counts
+        lsns = (seen.first_lsn, seen.last.commit_lsn)
+        block = BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
+        if not self._journal.write(block):
+            # What the foot says, if there will be one, is what the file holds.
+            return False
+        self._transaction = seen.last
+        self._seen = max(self._seen, (seen.last.commit_lsn, seen.last.ordinal))
+        self._position += seen.changes
+        return True
+
+    def _section(
+        self,
+        route: Route,
+        messages: Sequence[MessageTuple],
+        frames: Sequence[int],
+        headers: HeaderForm | None = None,
+    ) -> Section:
+        if headers is None:
+            headers = HeaderForm.SESSION if self._snapshot else HeaderForm.NONE
+            headers = HeaderForm.FULL if self._settings.headers else headers
+        keys, values = [message[0] for message in messages], [message[1] for message in messages]
+        return Section(self._references.number(route), headers, frames, keys, values)
+
+    def _receipts(self, sections: Sequence[Section]) -> list[Receipt]:
+        batch = self._batch
+        self._batch += 1
+        if self._settings.record_only:
+            return []
+        return [Receipt(batch, index, len(section.keys)) for index, section in enumerate(sections)]
+
+    def _forget_batch(self) -> None:
+        self.frames.clear()
+        self._unsent.clear()
+
+    # -- segments ------------------------------------------------------------------------------------------
+
+    def _opening(self) -> Opening:
+        head = {
+            "version": 1,
+            "recording": self._before.recording,
+            "session": self._session.hex(),
+            "first_position": self._position,
+            "first_batch": self._batch,
+            "seen": list(self._seen),
+            "pass": self._pass,
+            "source": self._source,
+        }
+        return Opening(head, self._references.begin_segment())
+
+    def _foot(self, ended: str) -> dict[str, Any]:
+        return {
+            "first_position": self._segment_position,
+            "first_batch": self._segment_batch,
+            "next_batch": self._batch,
+            "seen": list(self._seen),
+            "pass": self._pass,
+            "ended": ended,
+        }
+
+    def _rotate_when_due(self) -> None:
+        if self._journal.is_large or (self._journal.is_old and self._position > self._segment_position):
+            self._rotate()
+
+    def _make_room(self, routes: int) -> None:
+        """Begin another segment if this one has no numbers left for ``routes`` more."""
+        if not self._references.has_room(routes):
+            self._rotate()
+
+    def _rotate(self) -> None:
+        self._status.forget()
+        self._journal.rotate(self._foot("rotated"), self._opening())
+        self._segment_position = self._position
+        self._segment_batch = self._batch
+
+    # -- the ledger ----------------------------------------------------------------------------------------
+
+    def settled(self, receipts: list[Receipt]) -> None:
+        """See `bwtui.relay.ack.Ledger.settled`."""
+        for receipt in receipts:
+            delivery = Delivery(receipt.batch, receipt.section, 0, receipt.partitions, receipt.offsets)
+            self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
+
+    def reach(self, lsn: int) -> None:
+        """See `bwtui.relay.ack.Ledger.reach`; past what was given up nothing is reached."""
+        if not self._ending.gave_up:
+            self._journal.reach(lsn)
+
+    @property
+    def durable_lsn(self) -> int:
+        """See `bwtui.relay.ack.Ledger.durable_lsn`; a recording that was given up holds nothing up."""
+        return _EVERYTHING if self._ending.gave_up else self._journal.durable_lsn
+
+    def settle(self, *, idle: bool = False) -> None:
+        """Do what is due now and then; ``idle``: the relay has nothing to do but to wait for the disk.
+
+        Raises StateFailed when the disk refuses and the policy is to stop.
+        """
+        if self._see_failure():
+            return
+        self._journal.is_waited_for = idle
+        self._journal.write_told()
+        status = self._status.due()
+        if status is not None:
+            self._json(Kind.STATUS, status)
+        self._rotate_when_due()
+
+    def _see_failure(self) -> bool:
+        """Return whether the disk has refused; then raise StateFailed if the policy is to stop.
+
+        Asked before a batch goes to the sink, since no message may stand in Kafka that the recording lacks.
+        """
+        failure = self._journal.failure
+        if failure is not None and not self._ending.gave_up:
+            self._ending.give_up(cannot_write(self._before.folder, failure))
+        return failure is not None or self._ending.gave_up
+
+    def _close_given_up(self) -> None:
+        """Tell of the gap at the recording's end, in the recording too if there is room again."""
+        begun = self._pass.get("start_lsn", 0) if self._pass.get("kind") == "stream" else 0
+        noted, blocks = self._ending.last_words(max(self._journal.reached, self._before.reached or 0, begun))
+        self._journal.close_given_up({**self._foot("given up"), "noted": noted}, blocks)
+
+    # -- what is told --------------------------------------------------------------------------------------
+
+    def tell_of(self, status: Callable[[], Status]) -> None:
+        """Record ``status()`` once a second while it changes."""
+        self._status.source = status
+
+    def picture(self) -> RecordingStatus:
+        """Return how the recording stands; any thread may ask."""
+        return self._before.picture(self._journal, stopped=self._ending.gave_up)
+
+    def _error(self, entry: ErrorEntry) -> None:
+        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
+
+    def _append(self, block: BlockOut) -> bool:
+        return self._journal.write(block)
+
+    def _json(self, kind: Kind, content: dict[str, Any]) -> bool:
+        return not self._ending.gave_up and self._append(BlockOut(kind, [json.dumps(content).encode()]))
+
+    def close(self, error: BwtuiError | None = None) -> None:
+        """Finish the recording.
+
+        Raises StateFailed when that fails, and it was not told before, and the policy is to stop.
+        """
+        if error is not None and "kind" not in self._pass and self._journal.failure is None:
+            # It was refused before it came to read anything, and leaves nothing.
+            self._report.on_error = None
+            self._journal.discard(is_expected=self._before.is_expected)
+            self._before.give_back()
+            return
+        if not self._ending.is_told:
+            self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
+        try:
+            if self._ending.gave_up:
+                self._close_given_up()
+            else:
+                self._journal.close(self._foot("stopped"))
+        except StateFailed as failure:
+            if not self._ending.is_told:
+                self._ending.give_up(failure)
+        finally:
+            self._report.on_error = None
+            self._before.release()

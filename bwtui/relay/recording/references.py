@@ -1,0 +1,96 @@
+"""What blocks refer to: relations, routes and schemas, each described in a segment before its first use.
+
+A segment stands alone, so what it has described is forgotten with it, and numbers of routes begin anew:
+there are 65,536 of them. Two routes of which the recording says the same have one number; a reconnect, or a
+RELATION that changes nothing, uses none up.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from bwtui.encode.names import subject_names
+from bwtui.pgoutput.messages import Relation
+from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.relation import pack_relation
+from bwtui.recording.journal import BlockOut
+from bwtui.relay.recording.as_json import as_dict, route_json
+from bwtui.relay.report import Report
+from bwtui.relay.routes.route import Route
+
+#: A section names its route by a u16.
+ROUTES = 1 << 16
+
+
+class References:
+    """Describes what a segment does not know yet; the relay's main thread owns it."""
+
+    def __init__(self, write: Callable[[BlockOut], object], report: Report) -> None:
+        """``write`` appends one block to the segment."""
+        self._write = write
+        self._report = report
+        #: The relations whose rows may come, by oid.
+        self._relations: dict[int, Relation] = {}
+        #: Numbers by what the segment says of a route.
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        #: The route of each relation, by oid, that the segment described last: readers take it for changes
+        #: that make no message.
+        self._newest: dict[int, int] = {}
+        #: Subject and id of the schemas that the segment holds.
+        self._schemas: set[tuple[str, int]] = set()
+
+    def begin_pass(self) -> None:
+        """Forget the relations: PostgreSQL announces them anew in every session."""
+        self._relations.clear()
+
+    def relation(self, relation: Relation) -> None:
+        """Describe what a relation is from here on, if it was something else before."""
+        if self._relations.get(relation.oid) != relation:
+            self._relations[relation.oid] = relation
+            self._write(_block(relation))
+
+    def forget(self, oid: int) -> None:
+        """Forget a relation, which is described anew before its next row."""
+        self._relations.pop(oid, None)
+
+    @property
+    def relations(self) -> dict[int, Relation]:
+        """The relations whose rows may come, by oid."""
+        return self._relations
+
+    def begin_segment(self) -> list[BlockOut]:
+        """Forget what the segment before has described; return what the next one begins with."""
+        self._numbers.clear()
+        self._newest.clear()
+        self._schemas.clear()
+        return [_block(relation) for relation in self._relations.values()]
+
+    def has_room(self, routes: int) -> bool:
+        """Whether the segment has numbers left for so many routes, were they all new."""
+        return len(self._numbers) + routes <= ROUTES
+
+    def number(self, route: Route) -> int:
+        """Return the route's number in this segment, and describe it if it is not its relation's newest."""
+        relation = route.relation
+        name = (relation.oid, relation.namespace, relation.name, route.topic)
+        which = (*name, route.key_columns, route.key_schema_id, route.value_schema_id)
+        number = self._numbers.setdefault(which, len(self._numbers))
+        if self._newest.get(relation.oid) != number:
+            self._newest[relation.oid] = number
+            self._describe(number, route)
+        return number
+
+    def _describe(self, number: int, route: Route) -> None:
+        ids = (route.key_schema_id, route.value_schema_id)
+        for subject, schema_id in zip(subject_names(route.topic), ids, strict=True):
+            if schema_id is None or (subject, schema_id) in self._schemas:
+                continue
+            entry = self._report.schemas.get((subject, schema_id))
+            if entry is not None:
+                self._schemas.add((subject, schema_id))
+                self._write(BlockOut(Kind.SCHEMA, [json.dumps(as_dict(entry)).encode()]))
+        self._write(BlockOut(Kind.ROUTE, [json.dumps(route_json(number, route)).encode()]))
+
+
+def _block(relation: Relation) -> BlockOut:
+    return BlockOut(Kind.RELATION, [pack_relation(relation)])

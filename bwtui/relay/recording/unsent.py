@@ -1,0 +1,61 @@
+"""What a batch says of its changes besides messages: why one has none, and the values that were filled in."""
+
+from collections.abc import Sequence
+
+from bwtui.pgoutput.messages import UNCHANGED, Field
+from bwtui.recording.format.batch import Filled, Without
+from bwtui.recording.format.parsing import Counts
+from bwtui.relay.routes.route import Route
+
+
+class Unsent:
+    """Collects it while a batch is being filled; ``frame`` is the change's number in the batch."""
+
+    def __init__(self) -> None:
+        self._without: list[tuple[int, Without, Route]] = []
+        self.filled: list[Filled] = []
+
+    def without(self, frame: int, route: Route, reason: Without) -> None:
+        """Note why a change makes no message."""
+        self._without.append((frame, reason, route))
+
+    def fill(self, frame: int, sent: Sequence[Field], completed: Sequence[Field]) -> int:
+        """Note the TOAST values that a row lacked as it was sent, and has now; return their bytes."""
+        filled = [
+            Filled(frame, column, new)
+            for column, (old, new) in enumerate(zip(sent, completed, strict=True))
+            if old is UNCHANGED and isinstance(new, bytes)
+        ]
+        self.filled += filled
+        return sum(len(one.text) for one in filled)
+
+    def keep(self, frames: int) -> None:
+        """Forget a change that ended the relay in the middle: it has no frame."""
+        self._without = [one for one in self._without if one[0] < frames]
+        self.filled = [one for one in self.filled if one.frame < frames]
+
+    def clear(self) -> None:
+        """Begin another batch."""
+        self._without, self.filled = [], []
+
+    def __len__(self) -> int:
+        """Return how many changes make no message."""
+        return len(self._without)
+
+    @property
+    def routes(self) -> list[Route]:
+        """The routes of the changes that make no message: each says what the key's columns are."""
+        return [route for _, _, route in self._without]
+
+    @property
+    def reasons(self) -> list[tuple[int, Without]]:
+        """Frames, and why they make no message."""
+        return [(frame, reason) for frame, reason, _ in self._without]
+
+    def counts(self) -> Counts:
+        """Return what the counters say of the rows that were dropped."""
+        return [
+            (route.relation.qualified_name, "dropped", 1)
+            for _, reason, route in self._without
+            if reason == Without.DROPPED
+        ]

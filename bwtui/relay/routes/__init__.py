@@ -1,0 +1,1 @@
+"""From a relation to its topic, schemas and encoder."""

@@ -1,0 +1,85 @@
+"""Whether the publications that a slot reads are there, and publish what they did; asked in each session.
+
+It is no guard against one that was missing in between: for the changes of that time PostgreSQL itself says so
+when it decodes them, see `bwtui.source.stream.leaves_out`.
+"""
+
+from typing import NamedTuple
+
+from psycopg import pq
+
+from bwtui.errors import RefusedError
+from bwtui.model.sql import quote_literal
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.report import Report
+from bwtui.source.connection import execute_raw
+from bwtui.source.printed import printed
+from bwtui.source.publication import create_statements, unkeyed_name
+
+_OPERATIONS = ("inserts", "updates", "deletes", "truncates")
+
+
+class Look(NamedTuple):
+    """A publication's oid, and what it publishes."""
+
+    oid: str
+    operations: frozenset[str]
+
+
+Looks = dict[str, Look]
+
+
+class Published:
+    """The publications of one slot, from one session to the next."""
+
+    def __init__(self, publication: str, report: Report, memory: SlotMemory) -> None:
+        """``publication`` is what the relay is told to read; its unkeyed companion goes with it."""
+        self._family = (publication, unkeyed_name(publication))
+        self._report = report
+        self._memory = memory
+        self._before: dict[str, Look] = {}
+
+    def ask(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> Looks:
+        """Return what there is of ``names``, and of those that an earlier run read. Raises ServerError."""
+        wanted = ", ".join(map(quote_literal, self._wanted(names)))
+        sql = f"""select pubname, oid, pubinsert, pubupdate, pubdelete, pubtruncate
+                    from pg_catalog.pg_publication where pubname in ({wanted})"""
+        return {
+            name or "": Look(
+                oid or "", frozenset(one for one, flag in zip(_OPERATIONS, flags, strict=True) if flag == "t")
+            )
+            for name, oid, *flags in execute_raw(connection, sql)
+        }
+
+    def take(self, names: tuple[str, ...], found: Looks) -> None:
+        """See that all that was asked for is there, and tell of what has changed. Raises RefusedError."""
+        wanted = self._wanted(names)
+        for name in wanted:
+            if name not in found:
+                raise RefusedError(
+                    f"publication {name} is gone, though the slot was read with it",
+                    "if rows were written meanwhile the relay says so, and a new snapshot is needed; "
+                    f"'bwtui doctor' says which tables to add to it after this: {self._made(name)}",
+                )
+        for name, now in found.items():
+            self._tell(name, self._before.get(name, now), now)
+        self._before = found
+        self._memory.remember_publications(wanted)
+
+    def _wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        remembered = self._memory.last.publications if self._memory.last is not None else ()
+        return tuple(dict.fromkeys((*names, *(name for name in remembered if name in self._family))))
+
+    def _made(self, name: str) -> str:
+        keyed, unkeyed = create_statements(self._family[0], ())
+        return printed(unkeyed if name == self._family[1] else keyed)
+
+    def _tell(self, name: str, before: Look, now: Look) -> None:
+        if before.oid != now.oid:
+            self._notice(f"publication {name} was dropped and made again")
+        if gone := before.operations - now.operations:
+            listed = ", ".join(operation for operation in _OPERATIONS if operation in gone)
+            self._notice(f"publication {name} does not publish {listed} any more")
+
+    def _notice(self, told: str) -> None:
+        self._report.error("notice", RefusedError(told, "'bwtui verify --database' shows what topics lack"))

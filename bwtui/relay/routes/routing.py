@@ -1,0 +1,354 @@
+"""From a relation to its route: topic, registered schemas, and the generated encoder.
+
+A route is built once for every RELATION that differs from the last one of its table. Building asks the
+catalog, Kafka and the registry; each of them may be down for a while, and is then waited for. Routes that
+are built together share the waiting: their topics are made in one request, and their schemas are registered
+side by side.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from bwtui.blocking import BlockingCalls
+from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
+from bwtui.encode.json import JsonEncoder
+from bwtui.encode.local_registry import LocalRegistry
+from bwtui.encode.names import colliding_topics, subject_names, topic_name
+from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused
+from bwtui.model.status import SchemaEntry
+from bwtui.pgoutput.messages import Relation
+from bwtui.relay.report import Report, TableCounters
+from bwtui.relay.routes.catalog_memory import CatalogMemory
+from bwtui.relay.routes.route import Route
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import Sink, TopicLimits
+from bwtui.source import identity
+from bwtui.source.catalog import TableFilter, load_types
+from bwtui.source.connection import Connection, holds_any_bytes
+from bwtui.source.history import attributes, primary_key_then
+from bwtui.source.printed import exclude_option
+from bwtui.source.questions import Questions
+from bwtui.types.registry import TypeInfo, is_built_in
+
+_WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A route that is being built, and what is known of it so far."""
+
+    relation: Relation
+    counters: TableCounters
+    with_room: bool
+    keys: tuple[str, ...] = ()
+    #: Whether the table has columns that are not published.
+    in_part: bool = False
+    types: dict[int, TypeInfo] = field(default_factory=dict)
+    limits: TopicLimits | None = None
+    encoder: TableEncoder | None = None
+    bound: BoundEncoder | JsonEncoder | None = None
+    refusal: BwtuiError | None = None
+
+    @property
+    def name(self) -> str:
+        return self.relation.qualified_name
+
+    @property
+    def topic(self) -> str:
+        return self.counters.topic
+
+
+class Router:
+    """Builds routes, and waits for services that are down."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        sink: Sink,
+        registry: SchemaRegistry | LocalRegistry,
+        report: Report,
+        pulse: Callable[[float], None],
+        catalog_memory: CatalogMemory | None = None,
+    ) -> None:
+        """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay."""
+        self._catalog_memory = catalog_memory or CatalogMemory()
+        self._settings = settings
+        self._sink = sink
+        self._registry = registry
+        self._report = report
+        self._pulse = pulse
+        self._filter = TableFilter(settings)
+        self._topics: dict[str, str] = {}
+        #: Key columns and key schema of the newest route that each topic ever had.
+        self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
+        self._questions = Questions(settings.postgres)
+        self.calls = BlockingCalls(pulse)
+
+    def route(self, relation: Relation, *, with_room: bool = False) -> Route | None:
+        """Return the route of ``relation``, or None when its table is filtered out; see `routes`."""
+        return self.routes([relation], with_room=with_room)[0]
+
+    def routes(self, relations: Sequence[Relation], *, with_room: bool = False) -> list[Route | None]:
+        """Return the routes of ``relations``, of different tables; None where a table is filtered out.
+
+        ``with_room``: their schemas shall have room for what columns can't hold, whatever they and --toast
+        say. Never raises for what is wrong with a table itself: that stands in `Route.refusal`. Raises
+        ServiceRefused.
+        """
+        drafts = [self._draft(relation, with_room) for relation in relations]
+        chosen = [draft for draft in drafts if draft is not None]
+        for stage in (self._look_up, self._make_topics, self._make_encoders, self._register):
+            stage([draft for draft in chosen if draft.refusal is None])
+            for draft in chosen:
+                if isinstance(draft.refusal, ServiceRefused):
+                    raise draft.refusal
+        return [None if draft is None else self._finish(draft) for draft in drafts]
+
+    def still_holds(self, route: Route) -> bool:
+        """Whether ``route`` is what would be built of its relation now, when that has been announced again.
+
+        Under REPLICA IDENTITY FULL a RELATION does not say which columns are the key, and none says which
+        are not published; all else it says.
+        """
+        if route.refusal is not None:
+            return False
+        draft = _Draft(route.relation, route.counters, with_room=False)
+        try:
+            keys = self._keys(draft)
+        except ServiceRefused:
+            raise
+        except (RefusedError, RowError):
+            # Building the route anew tells why.
+            return False
+        route.in_part = draft.in_part
+        return keys == route.key_columns
+
+    def begin_session(self) -> None:
+        """Ask in new sessions from now on."""
+        self._questions.renew()
+
+    def close(self) -> None:
+        """Let go of helper threads and sessions; those that are in use end by themselves."""
+        self.calls.close()
+        self._questions.close()
+
+    def patiently(self, what: str, action: Callable[[], T]) -> T:
+        """Make the blocking call ``action`` until it does not raise ConnectionFailed; see `_patiently`."""
+        result = self._patiently(what, [action])[0]
+        if isinstance(result, BwtuiError):
+            raise result
+        return result
+
+    def look(self, question: Callable[[Connection], T]) -> T:
+        """Ask PostgreSQL, and wait while it is away. Raises RefusedError."""
+        return self.patiently("PostgreSQL", lambda: self._questions.ask(question))
+
+    def _patiently(self, what: str, actions: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
+        """Make blocking calls side by side, each until it does not raise ConnectionFailed.
+
+        Tells what is waited for. Returns the result of each, or the BwtuiError that it raised instead.
+        """
+        pause = _WAIT_FIRST
+        before = self._report.detail
+        found: dict[int, T | BwtuiError] = {}
+        while len(found) < len(actions):
+            left = [index for index in range(len(actions)) if index not in found]
+            away = None
+            for index, future in zip(left, self.calls.make_all([actions[i] for i in left]), strict=True):
+                try:
+                    found[index] = future.result()
+                except ConnectionFailed as error:
+                    away = error
+                except BwtuiError as error:
+                    found[index] = error
+            if away is not None:
+                self._report.detail = f"waiting for {what}: {away.message}"
+                self._report.error("outage", away)
+                self._wait(pause)
+                pause = min(pause * 2, _WAIT_LAST)
+        self._report.detail = before
+        return [found[index] for index in range(len(actions))]
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._pulse(min(left, 0.5))
+
+    # -- the stages of building ----------------------------------------------------------------------------
+
+    def _draft(self, relation: Relation, with_room: bool) -> _Draft | None:
+        if not self._filter(relation.namespace, relation.name):
+            return None
+        counters = self._report.table(relation.qualified_name)
+        counters.topic = topic_name(self._settings.topic_prefix, relation.namespace, relation.name)
+        return _Draft(relation, counters, with_room or self._settings.toast == "placeholder")
+
+    def _look_up(self, drafts: Sequence[_Draft]) -> None:
+        """Ask the catalog what the relations do not say."""
+        for draft in drafts:
+            try:
+                self._claim(draft.topic, draft.name)
+                draft.keys = self._keys(draft)
+                if not draft.keys and not self._settings.allow_unkeyed:
+                    if self.look(lambda session, oid=draft.relation.oid: attributes(session, oid)):  # type: ignore[misc]
+                        raise unkeyed_refusal(draft.name)
+                    gone = "the table is gone, and its key with it: its messages have a null key"
+                    draft.counters.note(gone)
+                draft.types = self._types(draft.relation)
+            except (RefusedError, RowError) as error:
+                draft.refusal = error
+
+    def _make_topics(self, drafts: Sequence[_Draft]) -> None:
+        wanted = {draft.topic: bool(draft.keys) for draft in drafts}
+        if not wanted:
+            return
+        found = self._sink.ensure_topics(wanted, lambda ask: self.patiently("Kafka", ask))
+        for draft in drafts:
+            limits = found[draft.topic]
+            if isinstance(limits, RefusedError):
+                draft.refusal = limits
+            elif limits.compacted and not draft.keys:
+                draft.refusal = RefusedError(
+                    f"topic {draft.topic} is compacted, but {draft.name} has no key",
+                    f"set cleanup.policy=delete on topic {draft.topic}, or give the table a primary key",
+                )
+            else:
+                draft.limits = limits
+
+    def _make_encoders(self, drafts: Sequence[_Draft]) -> None:
+        for draft in drafts:
+            relation, keys = draft.relation, draft.keys
+            draft.counters.key_columns = keys
+            draft.counters.schema_notes = _notes(relation, keys)
+            try:
+                if self._settings.output_format == "json":
+                    draft.bound = JsonEncoder(relation, keys, draft.types)
+                    continue
+                any_bytes = self.look(holds_any_bytes)
+                encoder = build_encoder(relation, keys, draft.topic, draft.types, any_bytes, draft.with_room)
+            except (RefusedError, RowError) as error:
+                draft.refusal = error
+                continue
+            draft.encoder = encoder
+            if encoder.text_columns:
+                draft.counters.schema_notes += (f"sent as text: {', '.join(encoder.text_columns)}",)
+
+    def _register(self, drafts: Sequence[_Draft]) -> None:
+        """Register every key and value schema, side by side."""
+        wanted = [
+            (draft, part, subject, schema)
+            for draft in drafts
+            if draft.encoder is not None
+            for part, subject, schema in _schemas(draft.encoder)
+        ]
+        register = self._registry.register
+        calls = [partial(register, subject, schema) for _, _, subject, schema in wanted]
+        ids: dict[tuple[str, str], int] = {}
+        results = self._patiently("the schema registry", calls)
+        for (draft, part, _, _), found in zip(wanted, results, strict=True):
+            if isinstance(found, BwtuiError):
+                draft.refusal = draft.refusal or found
+            else:
+                self._note_schema(draft, part, found)
+                ids[draft.topic, part] = found.id
+        for draft in drafts:
+            if draft.encoder is not None and draft.refusal is None:
+                key = draft.counters.key_schema_id = ids.get((draft.topic, "key"))
+                value = draft.counters.value_schema_id = ids[draft.topic, "value"]
+                draft.bound = draft.encoder.bind(key, value)
+
+    def _note_schema(self, draft: _Draft, part: str, found: RegisteredSchema) -> None:
+        subject, now = found.subject, time.time()
+        entry = SchemaEntry(
+            subject, found.id, found.version, draft.name, draft.topic, part, found.schema, now
+        )
+        self._report.schema(entry)
+
+    def _finish(self, draft: _Draft) -> Route:
+        relation, counters, topic = draft.relation, draft.counters, draft.topic
+        if draft.refusal is not None:
+            return Route(relation, topic, (), counters, None, None, draft.refusal)
+        route = Route(relation, topic, draft.keys, counters, draft.bound, draft.limits)
+        route.in_part = draft.in_part
+        keyed = (draft.keys, counters.key_schema_id)
+        if self._keyed.get(topic, keyed) != keyed:
+            counters.note("the key changed: rows from before stand in the topic under their old keys")
+        self._keyed[topic] = keyed
+        return route
+
+    def _claim(self, topic: str, name: str) -> None:
+        """Give ``topic`` to table ``name``. Raises RefusedError when another table stands in the way."""
+        owner = self._topics.get(topic, name)
+        if owner != name:
+            raise RefusedError(f"tables {owner} and {name} would share topic {topic}", "rename one of them")
+        for group in colliding_topics([*self._topics, topic]):
+            if topic in group and topic not in self._topics:
+                owners = [self._topics.get(member, name) for member in group]
+                raise topics_collide(owners, group)
+        self._topics[topic] = name
+
+    def _keys(self, draft: _Draft) -> tuple[str, ...]:
+        """Return the key's columns. Raises RefusedError for one that is not published whole."""
+        relation, oid = draft.relation, draft.relation.oid
+        refused = self._catalog_memory.refused_key(oid)
+        missing, draft.in_part = self.look(lambda c: identity.look(c, self._settings, relation, refused))
+        if missing:
+            self._catalog_memory.refuse_key(oid, missing)
+            raise self.look(lambda c: identity.refusal(c, self._settings, oid, draft.name, missing))
+        marked = tuple(column.name for column in relation.columns if column.is_key)
+        if relation.replica_identity == "f":
+            # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
+            now = self.look(lambda connection: attributes(connection, relation.oid))
+            key = primary_key_then(relation, now) if now else None
+            if key is None:
+                # The table is gone or its key was renamed beyond recognition, after the rows that come now.
+                known = self._catalog_memory.key(relation.oid)
+                return known if set(known) <= {column.name for column in relation.columns} else ()
+            marked = key
+        self._catalog_memory.remember_key(relation.oid, marked)
+        return marked
+
+    def _types(self, relation: Relation) -> dict[int, TypeInfo]:
+        oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
+        if not oids:
+            return {}
+        return self._catalog_memory.types(self.look(lambda connection: load_types(connection, oids)))
+
+
+def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:
+    """Return the refusal of tables whose topics Kafka does not take side by side."""
+    return RefusedError(
+        f"Kafka can't hold topics {' and '.join(topics)} side by side, for tables {' and '.join(tables)}",
+        "leave one out with --exclude-table, and relay it with a slot and a --topic-prefix of its own",
+    )
+
+
+def unkeyed_refusal(table: str) -> RefusedError:
+    """Return the refusal of a table without a key."""
+    return RefusedError(
+        f"table {table} has no primary key and no replica identity index",
+        f"add a primary key, leave out with {exclude_option([table])}, or allow with -u",
+    )
+
+
+def _schemas(encoder: TableEncoder) -> list[tuple[str, str, str]]:
+    """Return part, subject and schema of everything to register."""
+    key, value = subject_names(encoder.topic)
+    keys = [] if encoder.key_schema is None else [("key", key, encoder.key_schema)]
+    return [*keys, ("value", value, encoder.value_schema)]
+
+
+def _notes(relation: Relation, keys: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what people should know of a table with this schema."""
+    if keys:
+        return ()
+    order = "unkeyed: messages have a null key, and keep no order"
+    if relation.replica_identity == "f":
+        return (order,)
+    return order, "unkeyed: updates and deletes are not captured (REPLICA IDENTITY FULL captures them)"

@@ -1,0 +1,125 @@
+"""What the registry would say of every table's schemas, before a relay finds out: nothing is registered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg2
+
+from bwtui.encode.avro import TableEncoder, build_encoder
+from bwtui.encode.names import colliding_topics, subject_names, topic_name
+from bwtui.encode.registry import SchemaCheck, SchemaRegistry
+from bwtui.errors import BwtuiError
+from bwtui.pgoutput.messages import Relation
+from bwtui.relay.routes.routing import topics_collide, unkeyed_refusal
+from bwtui.settings import RelaySettings
+from bwtui.source import identity, publication
+from bwtui.source.catalog import TableFilter, TableInfo, list_tables, load_relation, load_types
+from bwtui.source.connection import Connection, holds_any_bytes, statement_failed
+from bwtui.source.ddl.trial import after_script
+from bwtui.source.history import attributes, primary_key_then
+from bwtui.source.preflight import selected_tables
+
+
+@dataclass(slots=True)
+class TableCheck:
+    """One table: its topic, what the registry says of its schemas, or why it would be refused before that."""
+
+    table: str
+    topic: str
+    encoder: TableEncoder | None = None
+    refusal: BwtuiError | None = None
+    #: By "key" and "value"; no key for an unkeyed table.
+    parts: dict[str, SchemaCheck] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the relay could go on."""
+        return self.refusal is None and all(part.state != "incompatible" for part in self.parts.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the object of ``--json``."""
+        parts: dict[str, Any] = dict.fromkeys(("key", "value"))
+        for name, part in self.parts.items():
+            parts[name] = {
+                "subject": part.subject,
+                "result": part.state,
+                "rule": part.rule,
+                "reasons": list(part.reasons),
+            }
+        error = self.refusal.message if self.refusal else None
+        return {"topic": self.topic, "ok": self.ok, **parts, "error": error}
+
+
+def check_schemas(settings: RelaySettings, registry: SchemaRegistry, script: str = "") -> list[TableCheck]:
+    """Return what the registry would say of every table that the relay of ``settings`` carries.
+
+    With a ``script``: as they would be after it, with those that it makes, which are to be published yet.
+    It is rolled back before the registry is asked, so that its locks are held no longer than the catalog
+    takes to read. Raises ConnectionFailed or RefusedError.
+    """
+    registry.check()
+    try:
+        with after_script(settings.postgres, "") as connection:
+            before = {table.oid for table in list_tables(connection)}
+        with after_script(settings.postgres, script) as connection:
+            made = [table for table in list_tables(connection) if table.oid not in before]
+            checks = _tables(connection, settings, made)
+    except psycopg2.Error as error:
+        raise statement_failed(error) from error
+    for check in checks:
+        if check.encoder is not None:
+            _ask(registry, check, check.encoder)
+    return checks
+
+
+def _tables(connection: Connection, settings: RelaySettings, made: Sequence[TableInfo]) -> list[TableCheck]:
+    names = publication.existing(connection, settings.publication_name)
+    published = publication.published_tables(connection, names) if names else []
+    columns = {(table.namespace, table.name): table.columns for table in published}
+    checks = []
+    carried = selected_tables(connection, settings)
+    chosen = TableFilter(settings)
+    joining = [one for one in made if one not in carried and chosen(one.namespace, one.name)]
+    for table in (*carried, *joining):
+        topic = topic_name(settings.topic_prefix, table.namespace, table.name)
+        check = TableCheck(table.qualified_name, topic)
+        relation = load_relation(connection, table, columns.get((table.namespace, table.name)))
+        try:
+            check.encoder = _encoder(connection, settings, relation, topic)
+        except BwtuiError as error:
+            check.refusal = error
+        checks.append(check)
+    _refuse_collisions(checks)
+    return checks
+
+
+def _encoder(connection: Connection, settings: RelaySettings, relation: Relation, topic: str) -> TableEncoder:
+    """Return what the relay would make of the table. Raises BwtuiError where it would refuse it."""
+    missing, _ = identity.look(connection, settings, relation, ())
+    if missing:
+        raise identity.refusal(connection, settings, relation.oid, relation.qualified_name, missing)
+    keys: Sequence[str] | None = [column.name for column in relation.columns if column.is_key]
+    if relation.replica_identity == "f":
+        keys = primary_key_then(relation, attributes(connection, relation.oid))
+    if not keys and not settings.allow_unkeyed:
+        raise unkeyed_refusal(relation.qualified_name)
+    types = load_types(connection, [column.type_oid for column in relation.columns])
+    any_bytes = holds_any_bytes(connection)
+    return build_encoder(
+        relation, tuple(keys or ()), topic, types, any_bytes, settings.toast == "placeholder"
+    )
+
+
+def _refuse_collisions(checks: Sequence[TableCheck]) -> None:
+    by_topic = {check.topic: check for check in checks}
+    for group in colliding_topics(by_topic):
+        for topic in group:
+            by_topic[topic].refusal = topics_collide([by_topic[other].table for other in group], group)
+
+
+def _ask(registry: SchemaRegistry, check: TableCheck, encoder: TableEncoder) -> None:
+    key, value = subject_names(encoder.topic)
+    if encoder.key_schema is not None:
+        check.parts["key"] = registry.verdict(key, encoder.key_schema)
+    check.parts["value"] = registry.verdict(value, encoder.value_schema)

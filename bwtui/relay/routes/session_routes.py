@@ -1,0 +1,140 @@
+"""The routes of one session, by the relation's oid: built at the first row, and forgotten when none comes."""
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
+from bwtui.pgoutput.messages import Relation
+from bwtui.relay.routes.route import Route
+
+_oid = struct.Struct(">I").unpack_from
+#: Where the oid is in a frame about a row: after the tag.
+_BODY = PAYLOAD_OFFSET + 1
+_RELATION = ord("R")
+_ROW_TAGS = frozenset(b"IUD")
+#: Beyond so many routes, those of tables that have had no row lately are forgotten.
+_ROUTES_KEPT = 256
+
+
+class Routes(dict[int, Route | None]):
+    """Routes by the relation's oid, built when the first row comes; None is a table that is filtered out.
+
+    Not when the RELATION comes: PostgreSQL also announces a partition whose rows all come through its root,
+    and a topic of its own would stay empty for ever.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[Sequence[Relation]], list[Route | None]],
+        still_holds: Callable[[Route], bool],
+        begin: Callable[[Route | None], None],
+        ahead: Callable[[], Iterable[bytes]],
+    ) -> None:
+        """``begin`` is called before a route's first row; ``ahead`` returns frames that come after this one.
+
+        Routes of relations whose rows are among them are built together with the one that is needed.
+        ``still_holds`` says whether a route may serve on when its relation is announced once more.
+        """
+        super().__init__()
+        self._build = build
+        self._still_holds = still_holds
+        self._begin = begin
+        self._ahead = ahead
+        #: The RELATION messages: PostgreSQL sends them once, and tells of no DROP, so they are kept small.
+        self._announced: dict[int, bytes] = {}
+        self._former: dict[int, Route] = {}
+        self._ready: dict[int, tuple[Relation, Route | None]] = {}
+        self._rows: dict[int, int] = {}
+        self._most = _ROUTES_KEPT
+
+    def announce(self, relation: Relation, message: bytes) -> None:
+        """Take note of a relation that is new or has changed; ``message`` is its RELATION."""
+        oid = relation.oid
+        self._announced[oid] = message
+        former = self._former.pop(oid, None)
+        former = self.pop(oid, None) or former
+        if former is not None and former.relation == relation:
+            self._former[oid] = former
+
+    def is_known(self, relation: Relation) -> bool:
+        """Whether the present route is the one of ``relation``, so that nothing has to be asked."""
+        known = self.get(relation.oid)
+        # Under FULL a RELATION does not say which columns are the key, so that may have changed. Nor does it
+        # name columns that are not published, and the key may have got one of them.
+        same = known is not None and known.relation == relation and relation.replica_identity != "f"
+        return same and known is not None and known.refusal is None and not known.in_part
+
+    def __missing__(self, oid: int) -> Route | None:
+        relation = _relation(self._announced[oid])
+        built_for, route = self._ready.pop(oid, (None, None))
+        former = self._former.pop(oid, None)
+        if built_for != relation:
+            if former is not None and self._still_holds(former):
+                route = former
+            else:
+                route = self._build_with_next(relation)
+        self._begin(route)
+        self[oid] = route
+        return route
+
+    def _build_with_next(self, relation: Relation) -> Route | None:
+        together = [relation, *self._coming(relation)]
+        route, *others = self._build(together)
+        pairs = zip(together[1:], others, strict=True)
+        self._ready |= {other.oid: (other, built) for other, built in pairs}
+        return route
+
+    def _coming(self, first: Relation) -> list[Relation]:
+        """Return relations that are announced next and have rows.
+
+        Of each table, and of each name, the first alone: later ones are registered after it.
+        """
+        announced: list[Relation] = []
+        used: set[int] = set()
+        for frame in self._ahead():
+            tag = frame[PAYLOAD_OFFSET] if frame[0] == XLOG_DATA else 0
+            if tag in _ROW_TAGS:
+                used.add(_oid(frame, _BODY)[0])
+            elif tag == _RELATION:
+                announced.append(_relation(frame[PAYLOAD_OFFSET:]))
+        seen: set[int | str] = {first.oid, first.qualified_name}
+        chosen = []
+        for relation in announced:
+            names: set[int | str] = {relation.oid, relation.qualified_name}
+            present = self.get(relation.oid)
+            # One that is announced once more as it was may go on with the route that it has.
+            is_new = present is None or present.relation != relation
+            if relation.oid in used and relation.oid not in self._ready and is_new and not names & seen:
+                chosen.append(relation)
+            seen |= names
+        return chosen
+
+    @property
+    def are_many(self) -> bool:
+        """Whether it is time for `forget_idle`."""
+        return len(self) > self._most
+
+    def forget_idle(self) -> list[int]:
+        """Forget the routes of tables without a row since the last call; return the tables' oids.
+
+        A route is built again when a row comes after all. The batch must be empty.
+        """
+        before, self._rows = self._rows, {}
+        idle = []
+        for oid, route in self.items():
+            if route is None or before.get(oid) == route.counters.rows:
+                idle.append(oid)
+            else:
+                self._rows[oid] = route.counters.rows
+        for oid in idle:
+            del self[oid]
+        self._former.clear()
+        self._most = max(_ROUTES_KEPT, 2 * len(self))
+        return idle
+
+
+def _relation(message: bytes) -> Relation:
+    relation = decode(message)
+    assert isinstance(relation, Relation)
+    return relation

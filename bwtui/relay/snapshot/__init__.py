@@ -1,0 +1,1 @@
+"""How a relay begins: publication, slot, and a consistent copy of every table."""

@@ -1,0 +1,218 @@
+"""How a relay begins: publication, snapshot and slot, made so that a failure at any moment leaves no slot."""
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import psycopg2
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.relay.parts import Parts
+from bwtui.relay.report import Report
+from bwtui.relay.snapshot.copying import Copying, stoppable
+from bwtui.settings import RelaySettings
+from bwtui.source import publication, slot
+from bwtui.source.catalog import TableInfo
+from bwtui.source.connection import Connection, connect, connect_raw, execute
+from bwtui.source.preflight import RELEASE_PAUSE_SECONDS, RELEASE_SECONDS, Findings, chosen_tables
+from bwtui.source.printed import printed
+from bwtui.source.slot import TemporarySlot
+from bwtui.source.snapshot import (
+    SnapshotTable,
+    TablesChanged,
+    check_unchanged,
+    known_tables,
+    load_tables,
+    lock_tables,
+    open_snapshot,
+)
+
+_log = logging.getLogger(__name__)
+#: How often a snapshot is exported anew because a table was altered right behind the export.
+_EXPORTS = 5
+
+
+class Beginning:
+    """The first run of a relay, up to the moment when its slot exists."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        report: Report,
+        parts: Parts,
+        on_phase: Callable[[Copying | None, str], None],
+    ) -> None:
+        """``on_phase`` is told of the snapshot's phase, and of the slot that holds the WAL for it."""
+        self._settings = settings
+        self._report = report
+        self._parts = parts
+        self._on_phase = on_phase
+        #: The server's process that holds the reservation.
+        self._process = 0
+
+    def run(self, connection: Connection, findings: Findings) -> tuple[str, ...]:
+        """Make what is missing, take the snapshot, and return the publications to read.
+
+        Whatever it raises, no permanent slot is left.
+        """
+        self._reserve(connection)
+        made: tuple[str, ...] = ()
+        publications = findings.publications
+        self._check_publications(connection, publications)
+        if not publications:
+            self._report.detail = "making the publications"
+            name = self._settings.publication_name
+            made = publications = publication.create(connection, name, findings.tables)
+        try:
+            if self._settings.skip_snapshot:
+                self._skip(connection)
+            else:
+                self._snapshot(connection, publications)
+        except BaseException:
+            # The publication was made for this slot, which does not exist: nothing is left behind.
+            self._drop_quietly(made)
+            raise
+        return publications
+
+    def _reserve(self, connection: Connection) -> None:
+        """See that no other relay makes this slot, until ``connection`` is closed. Raises RefusedError."""
+        name = self._settings.slot
+        deadline = time.monotonic() + RELEASE_SECONDS
+        while (process := slot.reserve(connection, name)) is not None:
+            self._report.detail = f"waiting for another relay that makes slot {name}"
+            if time.monotonic() > deadline:
+                raise RefusedError(
+                    f"another relay makes slot {name}, in the server's process {process or '?'}",
+                    "wait for it, or stop it; one that hangs is ended by: "
+                    + printed(f"SELECT pg_terminate_backend({process})")
+                    if process
+                    else "wait for it, and start again",
+                )
+            self._parts.router.calls.make(partial(time.sleep, RELEASE_PAUSE_SECONDS))
+        self._process = connection.info.backend_pid
+        if slot.slot_state(connection, name) is not None:
+            raise RefusedError(
+                f"another relay has made slot {name} by now",
+                "start again to go on from there, once the other relay is stopped",
+            )
+
+    def _check_publications(self, connection: Connection, expected: tuple[str, ...]) -> None:
+        """See that publications are what they were: of one that is gone a snapshot has no tables.
+
+        Another relay, whose end was waited for, may have made or dropped them. Raises RefusedError.
+        """
+        if publication.existing(connection, self._settings.publication_name) != expected:
+            raise RefusedError(
+                "publications of the relay were made or dropped while it began",
+                "start again; if it is refused each time, another relay or a script makes and drops them",
+            )
+
+    def _skip(self, connection: Connection) -> None:
+        memory = self._parts.memory
+        memory.forget()
+        self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
+        memory.remember(self._report.confirmed_lsn)
+
+    def _snapshot(self, connection: Connection, publications: tuple[str, ...]) -> None:
+        self._report.state = "snapshot"
+        temporary: TemporarySlot | None = None
+        importer: Connection | None = None
+        try:
+            for _ in range(_EXPORTS):
+                self._report.detail = "making a temporary slot and its snapshot"
+                before = self._chosen(connection, publications)
+                # It waits for every transaction that is open now.
+                temporary = self._parts.router.calls.make(self._make_temporary)
+                importer = open_snapshot(self._settings.postgres, temporary.snapshot)
+                try:
+                    # It may wait for others' locks.
+                    with stoppable(importer, self._parts.stop_requested):
+                        tables = self._tables(importer, connection, publications, before)
+                    break
+                except TablesChanged:
+                    importer.close()
+                    temporary.close()
+            else:
+                raise ConnectionFailed(
+                    "tables or publications are altered again and again while the snapshot begins",
+                    "start again a little later",
+                )
+            self._copy(connection, temporary, importer, tables)
+        except psycopg2.Error as error:
+            reason = " ".join(str(error).split())
+            raise ConnectionFailed(f"the snapshot was cut off: {reason}", "start again") from error
+        finally:
+            self._on_phase(None, self._settings.slot)
+            if importer is not None:
+                importer.close()
+            if temporary is not None:
+                temporary.close()
+
+    def _make_temporary(self) -> TemporarySlot:
+        return slot.create_temporary(connect_raw(self._settings.postgres))
+
+    def _tables(
+        self,
+        importer: Connection,
+        present: Connection,
+        publications: tuple[str, ...],
+        before: tuple[TableInfo, ...],
+    ) -> list[SnapshotTable]:
+        """Return what to copy. Raises TablesChanged where that is not what the slot's stream will go on with.
+
+        ``before``: the tables from before the export, for one that left since is no publication's any more.
+        """
+        published = publication.published_tables(importer, publications)
+        self._check_publications(present, publications)
+        tables = chosen_tables(importer, self._settings, published)
+        lock_tables(importer, tables)
+        oids = {table.oid for table in (*before, *tables)}
+        oids.update(known_tables(importer, present, published))
+        check_unchanged(importer, present, publications, sorted(oids))
+        return load_tables(importer, tables, published)
+
+    def _chosen(self, connection: Connection, publications: tuple[str, ...]) -> tuple[TableInfo, ...]:
+        published = publication.published_tables(connection, publications)
+        return chosen_tables(connection, self._settings, published)
+
+    def _copy(
+        self,
+        connection: Connection,
+        temporary: TemporarySlot,
+        importer: Connection,
+        tables: list[SnapshotTable],
+    ) -> None:
+        copying = Copying(self._parts, temporary.consistent_point, partial(self._ask, connection))
+        self._on_phase(copying, temporary.name)
+        copying.run(importer, tables)
+        # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
+        # remembered with, while the other order would leave a memory of a slot that never was.
+        slot.make_permanent(connection, temporary.name, self._settings.slot)
+        lsn = temporary.consistent_point
+        self._parts.memory.remember(lsn, sent_lsn=lsn)
+        self._report.confirmed_lsn = temporary.consistent_point
+
+    def _ask(self, connection: Connection) -> None:
+        """Ask whether the slot is still ours to make: its session ends with the reservation."""
+        try:
+            with stoppable(connection, self._parts.stop_requested):
+                execute(connection, "select")
+        except psycopg2.Error as error:
+            reason = " ".join(str(error).split())
+            raise ConnectionFailed(
+                f"the snapshot was cut off: its session ended, and another relay may have begun: {reason}",
+                "nothing is left behind; stop the other relay, if there is one, and start again",
+            ) from error
+
+    def _drop_quietly(self, publications: tuple[str, ...]) -> None:
+        try:
+            connection = connect(self._settings.postgres)
+            # A relay that has taken our place may read them by now.
+            is_ours = slot.reserve(connection, self._settings.slot) in (None, self._process)
+            # The answer alone may have been lost when the slot was made; then it needs its publication.
+            if is_ours and slot.slot_state(connection, self._settings.slot) is None:
+                publication.drop(connection, publications)
+            connection.close()
+        except (BwtuiError, psycopg2.Error):
+            _log.warning("could not drop publication %s", ", ".join(publications))

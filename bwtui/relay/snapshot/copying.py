@@ -1,0 +1,356 @@
+"""The snapshot phase: every table, row by row, under the temporary slot's exported snapshot.
+
+Rows of a snapshot have no order among each other, so a failed delivery is simply tried again by itself.
+"""
+
+import base64
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import psycopg2
+
+from bwtui.encode.avro import NoRoomError
+from bwtui.errors import ConnectionFailed, RowError
+from bwtui.model.delivery import REFUSED, Receipt, Span
+from bwtui.model.headers import SESSION, Headers, make_headers
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.messages import Field
+from bwtui.recording.format.batch import Without
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
+from bwtui.relay.parts import Parts, StopRequested
+from bwtui.relay.routes.route import Route
+from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.sink.base import DeliveryFailure, Marks, Message
+from bwtui.sink.dead_letter import DroppedRow, Identity
+from bwtui.source.connection import Connection
+from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
+
+_OUTAGE_PAUSE_SECONDS = 1.0
+#: How often a COPY that brings no row is looked after.
+_LOOK_SECONDS = 0.2
+_ASK_SECONDS = 1.0
+
+
+class Copying:
+    """Sends the rows of a snapshot, and returns when every one of them is durable."""
+
+    def __init__(self, parts: Parts, consistent_point: int, ask: Callable[[], None]) -> None:
+        """``consistent_point`` is the LSN that the snapshot shows.
+
+        ``ask`` is called every second, and raises ConnectionFailed once another relay may take a snapshot.
+        """
+        self._parts = parts
+        self._ask = ask
+        self._ask_at = 0.0
+        self._lsn = consistent_point
+        self._recorder = parts.recorder
+        self._acks = Acknowledgements(0, parts.recorder)
+        self._batch = Batch(parts.sink, self._acks, parts.report, parts.recorder)
+        self._timestamp = int(time.time() * 1000)
+        self._route: Route | None = None
+        #: The newest route into each topic.
+        self._routes: dict[str, Route] = {}
+        self._ordinal = 0
+        self._session_header: Headers = [(SESSION, parts.session)]
+        self._failures: deque[DeliveryFailure] = deque()
+
+    def run(self, connection: Connection, tables: Sequence[SnapshotTable]) -> None:
+        """Copy ``tables`` through ``connection``, which has imported the snapshot.
+
+        Raises StopRequested, RowError, RefusedError (no right to read a table) or ConnectionFailed.
+        """
+        if self._recorder is not None:
+            self._recorder.begin_pass("snapshot", self._lsn)
+        for table in tables:
+            counters = self._parts.report.table(table.relation.qualified_name)
+            counters.snapshot_state = "pending"
+            counters.snapshot_estimate = table.estimate
+        routes = self._prepare(tables)
+        before = self._parts.memory.unfinished_marks()
+        sessions = self._parts.memory.unfinished_sessions()
+        self._routes = {route.topic: route for route in routes if route is not None}
+        begun = self._mark(list(self._routes.values()), before)
+        for table, route in zip(tables, routes, strict=True):
+            if route is not None:
+                self._copy(connection, table, route)
+        self._parts.report.detail = "waiting until every row of the snapshot is durable"
+        self._batch.flush()
+        self._wait_until_durable()
+        self._remove_leftovers(before, begun, sessions)
+        # Everything is delivered up to the consistent point; while recording, it is to be recorded as well.
+        self._acks.keepalive(self._lsn)
+        self._wait_until_durable()
+
+    def _wait_until_durable(self) -> None:
+        # A dead letter is in the span that would come next.
+        while not self._acks.is_idle or self._batch.span.pending:
+            self.pulse(0.02)
+
+    def pulse(self, seconds: float) -> None:
+        """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
+        parts = self._parts
+        parts.sink.poll(seconds)
+        self._failures += parts.policy.undelivered(parts.sink.take_failures())
+        while self._failures:
+            self._try_again(self._failures.popleft())
+        if self._recorder is not None:
+            self._recorder.settle()
+        self._acks.advance()
+        report = parts.report
+        report.outage(parts.sink.outage())
+        report.in_flight = parts.sink.queued()
+        report.in_flight_bytes = self._acks.bytes_in_flight
+        report.durable = report.messages - report.in_flight
+        if parts.stop_requested():
+            raise StopRequested
+        if (now := time.monotonic()) >= self._ask_at:
+            self._ask_at = now + _ASK_SECONDS
+            self._ask()
+
+    def abandon(self) -> None:
+        """Tell the recording what is known of messages that are not done; sessions belong to the engine."""
+        self._acks.close()
+
+    def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
+        """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
+        router, settings = self._parts.router, self._parts.settings
+        routes = router.routes([table.relation for table in tables])
+        for route in routes:
+            if route is not None and route.refusal is not None and settings.on_error == "exit":
+                raise route.refusal
+        return routes
+
+    def _mark(self, routes: Sequence[Route], before: dict[str, Marks]) -> dict[str, Marks]:
+        """Remember where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
+        parts = self._parts
+        begun: dict[str, Marks] = {}
+        for route in routes:
+            if route.refusal is None:
+                topic = route.topic
+                begun[topic] = self._marks(topic)
+                if topic not in before and any(begun[topic].values()):
+                    route.counters.note("the topic held messages before this snapshot, which stay in it")
+        parts.memory.remember_snapshot(self._lsn, begun | before, parts.session)
+        return begun
+
+    def _marks(self, topic: str) -> Marks:
+        return self._parts.router.patiently("Kafka", lambda: self._parts.sink.marks(topic))
+
+    def _remove_leftovers(
+        self, before: dict[str, Marks], begun: dict[str, Marks], sessions: list[bytes]
+    ) -> None:
+        """Take out of the topics what an earlier attempt sent and this one did not."""
+        parts = self._parts
+        leftovers = Leftovers(parts.sink, parts.report, self.pulse, self._marks, parts.recorder)
+        for topic in sorted(set(before) & set(begun)):
+            route = self._routes[topic]
+            if route.key_columns:
+                tombstone = Message(b"", None, self._timestamp, self._session_header)
+                if self._recorder is not None:
+                    self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
+                leftovers.remove(route, before[topic], begun[topic], sessions, tombstone)
+            elif before[topic] != begun[topic]:
+                route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
+
+    def _copy(self, connection: Connection, table: SnapshotTable, route: Route) -> None:
+        report = self._parts.report
+        name = table.relation.qualified_name
+        self._route = route
+        self._ordinal = 0
+        route.counters.snapshot_state = "running"
+        if self._recorder is not None:
+            self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
+        report.detail = f"snapshot of {name}"
+        try:
+            with stoppable(connection, self._parts.stop_requested):
+                copy_rows(connection, table, self._row)
+        except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
+            reason = " ".join(str(error).split())
+            hint = "nothing is left behind; start again for a new snapshot"
+            raise ConnectionFailed(f"the snapshot of {name} was cut off: {reason}", hint) from error
+        except psycopg2.Error as error:
+            raise copy_refused(error, table, connection) from error
+        self._flush()
+        route.counters.snapshot_state = "done"
+
+    def _row(self, line: bytes) -> None:
+        route = self._route
+        assert route is not None
+        self._ordinal += 1
+        fields: list[Field] | None = None
+        batch = self._batch
+        batch.rows += 1
+        try:
+            # A table without columns has empty lines, which would be read as one empty column.
+            fields = list(unescape_copy_line(line)) if route.column_names else []
+            batch.add(route, *route.both(fields), self._timestamp, self._headers())
+        except NoRoomError:
+            self._add_wider(route, fields)
+        except RowError as error:
+            self._refuse(route, fields, error)
+        if self._recorder is not None:
+            self._recorder.frames.append(line)
+            batch.held += len(line)
+        route.counters.snapshot_rows += 1
+        samples = self._parts.samples
+        if samples.budget > 0:
+            commit = (self._lsn, 0, self._timestamp / 1000)
+            samples.take("snapshot", route.relation, route.topic, route.key_columns, None, fields, commit)
+        if batch.is_full():
+            self._flush()
+
+    def _add_wider(self, route: Route, fields: list[Field] | None) -> None:
+        # Not while the row is tried: what another row is refused for comes up while a service is waited for.
+        wider = self._wider(route)
+        try:
+            self._batch.add(wider, *wider.both(fields or ()), self._timestamp, self._headers())
+        except RowError as error:
+            self._refuse(wider, fields, error)
+
+    def _refuse(self, route: Route, fields: list[Field] | None, error: RowError) -> None:
+        self._parts.policy.refuse(route, self._dropped(route, fields), error, self._batch.span)
+        if self._recorder is not None:
+            self._recorder.without(route, Without.DROPPED)
+
+    def _wider(self, route: Route) -> Route:
+        """Return the table's route under a schema with room for bytes that are no text, from now on."""
+        self._batch.rows -= 1
+        self._flush()
+        self._batch.rows += 1
+        wider = self._parts.router.route(route.relation, with_room=True)
+        assert wider is not None
+        if wider.refusal is None:
+            self._route = self._routes[wider.topic] = wider
+        return wider
+
+    def _flush(self) -> None:
+        self._parts.samples.refill()
+        self._batch.flush()
+        self.pulse(0)
+        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
+            self.pulse(0.02)
+
+    def _headers(self) -> Headers:
+        if not self._parts.settings.headers:
+            return self._session_header
+        return make_headers(self._lsn, self._ordinal, "snapshot", 0, self._parts.session)
+
+    def _dropped(self, route: Route, fields: list[Field] | None) -> DroppedRow:
+        identity = Identity(self._lsn, self._ordinal, 0)
+        name = route.relation.qualified_name
+        return DroppedRow(name, route.topic, "snapshot", identity, route.column_names, None, fields)
+
+    def _try_again(self, failure: DeliveryFailure) -> None:
+        """Send one message that was not delivered by itself, until it is delivered or refused for good."""
+        span, receipt, index = failure.span, failure.receipt, failure.index
+        assert span is not None and failure.message is not None
+        again: DeliveryFailure | None
+        while True:
+            if failure.is_final:
+                hint = "nothing is left behind; start again for a new snapshot"
+                raise ConnectionFailed(f"the snapshot was cut off: {failure.reason}", hint)
+            if failure.is_outage:
+                self._wait(failure)
+            again, single = self._alone(failure.topic, failure.message, receipt)
+            if again is None:
+                if receipt is not None and single is not None:
+                    receipt.partitions[index], receipt.offsets[index] = (
+                        single.partitions[0],
+                        single.offsets[0],
+                    )
+                break
+            failure = again
+            if not failure.is_outage:
+                self._drop(failure)
+                if receipt is not None:
+                    receipt.partitions[index] = REFUSED
+                break
+        span.failed -= 1
+        span.pending -= 1
+
+    def _alone(
+        self, topic: str, message: Message, recorded: Receipt | None
+    ) -> tuple[DeliveryFailure | None, Receipt | None]:
+        """Send one message and wait; return how it failed, or None when it, or its dead letter, is away.
+
+        Nothing else is under way then: what shares a request with a refused message fails with it. The
+        second part is its receipt, if the message is ``recorded``.
+        """
+        sink, single = self._parts.sink, Span()
+        receipt = Receipt(recorded.batch, recorded.section, 1) if recorded is not None else None
+        sent = False
+        while not sent or single.pending:
+            if not sent and not sink.queued():
+                sink.send(topic, [message], single, receipt)
+                sent = True
+            sink.poll(0.1)
+            if self._parts.stop_requested():
+                raise StopRequested
+            # Others may have failed meanwhile; their turn comes. A letter that is refused is sent shorter.
+            taken = self._parts.policy.undelivered(sink.take_failures())
+            self._failures += [other for other in taken if other.span is not single]
+            own = next((failure for failure in taken if failure.span is single), None)
+            if own is not None:
+                return own, receipt
+        return None, receipt
+
+    def _wait(self, failure: DeliveryFailure) -> None:
+        report = self._parts.report
+        report.detail = f"waiting for Kafka: {failure.reason}"
+        report.error("outage", ConnectionFailed(failure.reason, failure.hint))
+        until = time.monotonic() + _OUTAGE_PAUSE_SECONDS
+        while time.monotonic() < until:
+            self._parts.sink.poll(0.1)
+            if self._parts.stop_requested():
+                raise StopRequested
+
+    def _drop(self, failure: DeliveryFailure) -> None:
+        """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""
+        route = self._routes[failure.topic]
+        message = failure.message
+        assert message is not None
+        encoded = [base64.b64encode(data or b"") for data in (message.key, message.value)]
+        identity = Identity(self._lsn, 0, 0)
+        columns = ["base64 of the message's key", "base64 of the message's value"]
+        row = DroppedRow(
+            route.relation.qualified_name, route.topic, "snapshot", identity, columns, None, encoded
+        )
+        self._parts.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
+
+
+@contextmanager
+def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
+    """During the block, cut ``connection`` when a stop is asked for: nothing else ends a wait inside libpq.
+
+    COPY may bring no row for long, as a row filter passes none or the server hangs. Raises StopRequested in
+    place of the psycopg2.Error that follows.
+    """
+    done, cut = threading.Event(), threading.Event()
+    end = socket.socket(fileno=os.dup(connection.fileno()))
+
+    def watch() -> None:
+        while not done.wait(_LOOK_SECONDS):
+            if stop_requested():
+                cut.set()
+                with suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+                return
+
+    thread = threading.Thread(target=watch, name="stop of a copy", daemon=True)
+    thread.start()
+    try:
+        yield
+    except psycopg2.Error as error:
+        if cut.is_set():
+            raise StopRequested from error
+        raise
+    finally:
+        done.set()
+        thread.join()
+        end.close()

@@ -1,0 +1,112 @@
+"""What a killed snapshot left behind: rows in Kafka that were deleted before the next snapshot began.
+
+A snapshot that was cut off has sent rows. The next one starts over, at a later consistent point. A row that
+was deleted in between is in neither the new snapshot nor the stream, so nothing would ever take it out of the
+topic. So the first attempt writes down where each topic ended before it sent anything; the next one finds
+every key that was sent since then and that its own snapshot has not sent again, and sends tombstones.
+
+A topic may hold another producer's rows. So every row of a snapshot carries its run's id in the header
+``bwtui.session``, the ids of unfinished runs are remembered, and a key counts as left over only if its last
+record carries one of them.
+"""
+
+import sqlite3
+import tempfile
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from bwtui.model.delivery import Span
+from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.report import Report
+from bwtui.relay.routes.route import Route
+from bwtui.sink.base import Marks, Message, Sink
+
+_BATCH = 10_000
+
+
+class Leftovers:
+    """Finds and removes the leftovers of one topic; memory stays bounded, the keys are kept on disk."""
+
+    def __init__(
+        self,
+        sink: Sink,
+        report: Report,
+        pulse: Callable[[float], None],
+        marks: Callable[[str], Marks],
+        recorder: Recorder | None = None,
+    ) -> None:
+        """``pulse(seconds)`` waits, takes deliveries, and raises to stop the relay.
+
+        ``marks`` is `Sink.marks`, but waits while the broker is away.
+        """
+        self._sink = sink
+        self._report = report
+        self._pulse = pulse
+        self._marks = marks
+        self._recorder = recorder
+
+    def remove(
+        self,
+        route: Route,
+        before: Marks,
+        begun: Marks,
+        sessions: Collection[bytes],
+        message: Message,
+    ) -> int:
+        """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, and nobody since.
+
+        ``before`` is where the topic ended before the first attempt, ``begun`` where it ended before this
+        one; ``message`` is a tombstone in all but its key. Returns how many tombstones were sent; all of
+        them are durable then. Raises ConnectionFailed.
+        """
+        table, topic = route.relation.qualified_name, route.topic
+        if all(before.get(number, 0) >= end for number, end in begun.items()):
+            return 0
+        self._report.detail = f"looking in topic {topic} for rows of the snapshot that was cut off"
+        with tempfile.TemporaryDirectory(prefix="bwtui-") as folder:
+            database = sqlite3.connect(Path(folder) / "keys.sqlite")
+            database.execute("pragma synchronous = off")
+            database.execute("pragma journal_mode = off")
+            database.execute("create table left_over (key blob primary key) without rowid")
+            try:
+                self._collect(database, topic, before, begun, sessions)
+                count = self._send(database, route, message)
+            finally:
+                database.close()
+        if count:
+            self._report.table(table).note(f"{count} rows of a snapshot that was cut off were removed")
+        return count
+
+    def _collect(
+        self,
+        database: sqlite3.Connection,
+        topic: str,
+        before: Marks,
+        begun: Marks,
+        sessions: Collection[bytes],
+    ) -> None:
+        def wait() -> None:
+            self._pulse(0)
+
+        for record in self._sink.keys(topic, before, begun, wait):
+            if record.session in sessions and not record.is_tombstone:
+                database.execute("insert or ignore into left_over values (?)", (record.key,))
+            else:
+                database.execute("delete from left_over where key = ?", (record.key,))
+        for record in self._sink.keys(topic, begun, self._marks(topic), wait):
+            database.execute("delete from left_over where key = ?", (record.key,))
+
+    def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:
+        count = 0
+        rows = database.execute("select key from left_over")
+        while batch := rows.fetchmany(_BATCH):
+            span = Span()
+            messages = [message._replace(key=key) for (key,) in batch]
+            receipt = self._recorder.write_cleanup(route, messages) if self._recorder is not None else None
+            self._sink.send(route.topic, messages, span, receipt)
+            while span.pending:
+                self._pulse(0.05)
+            if self._recorder is not None and receipt is not None:
+                self._recorder.settled([receipt])
+            count += len(batch)
+        return count

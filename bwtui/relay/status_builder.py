@@ -1,0 +1,93 @@
+"""The picture that other processes see: a `Status` out of the report, the lag and the rates."""
+
+import dataclasses
+import resource
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from bwtui.model.status import StageStatus, TableStatus
+from bwtui.relay.batch import IN_FLIGHT_ROWS
+from bwtui.relay.report import Report, TableCounters
+
+_WINDOW_SECONDS = 2.0
+#: What a table's picture takes over from its counters as it is.
+_SHARED = tuple(
+    field.name for field in dataclasses.fields(TableStatus) if field.name not in ("rows_per_second", "notes")
+)
+_STEP_SECONDS = 0.25
+
+
+class Rates:
+    """Rates out of growing totals, over the last two seconds; safe to call from several threads."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, dict[str, int]]] = deque()
+        self._lock = threading.Lock()
+
+    def update(self, totals: dict[str, int]) -> dict[str, float]:
+        """Note ``totals`` as of now, and return each one's growth a second."""
+        now = time.monotonic()
+        with self._lock:
+            samples = self._samples
+            if not samples or now - samples[-1][0] >= _STEP_SECONDS:
+                samples.append((now, totals))
+            while len(samples) > 2 and now - samples[1][0] >= _WINDOW_SECONDS:
+                samples.popleft()
+            then, before = samples[0]
+        seconds = now - then
+        if seconds <= 0:
+            return dict.fromkeys(totals, 0.0)
+        return {name: round(max(0, n - before.get(name, 0)) / seconds, 1) for name, n in totals.items()}
+
+
+def totals(report: Report) -> dict[str, int]:
+    """Return the totals whose rates the picture shows: one a stage, and one a table."""
+    read = report.rows_read
+    stages = {
+        "read": read,
+        "decode": read,
+        "encode": report.messages,
+        "produce": report.messages,
+        "acknowledge": report.durable,
+    }
+    return stages | {f"table {name}": counters.rows for name, counters in report.tables.items()}
+
+
+def tables(report: Report, rates: dict[str, float]) -> dict[str, TableStatus]:
+    """Return the pictures of the tables, by name."""
+    return {
+        name: _table(counters, rates.get(f"table {name}", 0.0))
+        for name, counters in sorted(report.tables.items())
+    }
+
+
+def stages(report: Report, numbers: dict[str, int], rates: dict[str, float]) -> dict[str, StageStatus]:
+    """Return the pictures of the stages; what waits for Kafka waits in produce, bounded by ``capacity``."""
+    queues = {"produce": (report.in_flight, IN_FLIGHT_ROWS), "acknowledge": (report.in_flight, None)}
+    found = {}
+    for name in ("read", "decode", "encode", "produce", "acknowledge"):
+        queue, capacity = queues.get(name, (0, None))
+        found[name] = StageStatus(rates.get(name, 0.0), queue, numbers[name], capacity)
+    return found
+
+
+def resident_bytes() -> int:
+    """Return this process's resident memory in bytes; the highest so far where /proc does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return pages * resource.getpagesize()
+
+
+def cpu_seconds() -> float:
+    """Return the processor time that this process used so far."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return round(usage.ru_utime + usage.ru_stime, 3)
+
+
+def _table(counters: TableCounters, rate: float) -> TableStatus:
+    shared = {name: getattr(counters, name) for name in _SHARED}
+    return TableStatus(**shared, rows_per_second=rate, notes=(*counters.schema_notes, *counters.notes))

@@ -1,0 +1,1 @@
+"""Recorded messages are sent again, as a Spark job."""

@@ -1,0 +1,79 @@
+"""What must be as it was before a replay that was interrupted is gone on with.
+
+What was sent is noted by partition and position. With other keys' bytes, another partitioner or a topic that
+was made anew, the same notes would leave out what was never sent, and send again what was.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from bwtui.errors import RefusedError
+from bwtui.kafka.offsets import Pinned
+from bwtui.replay.job import Plan, TopicPlan
+from bwtui.replay.progress import Progress, RouteProgress
+from bwtui.replay.rows import Hash
+from bwtui.replay.schemas import SchemaUse
+
+_RESTART = "give --restart to begin anew"
+
+
+def refuse_changed(
+    earlier: Progress, plan: Plan, topics: Mapping[str, int], ids: Mapping[str, str], placed_by: Hash
+) -> None:
+    """Raise RefusedError if what ``earlier`` noted is not true any more.
+
+    ``topics`` has the partitions of each topic of the cluster, ``ids`` the ids of those that are written.
+    """
+    for topic, known in _known(earlier, plan):
+        if not topic.exists:
+            raise RefusedError(f"topic {topic.topic} is gone, with what was sent into it", _RESTART)
+        # A broker that does not know ids says nothing.
+        if known.topic_id != ids.get(topic.topic, known.topic_id):
+            raise RefusedError(
+                f"topic {topic.topic} was made anew since this replay began: what was sent into it is gone",
+                _RESTART,
+            )
+        if known.partitions != topics[topic.topic]:
+            raise RefusedError(
+                f"topic {topic.topic} has {topics[topic.topic]} partitions now, and had {known.partitions} "
+                "when this replay began: keys would change their places",
+                _RESTART,
+            )
+        if known.hash != placed_by:
+            raise RefusedError(
+                f"this replay began with keys placed by {known.hash}, and not by {placed_by}: they would "
+                "change their places",
+                f"give the partitioner with -C as before, or {_RESTART}",
+            )
+        for use in plan.schemas.uses:
+            if use.recorded_topic == topic.recorded:
+                _refuse_other_id(use, known)
+
+
+def refuse_cut(progress: Progress, pinned: Pinned) -> None:
+    """Raise RefusedError if a topic ends before what was sent into it."""
+    for (topic, partition), (_, high) in pinned.offsets.items():
+        lane = progress.lanes.get(f"{topic}/{partition}")
+        if lane is not None and high <= lane.last_offset:
+            raise RefusedError(
+                f"topic {topic}, partition {partition}, ends at offset {high}, and this replay was told that "
+                f"it had written up to {lane.last_offset}: the broker lost the end",
+                _RESTART,
+            )
+
+
+def _known(earlier: Progress, plan: Plan) -> Iterator[tuple[TopicPlan, RouteProgress]]:
+    for topic in plan.topics:
+        known = earlier.routes.get(topic.recorded)
+        if known is not None:
+            yield topic, known
+
+
+def _refuse_other_id(use: SchemaUse, known: RouteProgress) -> None:
+    before = (known.keys if use.part == "key" else known.values).get(use.recorded_id)
+    if before in (None, use.id):
+        return
+    now = "is not registered there" if use.id is None else f"would be under {use.id}"
+    raise RefusedError(
+        f"the schema of {use.subject} was written under id {before} before, and {now} now",
+        f"name the registry that was used before with -r, or {_RESTART}",
+    )

@@ -1,0 +1,240 @@
+"""The sending itself: a Spark job whose tasks are watched from the desk, and its progress, which is kept."""
+
+import contextlib
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from bwtui.errors import BwtuiError, Interrupted
+from bwtui.kafka.offsets import pin
+from bwtui.replay.changed import refuse_cut
+from bwtui.replay.desk import Desk, LaneDone
+from bwtui.replay.job import Job, Outcome, Plan, Rows, Watch
+from bwtui.replay.place import Placing, Survey, share_out
+from bwtui.replay.progress import LaneProgress, Progress, ProgressFile, RouteProgress
+from bwtui.replay.rows import Route
+from bwtui.replay.send import Sent, Work
+from bwtui.replay.target import fitting, topic_ids
+from bwtui.spark.failure import plain_errors
+from bwtui.spark.handover import hand_over
+
+_SAVE_SECONDS = 0.5
+_LOOK_SECONDS = 0.1
+#: How long the tasks of a replay that is cancelled may take to end in order.
+_END_SECONDS = 30.0
+#: The rate that is told is that of the last seconds.
+_RATE_SECONDS = 5.0
+
+
+class Cancellable(Protocol):
+    """What is needed of `bwtui.replay.replaying.Replay`."""
+
+    watch: Watch
+
+    def is_cancelled(self) -> bool:
+        """Whether to stop."""
+
+
+class Delivery:
+    """Sends what was planned."""
+
+    def __init__(
+        self, job: Job, replay: Cancellable, spark: SparkSession, file: ProgressFile, progress: Progress
+    ) -> None:
+        self._job = job
+        self._replay = replay
+        self._spark = spark
+        self._file = file
+        self._progress = progress
+        self._places: list[tuple[str, int]] = []
+        #: What earlier runs sent of each lane.
+        self._before: dict[int, int] = {}
+        self._saved = 0.0
+        self._failed: BwtuiError | None = None
+        self._rates: deque[tuple[float, int]] = deque()
+
+    def run(self, plan: Plan, rows: Rows, routes: list[Route], surveys: list[Survey], raw: bool) -> Outcome:
+        """Send; what an earlier run did is left out. Raises Interrupted, or what a task raised."""
+        is_resumed = self._progress.runs > 0
+        self._begin(plan, routes)
+        placing = self._placing(plan, routes, surveys, raw)
+        began = time.monotonic()
+        host = self._spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
+        options, target = self._job.options, self._job.target
+        with Desk(host, secrets.token_hex(16), options.rate, self._told, self._is_stopped) as desk:
+            tails = {lane: self._lane(lane).tail for lane in range(len(self._places))} if is_resumed else {}
+            work = Work(
+                fitting(target.client, target.producer, [route.topic for route in routes]),
+                dict(target.client),
+                self._places,
+                desk.address,
+                options.pace,
+                self._pace_from(plan, rows),
+                tails,
+            )
+            handed = hand_over(self._spark, work, work.producer, work.client)
+            results = self._collect(lambda: rows.send(self._spark, placing, handed))
+        return self._outcome(plan, results, time.monotonic() - began)
+
+    def _pace_from(self, plan: Plan, rows: Rows) -> int:
+        """Return from when on recorded time runs: an earlier run has waited for what was before."""
+        reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
+        is_asked = self._job.options.pace is not None and reached >= 0
+        return (rows.received_at(reached) if is_asked else None) or plan.count.first_received
+
+    def _begin(self, plan: Plan, routes: list[Route]) -> None:
+        """Note what is about to be done, before anything is written."""
+        progress = self._progress
+        progress.runs += 1
+        progress.total = plan.messages
+        progress.is_finished = False
+        pinned = pin(self._job.target.client, [route.topic for route in routes])
+        refuse_cut(progress, pinned)
+        ids = topic_ids(self._job.target.client, [route.topic for route in routes])
+        for route in routes:
+            progress.routes[route.recorded] = RouteProgress(
+                route.topic,
+                ids[route.topic],
+                route.partitions,
+                route.keeps_partitions,
+                route.hash,
+                {**route.keys},
+                {**route.values},
+            )
+            for partition in range(route.partitions):
+                lane = len(self._places)
+                self._places.append((route.topic, partition))
+                end = pinned.offsets[route.topic, partition][1]
+                known = progress.lanes.setdefault(f"{route.topic}/{partition}", LaneProgress(end))
+                self._before[lane] = known.messages
+        self._file.save(progress)
+
+    def _placing(self, plan: Plan, routes: list[Route], surveys: list[Survey], raw: bool) -> Placing:
+        counts = {
+            route.first_lane + partition: messages
+            for route, found in zip(routes, surveys, strict=True)
+            for partition, messages in found.messages.items()
+        }
+        cores = self._spark.sparkContext.defaultParallelism
+        done = {
+            lane: (one.position, one.part)
+            for lane in range(len(self._places))
+            for one in [self._lane(lane)]
+            if one.position >= 0
+        }
+        tasks = share_out(counts, len(self._places), cores)
+        return Placing(routes, tasks, done, plan.count.with_headers, raw)
+
+    def _lane(self, lane: int) -> LaneProgress:
+        topic, partition = self._places[lane]
+        return self._progress.lanes[f"{topic}/{partition}"]
+
+    # -- the job -------------------------------------------------------------------------------------------
+
+    def _collect(self, send: Callable[[], list[Sent]]) -> list[Sent]:
+        """Run the job in a thread, so that a cancellation ends it in order."""
+        found: list[Sent] = []
+        failed: list[BaseException] = []
+        # Not the thread itself: one whose join was interrupted counts as ended in Python 3.11 and 3.12.
+        ended = threading.Event()
+
+        def run() -> None:
+            try:
+                with plain_errors():
+                    found.extend(send())
+            except BaseException as error:
+                failed.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=run, name="replay", daemon=True).start()
+        try:
+            self._wait(ended)
+        except KeyboardInterrupt:
+            # What is on its way becomes durable first, and is noted.
+            self._failed = Interrupted()
+            self._end(ended)
+        if self._failed is not None or self._replay.is_cancelled():
+            with contextlib.suppress(BwtuiError):
+                self._file.save(self._progress)
+            raise self._interrupted(self._failed)
+        if failed:
+            self._file.save(self._progress)
+            raise failed[0]
+        return found
+
+    def _wait(self, ended: threading.Event) -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            if self._is_stopped():
+                self._end(ended)
+                return
+
+    def _end(self, ended: threading.Event) -> None:
+        deadline = time.monotonic() + _END_SECONDS
+        while not ended.wait(_LOOK_SECONDS) and time.monotonic() < deadline:
+            if not self._rates:
+                # Nothing has been sent: the rows are still being sorted.
+                self._spark.sparkContext.cancelAllJobs()
+        if not ended.is_set():
+            self._spark.sparkContext.cancelAllJobs()
+            ended.wait(_END_SECONDS)
+
+    def _is_stopped(self) -> bool:
+        return self._failed is not None or self._replay.is_cancelled()
+
+    def _interrupted(self, error: BwtuiError | None) -> BwtuiError:
+        if error is not None and not isinstance(error, Interrupted):
+            return error
+        done, total = self._progress.sent, self._progress.total
+        return Interrupted(
+            f"interrupted: {done:,} of {total:,} messages are sent", "the same command goes on from there"
+        )
+
+    # -- what is told --------------------------------------------------------------------------------------
+
+    def _told(self, lanes: dict[int, LaneDone]) -> None:
+        """Take a task's report, in the order in which the reports come."""
+        for lane, (messages, position, part, offset) in lanes.items():
+            one = self._lane(lane)
+            one.messages = self._before[lane] + messages
+            if position >= 0:
+                one.position, one.part, one.last_offset = position, part, offset
+        now = time.monotonic()
+        if now - self._saved >= _SAVE_SECONDS:
+            self._saved = now
+            try:
+                self._file.save(self._progress)
+            except BwtuiError as error:
+                self._failed = error
+        done = self._progress.sent
+        self._rates.append((now, done))
+        while len(self._rates) > 2 and now - self._rates[0][0] > _RATE_SECONDS:
+            self._rates.popleft()
+        since, before = self._rates[0]
+        rate = (done - before) / (now - since) if now > since else 0.0
+        left = (self._progress.total - done) / rate if rate else None
+        self._replay.watch.progress(done, self._progress.total, rate, left)
+
+    def _outcome(self, plan: Plan, results: list[Sent], seconds: float) -> Outcome:
+        for row in results:
+            lane = self._lane(row.lane)
+            lane.messages = self._before[row.lane] + row.sent + row.found
+            if row.position >= 0:
+                lane.position, lane.part, lane.last_offset = row.position, row.part, row.offset
+        self._progress.is_finished = True
+        self._file.save(self._progress)
+        self._replay.watch.progress(self._progress.sent, self._progress.total, 0.0, 0.0)
+        return Outcome(
+            plan,
+            "done",
+            sum(row.sent for row in results),
+            sum(row.found for row in results),
+            sum(row.doubled for row in results),
+            self._progress.sent,
+            seconds,
+        )

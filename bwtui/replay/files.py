@@ -1,0 +1,289 @@
+"""The messages of a recording, read by the tasks of a replay out of the sealed files themselves.
+
+Every task reads all files in the order of the recording, with DuckDB, and takes what goes through it. That
+costs less than it seems: a message is read in half a microsecond, and to have Java read, sort and hand over
+each costs it thirty (docs/adr/0032-replay.md).
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from bwtui.errors import RefusedError
+from bwtui.model.duckdb_text import parquet, quoted
+from bwtui.recording.sealed import Sealed
+from bwtui.recording.selection import Selection
+from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, Surveyed, surveyed, surveys
+from bwtui.replay.plan import Count, conditions, files_of, sendable
+from bwtui.replay.rows import Route
+from bwtui.replay.send import Sent, Work, send
+from bwtui.spark.failure import in_task
+from bwtui.spark.handover import Handed
+from bwtui.spark.scratch import scratch
+
+_RECORDED = "if(state = 'acknowledged', \"partition\", null) as recorded"
+#: Milliseconds as the relay sent them; epoch_ms would round.
+_STAMP = "epoch_us(commit_time) // 1000"
+_SURVEYED = ("position", "topic", "key", "key_schema_id", _RECORDED)
+_SENT = (
+    *("position", "part", "topic", "key", "value", "key_schema_id", "value_schema_id", _RECORDED),
+    f"{_STAMP} as stamp",
+    "epoch_us(received) as received",
+)
+_COUNT = """
+select topic, key_schema_id kid, value_schema_id vid, state = 'refused' refused, {left_out} left_out,
+       {recorded}, count(*) messages, sum(size) bytes, max(size) largest, count(*) - count(key) without_key,
+       min({stamp}) "first", max({stamp}) "last",
+       min(epoch_us(received)) first_received, bool_or(header_form <> 'none') headers
+  from (select *, coalesce(octet_length(key), 0) + coalesce(octet_length(value), 0) as size from {files})
+ where {where} group by all"""
+#: A key whose messages stood in two partitions.
+_SPREAD = """
+select key from (select key, {recorded} from {files} where {where} and topic = {topic} and key is not null)
+ group by key having min(recorded) <> max(recorded) limit 1"""
+_RECEIVED = "select epoch_us(received) received from {files} where {where} limit 1"
+#: In so many steps the counting is told of.
+_STEPS = 20
+#: So many rows are read at a time: the first of these whose keys and values have no more bytes than this.
+_ROWS = (20_000, 5_000, 1_000, 200, 50, 10)
+_ROWS_BYTES = 160 << 20
+
+
+class File(NamedTuple):
+    """A sealed file."""
+
+    path: str
+    rows: int
+    bytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Files, and which of their rows are meant; what a task needs to read them."""
+
+    files: tuple[File, ...]
+    where: str
+
+    def read(self, file: File, columns: Sequence[str], start: int = 0) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file from a position on, in order. Raises RefusedError."""
+        found = f"select {', '.join(columns)} from {_from([file])} where {self.where}"
+        found += f" and position >= {start}" if start > file.first else ""
+        try:
+            # One thread reads in order, and the task's core is busy enough.
+            with duckdb.connect(config={"threads": 1}) as connection:
+                relation = connection.sql(found)
+                # DuckDB before 2.0 has it under another name.
+                reader = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+                yield from reader(_rows_at_a_time(file))
+        except (duckdb.IOException, FileNotFoundError, PermissionError) as error:
+            raise RefusedError(
+                f"a task can't read {Path(file.path).name} of the recording",
+                "on a cluster every worker must find the recording under the same path",
+            ) from error
+
+    def in_order(self, columns: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all files from a position on, in the order of the recording."""
+
+        def read(chain: list[File]) -> Iterator[pa.RecordBatch]:
+            return (
+                batch
+                for file in chain
+                if file.last >= start
+                for batch in self.read(file, columns, start)
+                if batch.num_rows
+            )
+
+        return merged([read(chain) for chain in chains(self.files)])
+
+
+def chains(files: Sequence[File]) -> list[list[File]]:
+    """Return files in chains, of each of which a file begins where the one before has ended, or later."""
+    found: list[list[File]] = []
+    for file in sorted(files, key=lambda one: (one.first, one.last)):
+        chain = next((chain for chain in found if chain[-1].last < file.first), None)
+        if chain is None:
+            found.append([file])
+        else:
+            chain.append(file)
+    return found
+
+
+def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all sources, each of which is in order of position, in that order."""
+    heads = [(batch, source) for source in sources for batch in [next(source, None)] if batch is not None]
+    while len(heads) > 1:
+        # What stands behind it may be preceded by what was not read yet.
+        bound = min(batch["position"][-1].as_py() for batch, _ in heads)
+        taken, left = [], []
+        for batch, source in heads:
+            count = int(np.searchsorted(batch["position"].to_numpy(), bound, "right"))
+            taken.append(batch.slice(0, count))
+            rest: pa.RecordBatch | None = batch.slice(count)
+            if count == batch.num_rows:
+                rest = next(source, None)
+            if rest is not None:
+                left.append((rest, source))
+        heads = left
+        together = pa.concat_batches([batch for batch in taken if batch.num_rows])
+        yield together.take(pa.array(np.argsort(together["position"].to_numpy(), kind="stable")))
+    for batch, source in heads:
+        yield batch
+        yield from source
+
+
+def _rows_at_a_time(file: File) -> int:
+    """Return how many rows of a file are read together, so that the largest ones together fit into memory."""
+    metadata = pq.read_metadata(file.path)
+    groups = [_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
+    return next((rows for rows in _ROWS if _largest(groups, rows) <= _ROWS_BYTES), 1)
+
+
+def _group(group: Any) -> tuple[int, int]:
+    columns = map(group.column, range(group.num_columns))
+    size = sum(one.total_uncompressed_size for one in columns if one.path_in_schema in ("key", "value"))
+    return group.num_rows, size
+
+
+def _largest(groups: Sequence[tuple[int, int]], rows: int) -> int:
+    """Return how many bytes so many rows may have at most; of a group that is touched all may be in them."""
+    found, first, within, size = 0, 0, 0, 0
+    for count, more in groups:
+        size, within = size + more, within + count
+        found = max(found, size)
+        # The next one is in it too as long as the rows can reach from the first group into it.
+        while first < len(groups) and within - groups[first][0] + 2 > rows:
+            within, size = within - groups[first][0], size - groups[first][1]
+            first += 1
+    return found
+
+
+def _shares(files: Sequence[File]) -> Iterator[list[File]]:
+    """Yield files in some groups of about as many rows."""
+    least = sum(file.rows for file in files) / _STEPS
+    group: list[File] = []
+    for file in files:
+        group.append(file)
+        if sum(one.rows for one in group) >= least:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+def _from(files: Sequence[File]) -> str:
+    return parquet(file.path for file in files)
+
+
+class FileRows:
+    """What a selection has of a sealed recording."""
+
+    def __init__(self, sealed: Sealed, selection: Selection) -> None:
+        """Raises UsageError when no file can hold any of it."""
+        self._selection = selection
+        found = tuple(
+            File(
+                str((sealed.root / file.path).resolve()),
+                file.rows,
+                file.bytes,
+                file.first_position,
+                file.last_position,
+            )
+            for file in files_of(sealed, selection)
+        )
+        self._files = Files(found, f"{conditions(selection)} and {sendable(selection)}")
+
+    def of_topics(self, topics: Sequence[str]) -> "FileRows":
+        """Return the rows of some topics."""
+        found = object.__new__(FileRows)
+        found._selection = self._selection
+        names = ", ".join(map(quoted, topics))
+        found._files = replace(self._files, where=f"{self._files.where} and topic in ({names})")
+        return found
+
+    def count(self, told: Callable[[int, int], None]) -> Count:
+        """Count what is meant, in the small columns; ``told`` hears of rows done, and of all."""
+        left_out = "false" if self._selection.with_repeats else "is_repeat"
+        found, done, total = Count(), 0, self._rows
+        for files in _shares(self._files.files):
+            for row in self._ask(_COUNT, files, left_out=left_out, where=conditions(self._selection)):
+                found.add(row)
+            done += sum(file.rows for file in files)
+            told(done, total)
+        return found
+
+    @property
+    def _rows(self) -> int:
+        return sum(file.rows for file in self._files.files)
+
+    def received_at(self, position: int) -> int | None:
+        """Return when a message at a position was received, in Unix microseconds."""
+        files = [file for file in self._files.files if file.first <= position <= file.last]
+        found = self._ask(_RECEIVED, files, where=f"position = {position}") if files else []
+        return int(found[0].received) if found else None
+
+    def is_spread(self, topic: str) -> bool:
+        """Whether a key of a topic was in two partitions."""
+        return bool(self._ask(_SPREAD, self._files.files, where=self._files.where, topic=quoted(topic)))
+
+    def _ask(self, text: str, files: Sequence[File], **parts: str) -> list[Any]:
+        with (
+            scratch("bwtui-replay-") as folder,
+            duckdb.connect(config={"temp_directory": str(folder / "spill")}) as connection,
+        ):
+            asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(files), **parts)
+            answer = connection.sql(asked)
+            row = NamedTuple("Row", [(name, Any) for name in answer.columns])  # type: ignore[misc]
+            return [row(*values) for values in answer.fetchall()]
+
+    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+        """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
+        files, found, done = self._files.files, list[Surveyed](), 0
+
+        def look(file: File) -> list[Surveyed]:
+            return surveyed(self._files.read(file, _SURVEYED), routes)
+
+        # Nearly all of it is done outside Python, so threads do.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for file, some in zip(files, pool.map(look, files), strict=True):
+                found += some
+                done += file.rows
+                told(done, self._rows)
+        return surveys(found, routes)
+
+    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
+        """Send them in as many tasks as ``placing`` has."""
+        tasks = max(placing.tasks) + 1
+        # Without a data frame: Spark would make a plan of it, and compile that, for nothing.
+        numbers = spark.sparkContext.parallelize(range(tasks), tasks)
+        return numbers.mapPartitions(_Sending(self._files, placing, work)).collect()
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """What is given to the tasks."""
+
+    files: Files
+    placing: Placing
+    work: Handed[Work]
+
+    def __call__(self, tasks: Iterable[int]) -> Iterator[Sent]:
+        return _send(tasks, self.files, self.placing, self.work)
+
+
+@in_task
+def _send(tasks: Iterable[int], files: Files, placing: Placing, work: Handed[Work]) -> Iterator[Sent]:
+    columns = (*_SENT, *(HEADER_COLUMNS if placing.with_headers else ()))
+    for task in tasks:
+        read = files.in_order(columns, placing.begin)
+        yield from send(placing.placed(read, task), work)

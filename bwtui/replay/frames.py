@@ -1,0 +1,95 @@
+"""Messages that Spark has put together, as ``--only-missing`` does: few, and out of several sources."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from bwtui.recording.sealed import Sealed
+from bwtui.recording.selection import Selection
+from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, surveyed, surveys
+from bwtui.replay.plan import conditions, files_of
+from bwtui.replay.rows import Route
+from bwtui.replay.send import Sent, Work, send
+from bwtui.spark.failure import in_task
+from bwtui.spark.handover import Handed
+
+#: What is read of a message; the headers' columns come with them.
+_COLUMNS = (
+    "position",
+    "part",
+    "topic",
+    "key",
+    "value",
+    "key_schema_id",
+    "value_schema_id",
+    "unix_millis(cast(commit_time as timestamp)) as stamp",
+    "unix_micros(cast(received as timestamp)) as received",
+    "if(state = 'acknowledged', partition, null) as recorded",
+)
+_RESULT = "lane int, sent bigint, found bigint, doubled bigint, position bigint, part int, offset bigint"
+_TYPES = (pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64())
+
+
+def selected(spark: SparkSession, sealed: Sealed, selection: Selection) -> DataFrame:
+    """Return the rows of the messages that are meant, with all columns; repeats and refused ones too."""
+    files = [str((sealed.root / file.path).resolve()) for file in files_of(sealed, selection)]
+    # Folders' names are no columns here, and a recording's own name may hold what looks like a pattern.
+    reader = spark.read.option("recursiveFileLookup", True).option("__globPaths__", False)
+    return reader.parquet(*files).where(conditions(selection, "spark"))
+
+
+def columns(rows: DataFrame) -> DataFrame:
+    """Return what is read of each message."""
+    return rows.selectExpr(*_COLUMNS, *HEADER_COLUMNS)
+
+
+class FrameRows:
+    """Rows of a data frame."""
+
+    def __init__(self, rows: DataFrame) -> None:
+        self._rows = rows
+
+    def of_topics(self, topics: Sequence[str]) -> "FrameRows":
+        """Return the rows of some topics."""
+        return FrameRows(self._rows.where(self._rows["topic"].isin(list(topics))))
+
+    def is_spread(self, topic: str) -> bool:
+        """Answer yes: keys are asked for only where all of a topic is sent."""
+        return True
+
+    def received_at(self, position: int) -> int | None:
+        """Return when a message at a position was received, in Unix microseconds."""
+        row = self._rows.where(f"position = {position}").select("received").first()
+        return None if row is None else int(row.received)
+
+    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+        """Return, for each route, how its messages spread; they are few, and not told of."""
+        keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
+        return surveys(surveyed(keys.toArrow().to_batches(), routes), routes)
+
+    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
+        """Send them in as many tasks as ``placing`` has."""
+        placed = self._rows.mapInArrow(_Placed(placing), placing.columns)
+        tasks = placed.repartitionById(max(placing.tasks) + 1, "task")
+        job = tasks.sortWithinPartitions("position", "part").mapInArrow(_Sending(work), _RESULT)
+        return [Sent(*row) for row in job.collect()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    placing: Placing
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return in_task(self.placing.placed)(batches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    work: Handed[Work]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for one in in_task(send)(batches, self.work):
+            cells = zip(_TYPES, one, strict=True)
+            yield pa.RecordBatch.from_arrays([pa.array([cell], kind) for kind, cell in cells], Sent._fields)

@@ -1,0 +1,149 @@
+"""What a replay is told, what it is about to do, what it did, and who watches it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from bwtui.recording.selection import Selection
+from bwtui.replay.place import Placing, Survey
+from bwtui.replay.plan import Count
+from bwtui.replay.rows import Route
+from bwtui.replay.schemas import SchemaMap
+from bwtui.replay.send import Sent, Work
+from bwtui.replay.target import Target
+from bwtui.spark.handover import Handed
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to replay."""
+
+    #: In place of the recorded prefix of topics; None: the topics of the recording.
+    prefix: str | None = None
+    keep_ids: bool = False
+    rate: float | None = None
+    pace: float | None = None
+    dry_run: bool = False
+    #: Begin anew, whatever an earlier run has done.
+    restart: bool = False
+    #: A report of `bwtui verify`: only what it found missing.
+    only_missing: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is replayed into what."""
+
+    recording: Path
+    target: Target
+    selection: Selection
+    #: Where progress is kept.
+    state: Path
+    options: Options = field(default_factory=Options)
+
+
+class Rows(Protocol):
+    """The messages of a replay: `replay_files.FileRows` or `replay_frames.FrameRows`."""
+
+    def of_topics(self, topics: Sequence[str]) -> "Rows":
+        """Return those of some topics."""
+
+    def is_spread(self, topic: str) -> bool:
+        """Whether a key of a topic was in two partitions."""
+
+    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+        """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
+
+    def received_at(self, position: int) -> int | None:
+        """Return when a message at a position was received, in Unix microseconds."""
+
+    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
+        """Send them, and return what became of each lane."""
+
+
+@dataclass(slots=True)
+class TopicPlan:
+    """What goes into one topic."""
+
+    recorded: str
+    topic: str
+    messages: int
+    bytes: int
+    exists: bool
+    #: Every message has one, so that the topic may be compacted.
+    has_keys: bool
+    #: By partition; empty while that is not known.
+    partitions: dict[int, int] = field(default_factory=dict)
+    #: By partition, what may be there of the window already.
+    held: dict[int, int] = field(default_factory=dict)
+    placement: str = "key"
+
+
+@dataclass(slots=True)
+class Plan:
+    """What a replay is about to do."""
+
+    count: Count
+    topics: list[TopicPlan] = field(default_factory=list)
+    schemas: SchemaMap = field(default_factory=SchemaMap)
+    #: What an earlier run has done: messages.
+    resumed: int = 0
+    is_resumed: bool = False
+    #: Of ``--only-missing``: see `Missing.told`.
+    missing: dict[str, int] | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def messages(self) -> int:
+        """How many messages there are, sent or not."""
+        return sum(topic.messages for topic in self.topics)
+
+    @property
+    def held(self) -> int:
+        """How many messages of the window the topics may hold already."""
+        return sum(sum(topic.held.values()) for topic in self.topics)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay did."""
+
+    plan: Plan
+    state: str
+    #: By this run.
+    sent: int = 0
+    #: Written, but not noted, by an earlier run that was killed; not sent again.
+    found: int = 0
+    #: At most so many are in a topic twice.
+    doubled: int = 0
+    done: int = 0
+    seconds: float = 0.0
+
+
+class Watch:
+    """Told how a replay goes; the methods may be called from other threads."""
+
+    def phase(self, name: str) -> None:
+        """Something else is being done now."""
+
+    def count(self, done: int, total: int) -> None:
+        """So much of what is being done before anything is sent is done."""
+
+    def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
+        """So many messages of all are durable, at so many a second, with so many seconds left."""
+
+    def will_ask(self, missing: int) -> None:
+        """Raise, before any work is done, if nobody can be asked whether to send so many missing messages.
+
+        ``--only-missing`` is never begun without asking.
+        """
+
+    def confirm(self, plan: Plan) -> None:
+        """Raise to keep anything from being written."""
+
+    def is_cancelled(self) -> bool:
+        """Whether to stop."""
+        return False

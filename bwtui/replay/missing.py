@@ -1,0 +1,296 @@
+"""``--only-missing``: what an audit found missing, and what keeps every key's latest value right behind it.
+
+A message that is sent late stands behind newer ones of its key, and no later writing mends that. What can
+be kept right is what a reader of the latest value sees. So behind the missing messages of a key its newest
+one is sent once more, unless that is the last of the missing ones: the newest that the recording has, or the
+one that the topic has if that came after the recording.
+"""
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from bwtui.errors import RefusedError, UsageError
+from bwtui.file_errors import file_failed
+from bwtui.kafka.client import Config
+from bwtui.kafka.columns import COLUMNS
+from bwtui.kafka.offsets import pin
+from bwtui.model.lsn import parse_lsn
+from bwtui.replay.frames import columns
+from bwtui.replay.place import RAW
+from bwtui.replay.plan import Count, TopicCount
+from bwtui.spark.kafka_source import read_kafka
+
+CLASSES = ("lost_acked", "lost_unacked", "lost_unsent")
+#: Positions behind all of a recording's: first what it has, then what only the topic has.
+_AGAIN, _FROM_TOPIC = 1 << 60, 1 << 61
+_HINT = "give the output of 'bwtui verify RECORDING --json'"
+_OTHER = "verify this recording against this Kafka, and give the new report"
+
+
+class Missing:
+    """The findings of one report, and what follows from them."""
+
+    def __init__(self, report: Path) -> None:
+        """Read a report. Raises UsageError, or RefusedError when it does not list all that it counts."""
+        try:
+            raw = report.read_bytes()
+            content = json.loads(raw)
+            findings = [one for one in content["findings"] if one["class"] in CLASSES]
+            counts = content.get("findings_total", content["classes"])
+            counted = sum(int(counts.get(name, 0)) for name in CLASSES)
+            self._by_position = all(one.get("position") is not None for one in findings)
+            self._wanted = _table(findings, by_position=self._by_position)
+            self._recording, self._cluster = content.get("recording_id"), content.get("cluster")
+            self._ends = {
+                (one["topic"], int(one["partition"])): int(one["high"]) for one in content.get("topics", ())
+            }
+        except OSError as error:
+            raise file_failed(f"{report} can't be read", error, UsageError) from error
+        except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowException) as error:
+            raise UsageError(f"{report} is no report of an audit", _HINT) from error
+        if counted > len(findings):
+            raise RefusedError(
+                f"the report counts {counted:,} missing messages and lists {len(findings):,} of them",
+                f"verify again with --findings {counted}",
+            )
+        if not findings:
+            raise UsageError("the report found nothing missing", "there is nothing to replay")
+        self.digest = hashlib.sha256(raw).hexdigest()
+        if not isinstance(self._recording, str):
+            raise UsageError(f"{report} is no report of the audit of a recording", _HINT)
+        self._told: dict[str, int] = {"reported": self._wanted.num_rows}
+        self._rows: DataFrame | None = None
+
+    def refuse_other(self, recording: str, cluster: str) -> None:
+        """Raise RefusedError if the report is of another recording, whose positions mean other messages."""
+        if self._recording != recording:
+            raise RefusedError("the report is of another recording", _OTHER)
+        if self._cluster and cluster and self._cluster != cluster:
+            raise RefusedError(
+                f"the report is of another Kafka cluster ({self._cluster}) than this one ({cluster})", _OTHER
+            )
+
+    def look(
+        self,
+        every: DataFrame,
+        chosen: DataFrame,
+        config: Config,
+        topics: Mapping[str, int],
+        ends: Mapping[str, int] | None,
+    ) -> None:
+        """Find the messages in the recording, and the newest of their keys there and in the topics.
+
+        ``every`` has all messages of the recording, ``chosen`` those that are meant. ``ends``: where each
+        "topic/partition" ended when the replay began, if an earlier run has begun it.
+        """
+        spark = every.sparkSession
+        names = ["position", "part"] if self._by_position else ["topic", "lsn", "ordinal", "part"]
+        wanted = spark.createDataFrame(self._wanted)
+        reported = columns(chosen).join(wanted, names, "left_semi").localCheckpoint()
+        found = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
+        if not found:
+            raise RefusedError(
+                "the recording has none of the messages that the report found missing",
+                "give the report of this very recording, and look at the range",
+            )
+        for topic in found:
+            if topic not in topics:
+                raise RefusedError(
+                    f"topic {topic} does not exist", "replay all of it: leave out --only-missing"
+                )
+        views = {
+            "reported": reported,
+            "every": columns(every),
+            **_topics(spark, config, list(found), ends, self._ends),
+        }
+        for name, view in views.items():
+            view.createOrReplaceTempView(f"replay_{name}")
+        # Each is made at once. As views of views, Spark would plan, and tell its plan of, each as often as
+        # others refer to it: more than the memory holds.
+        for name, text in _VIEWS.items():
+            spark.sql(text).localCheckpoint().createOrReplaceTempView(f"replay_{name}")
+        sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))
+        sent.createOrReplaceTempView("replay_sent")
+        self._rows = spark.sql(_PLACED).localCheckpoint()
+        self._tell(sum(found.values()))
+
+    def _tell(self, known: int) -> None:
+        """Count; the recording has ``known`` of what was reported."""
+        again = f"position >= {_AGAIN}"
+        late = "select count(*) from replay_missing left semi join replay_again using (topic, key)"
+        row = (
+            self.rows()
+            .selectExpr(f"count_if(not {again}) found", f"count_if({again}) again", f"({late}) late")
+            .first()
+        )
+        assert row is not None
+        self._told |= {"messages": row.found, "late": row.late, "sent_again": row.again}
+        self._told["there"] = known - row.found
+        self._told["without_message"] = self._told["reported"] - known
+        if not row.found:
+            raise RefusedError(
+                "all that the report found missing is in the topics by now", "verify again: there may be more"
+            )
+
+    def rows(self) -> DataFrame:
+        """Return the rows to send, in the form in which they are placed."""
+        assert self._rows is not None
+        return self._rows
+
+    def told(self) -> dict[str, int]:
+        """Return numbers to be told.
+
+        ``reported``; ``messages``: those of them that are sent; ``there``: those that are in the topics by
+        now; ``without_message``: those of which the recording has no message; ``late``: those that will stand
+        behind newer ones of their keys, and ``sent_again``: the newest of these keys.
+        """
+        return self._told
+
+    def count(self) -> Count:
+        """Return what there is to send."""
+        found = Count(with_headers=True)
+        groups = self.rows().selectExpr(
+            *("topic", "key_schema_id kid", "value_schema_id vid", "recorded", "stamp", "received"),
+            *("key is null without_key", "coalesce(length(key), 0) + coalesce(length(value), 0) bytes"),
+        )
+        groups.createOrReplaceTempView("replay_messages")
+        for row in groups.sparkSession.sql(_COUNT).collect():
+            topic = found.topics.setdefault(row.topic, TopicCount(first_stamp=row.first))
+            topic.add(row)
+            found.first_received = min(found.first_received or row.received, row.received)
+        return found
+
+
+def _table(findings: list[dict[str, Any]], *, by_position: bool) -> pa.Table:
+    part = pa.array([int(one.get("part") or 0) for one in findings], pa.int32())
+    if by_position:
+        return pa.table(
+            {"position": pa.array([int(one["position"]) for one in findings], pa.int64()), "part": part}
+        )
+    return pa.table(
+        {
+            "topic": pa.array([one["topic"] for one in findings], pa.string()),
+            "lsn": pa.array([_lsn(one["lsn"]) for one in findings], pa.int64()),
+            "ordinal": pa.array([int(one["ordinal"]) for one in findings], pa.int32()),
+            "part": part,
+        }
+    )
+
+
+def _lsn(value: Any) -> int:
+    return value if isinstance(value, int) else parse_lsn(value)
+
+
+def _topics(
+    spark: SparkSession,
+    config: Config,
+    topics: list[str],
+    ends: Mapping[str, int] | None,
+    seen: Mapping[tuple[str, int], int],
+) -> dict[str, DataFrame]:
+    """Return what the topics hold, as they were when the replay began, and whose times are the messages'.
+
+    And where each ended when the audit looked (``seen``), whose word holds for what stands before that.
+    """
+    pinned = pin(config, topics)
+    for place, end in seen.items():
+        if place in pinned.offsets and pinned.offsets[place][1] < end:
+            raise RefusedError(
+                f"topic {place[0]}, partition {place[1]}, has lost its end since it was verified",
+                "verify again: there may be more that is missing",
+            )
+    offsets = dict(pinned.offsets)
+    for (topic, partition), (low, high) in list(offsets.items()):
+        end = (ends or {}).get(f"{topic}/{partition}", high)
+        offsets[topic, partition] = (low, max(low, min(high, end)))
+    wanted = ("kind", "topic", "partition", "offset", "timestamp", "key", "value", "headers")
+    # What a transaction has taken back is no message, and no latest value.
+    there = read_kafka(spark, config, offsets, columns=wanted, isolation="read_committed")
+    times = [
+        (name, (state.settings or {}).get("message.timestamp.type") != "LogAppendTime")
+        for name, state in pinned.topics.items()
+    ]
+    return {
+        "there": there.where("kind = 'record'"),
+        "times": spark.createDataFrame(times, "topic string, timed boolean"),
+        "seen": spark.createDataFrame(
+            [(*place, end) for place, end in seen.items()], "topic string, partition int, high bigint"
+        ),
+    }
+
+
+# What an audit found missing is missing: a message for each time that it was sent, so a repeat is, although
+# the first one is there. All that can have changed is that it came back, behind the end that the audit saw.
+_IDENTITY = "struct(lsn, ordinal, part)"
+_SAME = "{0}.topic = {1}.topic and {0}.key <=> {1}.key and {0}.value <=> {1}.value and {0}.at <=> {1}.at"
+_VIEWS = {
+    # How often each message was reported.
+    "twins": """select topic, key, value, at, count(*) as n from (
+            select r.*, if(timed, stamp, null) as at from replay_reported r join replay_times using (topic))
+         group by all""",
+    # How often it has come back since.
+    "back": f"""select t.topic, t.key, t.value, t.at, count(*) as n from (
+            select h.*, if(timed, timestamp, null) as at
+              from replay_there h join replay_times using (topic)
+              left join replay_seen s using (topic, partition)
+             where h.offset >= coalesce(s.high, 0)) t
+          left semi join replay_twins w on {_SAME.format("t", "w")}
+         group by all""",
+    # Of messages that are the same, as many as the topics lack.
+    "missing": f"""select r.* except (at, place) from (
+            select r.*, row_number() over (
+                partition by topic, key, value, at order by position desc, part desc) as place
+              from (select r.*, if(timed, stamp, null) as at
+                      from replay_reported r join replay_times using (topic)) r) r
+          join replay_twins w on {_SAME.format("r", "w")}
+          left join replay_back b on {_SAME.format("r", "b")}
+         where place <= w.n - coalesce(b.n, 0)""",
+    # The keys, and which of their messages is sent last.
+    "keys": f"""select topic, key, max_by({_IDENTITY}, struct(position, part)) as last
+        from replay_missing where key is not null group by topic, key""",
+    # What the topic has as their latest values.
+    "latest": """select topic, key,
+            max_by(struct(partition, offset, timestamp, value, headers, timed), offset) as at
+        from replay_there join replay_times using (topic) left semi join replay_keys using (topic, key)
+        group by topic, key""",
+    # Messages of the recording with these keys.
+    "known": "select * from replay_every left semi join replay_keys using (topic, key)",
+    "newest": """select topic, key, max_by(struct(*), struct(lsn, ordinal, part, position)) as message
+        from replay_known group by topic, key""",
+    # The latest value came after the recording, perhaps from a later run of the relay.
+    "later": """select l.topic, l.key, l.at from replay_latest l join replay_newest n using (topic, key)
+        left anti join replay_known k on k.topic = l.topic and k.key = l.key
+            and k.value <=> l.at.value and (k.stamp = l.at.timestamp or not l.at.timed)
+        where l.at.timestamp >= n.message.stamp""",
+    "again": """select topic, key, l.at, n.message from replay_newest n join replay_keys k using (topic, key)
+        left join replay_later l using (topic, key)
+        where l.at is not null
+           or struct(n.message.lsn as lsn, n.message.ordinal as ordinal, n.message.part as part) <> k.last""",
+}
+#: What is sent: the missing messages, and behind them the newest ones, which the recording or the topic has.
+_SENT = (
+    f"select *, cast(null as {COLUMNS[RAW]}) as headers from replay_missing",
+    f"""select message.*, cast(null as {COLUMNS[RAW]}) as headers from (
+        select struct(message.* except (position), message.position + {_AGAIN} as position) as message
+          from replay_again where at is null)""",
+    f"""select {_FROM_TOPIC} + at.offset as position, 0 as part, topic, key, at.value as value,
+           cast(null as int) as key_schema_id, cast(null as int) as value_schema_id,
+           at.timestamp as stamp, message.received as received, at.partition as recorded,
+           'none' as header_form, message.lsn as lsn, message.ordinal as ordinal, message.op as op,
+           message.xid as xid, message.session as session, at.headers as headers
+      from replay_again where at is not null""",
+)
+_PLACED = """
+select sent.* except (recorded), coalesce(l.at.partition, sent.recorded) as recorded
+  from replay_sent sent left join replay_latest l on l.topic = sent.topic and l.key = sent.key"""
+_COUNT = """
+select topic, kid, vid, recorded, count(*) messages, sum(bytes) bytes, max(bytes) largest,
+       count_if(without_key) without_key, min(stamp) first, max(stamp) last, min(received) received
+  from replay_messages group by all"""

@@ -1,0 +1,184 @@
+"""The place of every message of a replay: which partition, and so which task, and with which schema ids."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bwtui.kafka.columns import COLUMNS, HEADERS
+from bwtui.recording.format.sent_headers import sent_headers
+from bwtui.replay.rows import Ints, Route, partitions_of, routes_of, with_ids
+
+HEADER_COLUMNS = ("header_form", "lsn", "ordinal", "op", "xid", "session")
+#: Headers as they stand in Kafka.
+RAW = "headers"
+_HEADERS = "header_form string, lsn bigint, ordinal int, op string, xid bigint, session string"
+#: What goes to the tasks that send.
+_SENT_COLUMNS = (
+    "task int, lane int, position bigint, part int, stamp bigint, received bigint, key binary, value binary"
+)
+_SENT = pa.schema(
+    [
+        ("task", pa.int32()),
+        ("lane", pa.int32()),
+        ("position", pa.int64()),
+        ("part", pa.int32()),
+        ("stamp", pa.int64()),
+        ("received", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+_HEADER_TYPES = [
+    ("header_form", pa.string()),
+    ("lsn", pa.int64()),
+    ("ordinal", pa.int32()),
+    ("op", pa.string()),
+    ("xid", pa.int64()),
+    ("session", pa.string()),
+]
+
+
+class Surveyed(NamedTuple):
+    """What some rows of a recording have for one partition; ``moved`` of them stood in another."""
+
+    route: int
+    partition: int
+    messages: int
+    moved: int
+
+
+@dataclass(slots=True)
+class Survey:
+    """How many messages of a route go where, and how many of them stood elsewhere."""
+
+    messages: dict[int, int] = field(default_factory=dict)
+    moved: int = 0
+
+
+def surveyed(batches: Iterable[pa.RecordBatch], routes: Sequence[Route]) -> list[Surveyed]:
+    """Count rows by route and partition."""
+    lanes = routes[-1].first_lane + routes[-1].partitions
+    messages, moved = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
+    for batch in batches:
+        of = routes_of(batch["topic"], routes)
+        lane, chosen, _ = _place(batch, of, routes)
+        at = batch["recorded"].fill_null(-1).to_numpy(zero_copy_only=False)
+        messages += np.bincount(lane, minlength=lanes)
+        moved += np.bincount(lane, (at >= 0) & (at != chosen), minlength=lanes).astype(np.int64)
+    return [
+        Surveyed(number, partition, int(messages[lane]), int(moved[lane]))
+        for number, route in enumerate(routes)
+        for partition in range(route.partitions)
+        for lane in [route.first_lane + partition]
+        if messages[lane]
+    ]
+
+
+def surveys(found: Iterable[Surveyed], routes: Sequence[Route]) -> list[Survey]:
+    """Return, for each route, how its messages spread."""
+    made = [Survey() for _ in routes]
+    for row in found:
+        one = made[row.route]
+        one.messages[row.partition] = one.messages.get(row.partition, 0) + row.messages
+        one.moved += row.moved
+    return made
+
+
+def _place(batch: pa.RecordBatch, of: Ints, routes: Sequence[Route]) -> tuple[Ints, Ints, pa.Array]:
+    """Return the lane and the partition of each row, and the keys as they will be written."""
+    keys = with_ids(batch["key"], batch["key_schema_id"], of, routes, "key")
+    positions = batch["position"].to_numpy(zero_copy_only=False)
+    chosen = partitions_of(keys, batch["recorded"], positions, of, routes)
+    first = np.array([route.first_lane for route in routes], np.int64)[of]
+    return first + chosen, chosen, keys
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Makes rows ready to be sent: ids, lane and task; leaves out what an earlier run has sent."""
+
+    routes: Sequence[Route]
+    #: Lane → task.
+    tasks: Sequence[int]
+    #: Lane → (position, part) of the last message that was sent.
+    done: dict[int, tuple[int, int]]
+    with_headers: bool
+    #: There is a column with headers as they stand in Kafka, too.
+    with_raw: bool = False
+
+    @property
+    def columns(self) -> str:
+        """The columns that are yielded, as Spark writes them."""
+        found = f"{_SENT_COLUMNS}, {_HEADERS}" if self.with_headers else _SENT_COLUMNS
+        return f"{found}, {RAW} {COLUMNS[RAW]}" if self.with_raw else found
+
+    @property
+    def begin(self) -> int:
+        """The first position of which a message may be left."""
+        if any(lane not in self.done for lane in range(len(self.tasks))):
+            return 0
+        return min(position for position, _ in self.done.values())
+
+    def placed(self, batches: Iterator[pa.RecordBatch], task: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are left, all or those of one task."""
+        tasks = np.array(self.tasks, np.int32)
+        for batch in batches:
+            of = routes_of(batch["topic"], self.routes)
+            lane, _, keys = _place(batch, of, self.routes)
+            wanted = np.ones(len(lane), bool) if task is None else tasks[lane] == task
+            if self.done:
+                wanted &= self._left(batch, lane)
+            rows = batch.set_column(batch.schema.get_field_index("key"), "key", keys)
+            if not wanted.all():
+                rows, lane, of = rows.filter(pa.array(wanted)), lane[wanted], of[wanted]
+            if rows.num_rows:
+                yield self._made(rows, of, {"lane": lane.astype(np.int32), "task": tasks[lane]})
+
+    def _made(self, rows: pa.RecordBatch, of: Ints, more: dict[str, Any]) -> pa.RecordBatch:
+        schema = self._schema()
+        found = {name: rows[name] for name in schema.names if name in rows.schema.names}
+        found |= {name: pa.array(cells) for name, cells in more.items()}
+        found["value"] = with_ids(rows["value"], rows["value_schema_id"], of, self.routes, "value")
+        return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
+
+    def _schema(self) -> pa.Schema:
+        schema = pa.schema([*_SENT, *_HEADER_TYPES]) if self.with_headers else _SENT
+        return schema.append(pa.field(RAW, HEADERS)) if self.with_raw else schema
+
+    def _left(self, batch: pa.RecordBatch, lane: Ints) -> Any:
+        lanes = int(max(lane.max(initial=0), *self.done)) + 1
+        position, part = np.full(lanes, -1, np.int64), np.zeros(lanes, np.int64)
+        for number, (at, last) in self.done.items():
+            position[number], part[number] = at, last
+        here, parts = (batch[name].to_numpy(zero_copy_only=False) for name in ("position", "part"))
+        return (here > position[lane]) | ((here == position[lane]) & (parts > part[lane]))
+
+
+def share_out(counts: dict[int, int], lanes: int, most: int) -> list[int]:
+    """Return the task of each lane, so that all have about the same to do; lanes without messages too."""
+    tasks = max(1, min(most, len(counts)))
+    loads = [0] * tasks
+    found = [lane % tasks for lane in range(lanes)]
+    for lane, messages in sorted(counts.items(), key=lambda one: (-one[1], one[0])):
+        found[lane] = loads.index(min(loads))
+        loads[found[lane]] += messages
+    return found
+
+
+def row_headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:
+    """Return what tells the headers of a row, or None where no row has any."""
+    if "header_form" not in columns:
+        return None
+    said = [columns[name] for name in ("header_form", "lsn", "ordinal", "op", "xid", "session")]
+    values, raw = columns["value"], columns.get("headers")
+
+    def headers(row: int) -> Any:
+        if raw is not None and raw[row]:
+            return [(one["key"], one["value"]) for one in raw[row]]
+        form, lsn, ordinal, op, xid, session = (column[row] for column in said)
+        return sent_headers(form, lsn, ordinal, op, xid, session, tombstone=values[row] is None)
+
+    return headers

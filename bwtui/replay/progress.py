@@ -1,0 +1,150 @@
+"""How far a replay has come, in a file that a later run goes on from.
+
+It lies in the state folder, not beside the recording: a recording may be read-only, and may be replayed
+into several clusters. It is replaced as a whole; one that is some tenths of a second old does no harm, for
+what was written behind it is found in the topics (`bwtui.replay.tail`).
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import RefusedError, StateFailed
+
+_FORMAT = 2
+
+
+@dataclass(slots=True)
+class LaneProgress:
+    """What was sent of one partition; offsets are those of the topic."""
+
+    #: Where the log ended before the first run sent anything.
+    start: int
+    messages: int = 0
+    position: int = -1
+    part: int = 0
+    last_offset: int = -1
+
+    @property
+    def tail(self) -> int:
+        """From where on the topic may hold what was not noted."""
+        return max(self.start, self.last_offset + 1)
+
+
+@dataclass(slots=True)
+class RouteProgress:
+    """Where the messages of a recorded topic go, and on what it depends that they go there."""
+
+    topic: str
+    #: Empty where the broker has none.
+    topic_id: str
+    partitions: int
+    keeps_partitions: bool
+    hash: str
+    #: Recorded schema id → the one that is written.
+    keys: dict[int, int]
+    values: dict[int, int]
+
+
+@dataclass(slots=True)
+class Progress:
+    """One replay: what it is, and what was done of it."""
+
+    #: What makes it this replay: recording, selection, cluster, names.
+    what: dict[str, Any]
+    #: By recorded topic.
+    routes: dict[str, RouteProgress] = field(default_factory=dict)
+    #: By "topic/partition" of the target.
+    lanes: dict[str, LaneProgress] = field(default_factory=dict)
+    total: int = 0
+    runs: int = 0
+    is_finished: bool = False
+
+    @property
+    def sent(self) -> int:
+        """How many messages are durable."""
+        return sum(lane.messages for lane in self.lanes.values())
+
+
+class ProgressFile:
+    """The file of one replay, locked while the replay runs."""
+
+    def __init__(self, folder: Path, what: dict[str, Any]) -> None:
+        self.what = what
+        name = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:20]
+        self.path = folder / f"{name}.json"
+        self._saving = threading.Lock()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second run of the same replay out. Raises RefusedError or StateFailed."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fd = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._failed(error) from error
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise RefusedError(
+                    "another process is running this very replay", "wait until it has ended"
+                ) from error
+            yield
+        finally:
+            os.close(fd)
+
+    def load(self) -> Progress | None:
+        """Return what an earlier run noted, or None. Raises StateFailed."""
+        try:
+            content = json.loads(self.path.read_text())
+            if content["format"] != _FORMAT:
+                raise ValueError("another format")
+            lanes = {place: LaneProgress(**lane) for place, lane in content["lanes"].items()}
+            routes = {recorded: _route(one) for recorded, one in content["routes"].items()}
+            return Progress(
+                content["what"], routes, lanes,
+                content["total"], content["runs"], content["is_finished"],
+            )  # fmt: skip
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._failed(error) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateFailed(
+                f"{self.path} does not say how far the replay has come",
+                "remove it and look what the topics hold, or give --restart",
+            ) from error
+
+    def save(self, progress: Progress) -> None:
+        """Write it down, from whatever thread. Raises StateFailed."""
+        new = self.path.with_suffix(".new")
+        try:
+            with self._saving:
+                with new.open("w") as stream:
+                    stream.write(json.dumps({"format": _FORMAT, **asdict(progress)}))
+                    stream.flush()
+                    # A name that is durable before its content would be an empty file after a power cut.
+                    os.fsync(stream.fileno())
+                new.replace(self.path)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: OSError) -> StateFailed:
+        return StateFailed(
+            f"the replay's progress can't be kept in {self.path.parent}: {error.strerror or error}",
+            "set BWTUI_STATE_HOME to a folder that you may write to",
+        )
+
+
+def _route(content: dict[str, Any]) -> RouteProgress:
+    # JSON has no numbers for names.
+    ids = {part: {int(one): id for one, id in content[part].items()} for part in ("keys", "values")}
+    return RouteProgress(**{**content, **ids})

@@ -1,0 +1,142 @@
+"""Replay: the messages of a recording are written into topics again, byte for byte, each key in order.
+
+::
+
+    job = Job(Path("recordings/shop"), target, Selection(), Options(prefix="again"))
+    outcome = Replay(job, watch).run(lambda: spark_session(config=WRITE_ONCE))
+
+`Watch` is told of phases and progress, is asked before anything is written, and may cancel; a screen gives
+one of its own. What was sent is noted, so a run that was cancelled or killed is gone on with by the next
+(docs/replay.md, docs/adr/0032-replay.md).
+"""
+
+import contextlib
+import functools
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from bwtui.errors import Interrupted, UsageError
+from bwtui.kafka.offsets import partitions
+from bwtui.recording.folder import SegmentPath, existing_segments, segments
+from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.sealed import Sealed, check_all, open_sealed
+from bwtui.replay.job import Job, Options, Outcome, Plan, TopicPlan, Watch
+from bwtui.replay.missing import Missing
+from bwtui.replay.steps import Steps, progress_file
+from bwtui.replay.target import Target
+from bwtui.seal.sealing import seal
+from bwtui.spark.scratch import scratch
+
+__all__ = ["Job", "OpenSession", "Options", "Outcome", "Plan", "Replay", "Target", "TopicPlan", "Watch"]
+
+OpenSession = Callable[[], contextlib.AbstractContextManager[SparkSession]]
+
+
+class Replay:
+    """One run."""
+
+    def __init__(self, job: Job, watch: Watch | None = None) -> None:
+        self._job = job
+        self.watch = watch or Watch()
+        self._cancelled = threading.Event()
+
+    def run(self, open_session: OpenSession) -> Outcome:
+        """Do it. The session must be one with `bwtui.spark.session.WRITE_ONCE`.
+
+        Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, SchemaRefused, or
+        Interrupted when it was cancelled.
+        """
+        job = self._job
+        first, *_ = existing_segments(job.recording)
+        _ = job.target.hash
+        if job.options.only_missing is not None and job.options.prefix is not None:
+            raise UsageError(
+                "--only-missing writes into the topics of the recording", "leave out --topic-prefix"
+            )
+        missing = Missing(job.options.only_missing) if job.options.only_missing else None
+        cluster, topics = partitions(job.target.client)
+        if missing is not None:
+            self._foresee(missing, first, cluster)
+        with contextlib.ExitStack() as stack:
+            spark = functools.cache(lambda: self._start(open_session, stack))
+            sealed = stack.enter_context(self._sealed(spark))
+            return Steps(job, self, spark, sealed, cluster, topics, missing).run()
+
+    def _foresee(self, missing: Missing, first: SegmentPath, cluster: str) -> None:
+        """Have refused before Spark starts what would be refused behind it all."""
+        job = self._job
+        with contextlib.closing(SegmentReader(first)) as segment:
+            recording = str(segment.known_before(1).head.get("recording", ""))
+        if recording:
+            missing.refuse_other(recording, cluster)
+        # A run that was interrupted is gone on with unasked, as it was begun with a yes.
+        is_begun = not job.options.restart and progress_file(job, recording, cluster, missing).load()
+        if not is_begun and not job.options.dry_run:
+            self.watch.will_ask(missing.told()["reported"])
+
+    def _start(self, open_session: OpenSession, stack: contextlib.ExitStack) -> SparkSession:
+        """Start Spark, which is done when it is first needed: planning and asking do without."""
+        self.phase("starting Spark")
+        return stack.enter_context(open_session())
+
+    def cancel(self) -> None:
+        """Stop: what is on its way becomes durable, and the next run goes on from there."""
+        self._cancelled.set()
+
+    def is_cancelled(self) -> bool:
+        """Whether it was cancelled, here or by the watch."""
+        return self._cancelled.is_set() or self.watch.is_cancelled()
+
+    def phase(self, name: str) -> None:
+        """Tell what is being done now. Raises Interrupted when it was cancelled."""
+        if self.is_cancelled():
+            raise Interrupted()
+        self.watch.phase(name)
+
+    def count(self, done: int, total: int) -> None:
+        """Tell how much of the phase is done. Raises Interrupted when it was cancelled."""
+        if self.is_cancelled():
+            raise Interrupted()
+        self.watch.count(done, total)
+
+    @contextlib.contextmanager
+    def _sealed(self, spark: Callable[[], SparkSession]) -> Iterator[Sealed]:
+        """Open the sealed recording; what is not sealed is sealed first."""
+        folder = self._job.recording
+        found: Sealed | None = None
+        with contextlib.suppress(UsageError):
+            found = open_sealed(folder, check_files=False)
+        if found is not None and not found.behind:
+            yield self._checked(found)
+            return
+        session = spark()
+        self.phase("sealing the recording")
+        with _sealable(folder) as place:
+            seal(place, lambda: contextlib.nullcontext(session), self.watch.count)
+            yield open_sealed(place, check_files=False)
+
+    def _checked(self, found: Sealed) -> Sealed:
+        self.phase("checking the recording")
+        rows = found.manifest.rows
+        # Bytes are what is checked, and rows what is told of everywhere.
+        check_all(found.root, found.manifest.files, lambda done, all_: self.count(rows * done // all_, rows))
+        return found
+
+
+@contextlib.contextmanager
+def _sealable(folder: Path) -> Iterator[Path]:
+    """Yield a folder in which to seal: the recording's own, or one of links where that is read-only."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        with scratch("bwtui-sealed-") as place:
+            for segment in segments(folder):
+                (place / segment.path.name).symlink_to(segment.path.resolve())
+            yield place
+        return
+    yield folder

@@ -1,0 +1,387 @@
+"""One task of a replay: sends the rows of its lanes, each lane in order, and knows what became of them.
+
+What is durable of a lane is always its beginning: the producer is idempotent, and ends at the first message
+that is refused; the first message of a lane goes alone, since a broker takes any sequence number as the first
+of a producer in a partition (KIP-360). What is on its way is bounded in messages and bytes here, and
+librdkafka's own queue never fills: a message that is refused for a full queue while the next is taken would
+change the order of a key.
+"""
+
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pyspark import TaskContext
+
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.kafka.client import Heard, bad_setting, log, plain_kafka_error
+from bwtui.replay.desk import MOST, DeskAddress, DeskLine, LaneDone
+from bwtui.replay.place import row_headers
+from bwtui.replay.tail import Tail, read_tail
+from bwtui.spark.handover import Handed
+from bwtui.spark.kafka_sink import started_again
+
+_IN_FLIGHT = 60_000
+_IN_FLIGHT_BYTES = 32 << 20
+_CHUNK = 5_000
+_CHUNK_BYTES = 8 << 20
+_WAIT_SECONDS = 0.05
+_REPORT_SECONDS = 0.25
+_TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+#: Too old for the topic, or without a key where it is compacted; librdkafka does not always say which.
+_INVALID = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)
+#: What a replay keeps to itself.
+FIXED = {
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,
+    "acks": "all",
+    "allow.auto.create.topics": False,
+    "delivery.report.only.error": False,
+    "queue.buffering.max.messages": 10_000_000,
+    "queue.buffering.max.kbytes": 2_097_151,
+    # An outage ends the replay, which can be gone on with; the relay waits for ever.
+    "message.timeout.ms": 60_000,
+}
+
+
+class Sent(NamedTuple):
+    """What became of a lane: messages that were sent, and found there; the last one, and its offset."""
+
+    lane: int
+    sent: int
+    found: int
+    doubled: int
+    position: int
+    part: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every task knows."""
+
+    producer: Mapping[str, Any]
+    client: Mapping[str, Any]
+    #: Topic and partition of every lane.
+    places: Sequence[tuple[str, int]]
+    desk: DeskAddress
+    #: Recorded time runs so many times as fast, from ``pace_from`` (Unix microseconds); None: at once.
+    pace: float | None = None
+    pace_from: int = 0
+    #: Lane → the offset from which an earlier run may have written what it did not note.
+    tails: Mapping[int, int] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        # The configuration may hold secrets.
+        return f"Work({len(self.places)} lanes)"
+
+
+class _Batch(NamedTuple):
+    """Handed over together: when the lane has ``until`` acknowledged, all up to (position, part) is."""
+
+    until: int
+    bytes: int
+    position: int
+    part: int
+
+
+@dataclass(slots=True)
+class _Lane:
+    """One partition of a topic, and what became of its messages."""
+
+    number: int
+    topic: str
+    partition: int
+    tail: Tail | None = None
+    handed: int = 0
+    acknowledged: int = 0
+    found: int = 0
+    batches: deque[_Batch] = field(default_factory=deque)
+    #: What is durable up to the end of a batch: messages, position and part of the last, its offset.
+    noted: int = 0
+    done: tuple[int, int] = (-1, 0)
+    last_offset: int = -1
+    is_broken: bool = False
+
+    def state(self) -> LaneDone:
+        """Return what is durable."""
+        return self.noted, *self.done, self.last_offset
+
+
+def send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent]:
+    """Send a task's rows, and yield what became of them."""
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        raise started_again()
+    # Nothing is opened for a task without rows.
+    first = next(batches, None)
+    if first is None:
+        return
+    sender = _Sender(work.take())
+    try:
+        sender.send(first)
+        for batch in batches:
+            if sender.is_stopped:
+                break
+            sender.send(batch)
+        sender.finish()
+    finally:
+        sender.close()
+    yield from sender.result()
+
+
+class _Sender:
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._lanes: dict[int, _Lane] = {}
+        self._dirty: set[int] = set()
+        self._failed: BwtuiError | None = None
+        #: Why the producer has ended for good.
+        self._ended: KafkaError | None = None
+        #: Size of the largest message that was refused.
+        self._refused = 0
+        self._bytes = 0
+        self._granted = 0
+        self._reported = time.monotonic()
+        self._clock = (0.0, time.monotonic())
+        self._heard = Heard()
+        self.is_stopped = False
+        settings = {**work.producer, **FIXED, "error_cb": self._heard}
+        try:
+            self._producer = Producer(settings, logger=log)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise bad_setting(error) from error
+        self._desk = DeskLine(work.desk)
+        self._ask(0)
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Send the rows of one batch, as fast as is allowed."""
+        columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+        size, count = max(batch.nbytes, 1), batch.num_rows
+        chunk = max(1, min(_CHUNK, count * _CHUNK_BYTES // size))
+        at = 0
+        while at < count and not self.is_stopped:
+            until = min(at + chunk, count)
+            if self._work.pace is not None:
+                until = self._due(columns["received"], at, until)
+            until = min(until, at + self._leave(until - at))
+            if until > at:
+                self._hand_over(columns, at, until)
+                at = until
+            self._poll(0)
+            while not self.is_stopped and self._is_full():
+                self._poll(_WAIT_SECONDS)
+
+    def finish(self) -> None:
+        """Wait until everything is durable."""
+        while len(self._producer):
+            self._poll(_WAIT_SECONDS)
+        self._poll(0)
+        self._ask(0)
+
+    def close(self) -> None:
+        """Let go of everything; what is not durable is dropped."""
+        self._producer.purge()
+        self._desk.close()
+
+    def result(self) -> Iterator[Sent]:
+        """Yield what became of each lane."""
+        for lane in self._lanes.values():
+            doubled = lane.tail.doubtful if lane.tail is not None else 0
+            yield Sent(lane.number, lane.acknowledged, lane.found, doubled, *lane.done, lane.last_offset)
+
+    # -- how fast ------------------------------------------------------------------------------------------
+
+    def _leave(self, want: int) -> int:
+        """Return how many may be sent now; asks the desk when no leave is left."""
+        if want and not self._granted:
+            # The desk gives less where there is a rate.
+            self._ask(MOST)
+        found = min(want, self._granted)
+        self._granted -= found
+        return found
+
+    def _due(self, received: list[int], at: int, until: int) -> int:
+        """Return how far the rows are due; waits a little when none is."""
+        pace = self._work.pace
+        assert pace is not None
+        now = self._clock[0] + time.monotonic() - self._clock[1]
+        reached = self._work.pace_from + int(now * pace * 1_000_000)
+        found = bisect_right(received, reached, at, until)
+        if found == at:
+            early = (received[at] - reached) / 1_000_000 / pace
+            self._poll(max(0.0, min(early, _WAIT_SECONDS)))
+        return found
+
+    def _is_full(self) -> bool:
+        return len(self._producer) >= _IN_FLIGHT or self._bytes >= _IN_FLIGHT_BYTES
+
+    def _ask(self, want: int) -> None:
+        lanes = {number: self._lanes[number].state() for number in self._dirty}
+        self._dirty.clear()
+        answer = self._desk.ask(lanes, want)
+        self._reported = time.monotonic()
+        self._granted += answer.messages
+        self._clock = (answer.elapsed, self._reported)
+        self.is_stopped = answer.stop
+
+    # -- what is sent --------------------------------------------------------------------------------------
+
+    def _hand_over(self, columns: Mapping[str, list[Any]], at: int, until: int) -> None:
+        lanes = columns["lane"]
+        by_lane: dict[int, list[int]] = {}
+        for row in range(at, until):
+            by_lane.setdefault(lanes[row], []).append(row)
+        rest: list[tuple[_Lane, list[int]]] = []
+        for number, rows in by_lane.items():
+            lane = self._lanes.get(number) or self._open(number)
+            has_tail = lane.tail is not None and not lane.tail.is_passed
+            unfound = self._unfound(lane, columns, rows) if has_tail else rows
+            first = 0 if lane.handed else 1
+            if unfound[:first]:
+                self._send_lane(lane, columns, unfound[:first])
+            rest.append((lane, unfound[first:]))
+        while any(lane.handed and not lane.acknowledged for lane, _ in rest):
+            self._poll(_WAIT_SECONDS)
+        for lane, unfound in rest:
+            if unfound:
+                self._send_lane(lane, columns, unfound)
+
+    def _open(self, number: int) -> _Lane:
+        topic, partition = self._work.places[number]
+        lane = self._lanes[number] = _Lane(number, topic, partition)
+        start = self._work.tails.get(number)
+        if start is not None:
+            lane.tail = read_tail(self._work.client, topic, partition, start)
+        return lane
+
+    def _unfound(self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> list[int]:
+        """Return the rows that an earlier run has not written already."""
+        assert lane.tail is not None
+        keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
+        for count, row in enumerate(rows):
+            offset = lane.tail.find(keys[row], values[row], stamps[row])
+            if offset is None:
+                return rows[count:]
+            lane.found += 1
+            lane.noted += 1
+            lane.last_offset = offset
+            lane.done = (columns["position"][row], columns["part"][row])
+            self._dirty.add(lane.number)
+        return []
+
+    def _send_lane(self, lane: _Lane, columns: Mapping[str, list[Any]], rows: list[int]) -> None:
+        keys, values, stamps = columns["key"], columns["value"], columns["stamp"]
+        size = sum(len(keys[row] or b"") + len(values[row] or b"") for row in rows) + 50 * len(rows)
+        last = rows[-1]
+        lane.handed += len(rows)
+        lane.batches.append(_Batch(lane.handed, size, columns["position"][last], columns["part"][last]))
+        self._bytes += size
+        report = self._reporter(lane)
+        produce, topic, partition = self._producer.produce, lane.topic, lane.partition
+        headers = row_headers(columns)
+        try:
+            for row in rows:
+                # By position, which costs half of what keywords do; librdkafka's own batches take no times.
+                produce(
+                    topic,
+                    values[row],
+                    keys[row],
+                    partition,
+                    report,
+                    None,
+                    stamps[row],
+                    headers and headers(row),
+                )
+        except (KafkaException, BufferError) as error:
+            # Nothing behind the first that was not taken may follow.
+            if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
+                self._await_failure()
+            self._producer.purge()
+            cause = error.args[0] if isinstance(error, KafkaException) else KafkaError(KafkaError._QUEUE_FULL)
+            raise self._refusal(cause, topic, len(values[row] or b"")) from error
+
+    # -- what became of it ---------------------------------------------------------------------------------
+
+    def _reporter(self, lane: _Lane) -> Any:
+        batches = lane.batches
+
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is not None or lane.is_broken:
+                # What is acknowledged behind a refused message does not count: a lane has no holes.
+                lane.is_broken = True
+                self._refuse(error, lane.topic, message)
+                return
+            lane.acknowledged += 1
+            if lane.acknowledged >= batches[0].until:
+                _, size, position, part = batches.popleft()
+                self._bytes -= size
+                lane.noted = lane.acknowledged + lane.found
+                # A copy that the broker knew already may come back without an offset.
+                offset = message.offset()
+                lane.done, lane.last_offset = (position, part), lane.last_offset if offset is None else offset
+                self._dirty.add(lane.number)
+
+        return report
+
+    def _refuse(self, error: KafkaError | None, topic: str, message: Message) -> None:
+        if error is not None and error.code() == KafkaError._PURGE_QUEUE:
+            # Behind the message that ended the producer, whose own report comes before this one or after.
+            return
+        size = len(message.value() or b"")
+        # The broker refuses a whole batch for one message, which is the largest.
+        if error is not None and (
+            self._failed is None or (error.code() in _TOO_LARGE and size > self._refused)
+        ):
+            self._failed, self._refused = self._refusal(error, topic, size), size
+
+    def _await_failure(self) -> None:
+        """Wait for the report of the message that ended the producer, and raise it."""
+        while len(self._producer):
+            self._poll(_WAIT_SECONDS)
+        self._poll(0)
+
+    def _serve(self, seconds: float) -> None:
+        try:
+            self._producer.poll(seconds)
+        except KafkaException as error:
+            # That the producer has ended comes as an exception, and once; why, the reports say.
+            if not error.args[0].fatal():
+                raise
+            self._ended = error.args[0]
+
+    def _poll(self, seconds: float) -> None:
+        self._serve(seconds)
+        if self._ended is not None and self._failed is None and not len(self._producer):
+            self._failed = plain_kafka_error(self._ended, self._work.client)
+        if self._heard.error is not None and self._heard.is_refusal:
+            self._failed = plain_kafka_error(self._heard.error, self._work.client)
+        if self._failed is not None:
+            self._producer.purge()
+            # What is durable counts, whatever came behind it.
+            self._dirty.update(self._lanes)
+            self._ask(0)
+            raise self._failed
+        if time.monotonic() - self._reported >= _REPORT_SECONDS:
+            self._ask(0)
+
+    def _refusal(self, error: KafkaError, topic: str, size: int) -> BwtuiError:
+        if error.code() in _TOO_LARGE:
+            return RefusedError(
+                f"topic {topic} takes no message of {size} bytes",
+                f"raise max.message.bytes of topic {topic}, and run the replay again: it goes on there",
+            )
+        if error.code() in _INVALID:
+            return RefusedError(
+                f"topic {topic} does not take a message: {error.str()}",
+                f"look at message.timestamp.before.max.ms and cleanup.policy of topic {topic}, and run the "
+                "replay again: it goes on there",
+            )
+        timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
+        heard = self._heard.error if timed_out and self._heard.error else error
+        return plain_kafka_error(heard, self._work.client, topic)

@@ -1,0 +1,309 @@
+"""The steps of a replay, from a sealed recording on: what there is to send, and where it goes."""
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from pyspark.sql import SparkSession
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
+from bwtui.kafka.offsets import partitions, pin
+from bwtui.recording.query.language import to_sql
+from bwtui.recording.sealed import Sealed
+from bwtui.recording.selection import Selection
+from bwtui.replay.changed import refuse_changed
+from bwtui.replay.delivery import Delivery
+from bwtui.replay.files import FileRows
+from bwtui.replay.frames import FrameRows, selected
+from bwtui.replay.job import Job, Outcome, Plan, Rows, TopicPlan, Watch
+from bwtui.replay.missing import Missing
+from bwtui.replay.place import Survey
+from bwtui.replay.plan import Count
+from bwtui.replay.progress import Progress, ProgressFile
+from bwtui.replay.rows import Route, number_lanes
+from bwtui.replay.schemas import SchemaMap, find_ids, register, used_schemas
+from bwtui.replay.target import held, target_topic, topic_ids
+from bwtui.replay.topics import judge_topic, refuse_names
+
+_TOPIC_SECONDS = 30.0
+_LOOK_SECONDS = 0.1
+
+
+class Control(Protocol):
+    """What the steps need of `bwtui.replay.replaying.Replay`."""
+
+    watch: Watch
+
+    def phase(self, name: str) -> None:
+        """Tell what is being done now. Raises Interrupted when it was cancelled."""
+
+    def count(self, done: int, total: int) -> None:
+        """Tell how many messages or rows of it are done. Raises Interrupted when it was cancelled."""
+
+    def is_cancelled(self) -> bool:
+        """Whether to stop."""
+
+
+def progress_file(job: Job, recording: str, cluster: str, missing: Missing | None) -> ProgressFile:
+    """Return where it is noted how far this replay has come, by what makes it this one."""
+    selection, options = job.selection, job.options
+    what = {
+        "recording": recording,
+        "cluster": cluster,
+        "prefix": options.prefix,
+        "keep_ids": options.keep_ids,
+        # Not its text: a time like -5m means another one when the recording has grown.
+        "where": to_sql(selection.query) if selection.query is not None else None,
+        "table": selection.table.pattern if selection.table is not None else None,
+        "lsn": [selection.from_lsn, selection.to_lsn],
+        "time": [selection.from_time, selection.to_time],
+        "with_repeats": selection.with_repeats,
+        "missing": missing.digest if missing is not None else None,
+    }
+    return ProgressFile(job.state, what)
+
+
+class Steps:
+    """The steps of a run, from a sealed recording on."""
+
+    def __init__(
+        self,
+        job: Job,
+        replay: Control,
+        spark: Callable[[], SparkSession],
+        sealed: Sealed,
+        cluster: str,
+        topics: dict[str, int],
+        missing: Missing | None,
+    ) -> None:
+        self._job = job
+        self._watch = replay.watch
+        self._replay = replay
+        self._spark = spark
+        self._sealed = sealed
+        self._cluster = cluster
+        self._topics = topics
+        self._missing = missing
+        self._file = progress_file(job, sealed.manifest.recording, cluster, missing)
+
+    def run(self) -> Outcome:
+        """Plan, ask, and send."""
+        if self._job.options.dry_run:
+            return self._run()
+        with self._file.locked():
+            return self._run()
+
+    def _run(self) -> Outcome:
+        earlier = None if self._job.options.restart else self._file.load()
+        if earlier is not None and earlier.is_finished:
+            if self._missing is not None:
+                raise RefusedError(
+                    "what this report found missing was replayed already",
+                    "verify again and give the new report, or give --restart",
+                )
+            earlier = None
+        self._phase("looking what there is to send")
+        plan, rows = self._plan(earlier)
+        if earlier is not None:
+            self._refuse_changed(plan, earlier)
+        if self._job.options.dry_run:
+            self._look_ahead(plan, rows, earlier)
+            return Outcome(plan, "planned")
+        if not plan.messages:
+            raise UsageError("there is no message to send", "check --where, --table and the range")
+        if earlier is None:
+            self._watch.confirm(plan)
+        self._phase("preparing topics and schemas")
+        routes = self._routes(plan, plan.topics, earlier, self._prepare(plan))
+        surveys = self._place(plan, plan.topics, rows, routes, earlier)
+        progress = earlier or Progress(self._file.what)
+        delivery = Delivery(self._job, self._replay, self._spark(), self._file, progress)
+        self._phase("sending")
+        return delivery.run(plan, rows, routes, surveys, self._missing is not None)
+
+    def _phase(self, name: str) -> None:
+        self._replay.phase(name)
+
+    # -- what there is to do -------------------------------------------------------------------------------
+
+    def _plan(self, earlier: Progress | None) -> tuple[Plan, Rows]:
+        """Return the plan, and the messages."""
+        job = self._job
+        told = None
+        rows: Rows
+        if self._missing is not None:
+            rows, counted = self._look_for_missing(self._missing, earlier)
+            told = self._missing.told()
+        else:
+            rows = found = FileRows(self._sealed, job.selection)
+            counted = found.count(self._replay.count)
+        prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
+        names = {one: target_topic(one, prefix, job.options.prefix) for one in sorted(counted.topics)}
+        refuse_names(names, self._topics)
+        plan = Plan(counted, missing=told)
+        for recorded, topic in names.items():
+            one = counted.topics[recorded]
+            exists, has_keys = topic in self._topics, not one.without_key
+            plan.topics.append(TopicPlan(recorded, topic, one.messages, one.bytes, exists, has_keys))
+        plan.schemas = self._schemas(counted, names)
+        if earlier is not None:
+            plan.is_resumed, plan.resumed = True, earlier.sent
+        self._look_at_topics(plan)
+        return plan, rows
+
+    def _look_for_missing(self, missing: Missing, earlier: Progress | None) -> tuple[Rows, Count]:
+        missing.refuse_other(self._sealed.manifest.recording, self._cluster)
+        # What is missing is told one by one, so a repeat may be among it.
+        every, chosen = (
+            selected(self._spark(), self._sealed, one).where("state <> 'refused'")
+            for one in (Selection(), self._job.selection)
+        )
+        starts = {place: lane.start for place, lane in earlier.lanes.items()} if earlier else None
+        missing.look(every, chosen, self._job.target.client, self._topics, starts)
+        return FrameRows(missing.rows()), missing.count()
+
+    def _schemas(self, counted: Count, names: dict[str, str]) -> SchemaMap:
+        used = {}
+        for recorded, one in counted.topics.items():
+            used[recorded, "key"], used[recorded, "value"] = one.key_ids, one.value_ids
+        schemas = used_schemas(self._sealed, names, used)
+        registry = self._job.target.registry
+        if schemas.uses and registry is None:
+            raise UsageError("the messages refer to a schema registry's ids", "name the registry with -r")
+        if schemas.uses and registry is not None:
+            registry.check()
+            same = [recorded for recorded, topic in names.items() if recorded == topic]
+            keep = self._job.options.keep_ids or self._missing is not None
+            find_ids(schemas, registry, same, keep=keep)
+        return schemas
+
+    def _look_at_topics(self, plan: Plan) -> None:
+        windows = {}
+        for topic in plan.topics:
+            one = plan.count.topics[topic.recorded]
+            if topic.exists:
+                windows[topic.topic] = (one.first_stamp, one.last_stamp)
+        pinned = pin(self._job.target.client, windows)
+        found = held(self._job.target.client, pinned, windows)
+        for topic in plan.topics:
+            topic.held = found.get(topic.topic, {})
+            if topic.exists:
+                one = plan.count.topics[topic.recorded]
+                plan.notes += judge_topic(pinned.topics[topic.topic], one)
+
+    def _look_ahead(self, plan: Plan, rows: Rows, earlier: Progress | None) -> None:
+        """Say by partition what would go where, as far as topics and ids are there already."""
+        ready = [
+            one
+            for one in plan.topics
+            if one.exists
+            and not any(use.is_new for use in plan.schemas.uses if use.recorded_topic == one.recorded)
+        ]
+        if ready:
+            routes = self._routes(plan, ready, earlier, self._topics)
+            rows = rows.of_topics([one.recorded for one in ready])
+            self._place(plan, ready, rows, routes, earlier)
+
+    def _refuse_changed(self, plan: Plan, earlier: Progress) -> None:
+        target = self._job.target
+        ids = topic_ids(target.client, [topic.topic for topic in plan.topics if topic.exists])
+        refuse_changed(earlier, plan, self._topics, ids, target.hash)
+
+    # -- where it goes -------------------------------------------------------------------------------------
+
+    def _prepare(self, plan: Plan) -> dict[str, int]:
+        """Register schemas and make topics; return how many partitions each topic has."""
+        target = self._job.target
+        if plan.schemas.new and target.registry is not None:
+            register(plan.schemas, target.registry)
+        # Much may have happened while the recording was sealed, or somebody was asked.
+        _, found = partitions(target.client)
+        for topic in plan.topics:
+            if topic.topic not in found:
+                target.make_topic(topic.topic, topic.has_keys)
+        return self._when_ready([topic.topic for topic in plan.topics])
+
+    def _when_ready(self, topics: list[str]) -> dict[str, int]:
+        """Return how many partitions topics have, as soon as their brokers know of them too."""
+        deadline = time.monotonic() + _TOPIC_SECONDS
+        while True:
+            try:
+                pin(self._job.target.client, topics)
+                return partitions(self._job.target.client)[1]
+            except (ConnectionFailed, UsageError):
+                raise
+            except BwtuiError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(_LOOK_SECONDS)
+
+    def _routes(
+        self, plan: Plan, topics: list[TopicPlan], earlier: Progress | None, found: dict[str, int]
+    ) -> list[Route]:
+        routes = self._make_routes(plan, topics, found)
+        for route in routes if earlier is not None else ():
+            known = earlier.routes.get(route.recorded) if earlier is not None else None
+            route.keeps_partitions = known is not None and known.keeps_partitions
+        return routes
+
+    def _make_routes(self, plan: Plan, topics: list[TopicPlan], found: dict[str, int]) -> list[Route]:
+        routes = [
+            Route(
+                topic.recorded,
+                topic.topic,
+                found[topic.topic],
+                plan.schemas.ids(topic.recorded, "key"),
+                plan.schemas.ids(topic.recorded, "value"),
+                hash=self._job.target.hash,
+                keeps_partitions=self._missing is not None,
+            )
+            for topic in topics
+        ]
+        number_lanes(routes)
+        return routes
+
+    def _place(
+        self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route], earlier: Progress | None
+    ) -> list[Survey]:
+        self._phase("looking where it goes")
+        if earlier is None:
+            return self._choose_places(plan, topics, rows, routes)
+        found = rows.survey(routes, self._replay.count)
+        for topic, route, one in zip(topics, routes, found, strict=True):
+            topic.partitions = one.messages
+            topic.placement = "recorded" if route.keeps_partitions else "key"
+        return found
+
+    def _choose_places(
+        self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route]
+    ) -> list[Survey]:
+        """Let keys decide where that is what was recorded, or where the recorded partitions can't be kept."""
+        found = rows.survey(routes, self._replay.count)
+        kept = []
+        for number, (topic, route) in enumerate(zip(topics, routes, strict=True)):
+            topic.partitions = found[number].messages
+            if not found[number].moved:
+                continue
+            if self._can_keep(plan, route, rows):
+                route.keeps_partitions = True
+                topic.placement = "recorded"
+                kept.append(number)
+            else:
+                plan.notes.append(
+                    f"{found[number].moved:,} messages of {route.recorded} go into other partitions of "
+                    f"{route.topic} than they were recorded in, for its keys' bytes or partitions are others"
+                )
+        if kept:
+            found = rows.survey(routes, self._replay.count)
+            for topic, one in zip(topics, found, strict=True):
+                topic.partitions = one.messages
+        return found
+
+    def _can_keep(self, plan: Plan, route: Route, rows: Rows) -> bool:
+        one = plan.count.topics[route.recorded]
+        if self._missing is not None or one.unplaced or plan.schemas.changes_keys(route.recorded):
+            return False
+        if max(one.partitions) >= route.partitions:
+            return False
+        # A key that was in two partitions can't be kept in order where it was.
+        return not rows.is_spread(route.recorded)

@@ -1,0 +1,183 @@
+"""The Kafka that a replay writes into: names of topics, and what they hold of the window already."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
+
+from bwtui.errors import UsageError
+from bwtui.kafka.client import NOT_LET_IN, REQUEST_SECONDS, Config, bad_setting, log, plain_kafka_error
+from bwtui.kafka.offsets import Pinned
+from bwtui.kafka.scan import SplitScan
+from bwtui.kafka.splits import Split
+from bwtui.replay.rows import Hash
+from bwtui.replay.schemas import RegistryClient
+
+_TOPIC = re.compile(r"(?!\.{1,2}$|__)[A-Za-z0-9._-]{1,249}")
+#: What a batch has beside its messages, rounded up.
+_BATCH_OVERHEAD = 100
+#: librdkafka's own bound of a batch.
+_BATCH_SIZE = 1_000_000
+_HASHES: Mapping[str, Hash] = {
+    "murmur2": "murmur2",
+    "murmur2_random": "murmur2",
+    "consistent": "crc32",
+    "consistent_random": "crc32",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a replay writes."""
+
+    #: What every client needs: brokers and security.
+    client: Mapping[str, Any] = field(repr=False)
+    producer: Mapping[str, Any] = field(repr=False)
+    #: Makes a topic if it is missing; told its name and whether all its messages have keys.
+    make_topic: Callable[[str, bool], None]
+    registry: RegistryClient | None = None
+
+    def close(self) -> None:
+        """Hang up at the registry. Whoever made the target does so when its replays have ended."""
+        if self.registry is not None:
+            self.registry.close()
+
+    @property
+    def hash(self) -> Hash:
+        """How a key is turned into a number. Raises UsageError."""
+        name = str(self.producer.get("partitioner", "murmur2_random"))
+        if name not in _HASHES:
+            raise UsageError(
+                f"a replay can't place keys by the partitioner {name}", f"use one of {', '.join(_HASHES)}"
+            )
+        return _HASHES[name]
+
+
+def target_topic(recorded: str, recorded_prefix: str, prefix: str | None) -> str:
+    """Return the name under ``prefix``, which stands in the recorded one's place; None: as recorded.
+
+    Raises UsageError for a name that Kafka does not take.
+    """
+    if prefix is None:
+        return recorded
+    bare = recorded.removeprefix(f"{recorded_prefix}.") if recorded_prefix else recorded
+    name = f"{prefix}.{bare}" if prefix else bare
+    if not _TOPIC.fullmatch(name):
+        raise UsageError(f"{name} can't be a topic", "choose another --topic-prefix")
+    return name
+
+
+def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
+    """Return the id of each topic, which a topic that is made anew does not share; "" where there is none.
+
+    Raises ConnectionFailed, or RefusedError for a topic that does not exist.
+    """
+    names = sorted(set(topics))
+    found: dict[str, str] = {}
+    # Its answers come only as long as the client is there.
+    admin = _admin(config)
+    for name, answer in admin.describe_topics(TopicCollection(names)).items() if names else ():
+        try:
+            number = answer.result(REQUEST_SECONDS).topic_id
+        except KafkaException as error:
+            raise plain_kafka_error(error.args[0], config, name) from error
+        is_known = bool(number.get_most_significant_bits() or number.get_least_significant_bits())
+        found[name] = str(number) if is_known else ""
+    return found
+
+
+def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) -> dict[str, Any]:
+    """Return a producer's settings with batches that every topic takes.
+
+    A broker refuses a whole batch that is larger than the topic's ``max.message.bytes``, however small the
+    messages in it are. A single message that is too large makes a batch of its own, and is refused by itself.
+    """
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
+    admin = _admin(config)
+    size = int(producer.get("batch.size", _BATCH_SIZE))
+    for resource, answer in admin.describe_configs(resources, request_timeout=REQUEST_SECONDS).items():
+        try:
+            found = answer.result()["max.message.bytes"].value
+        except KafkaException as error:
+            # Without the right to see it, the broker's refusal is what is left.
+            if error.args[0].code() in NOT_LET_IN:
+                continue
+            raise plain_kafka_error(error.args[0], config, resource.name) from error
+        size = min(size, max(1, int(found) - _BATCH_OVERHEAD))
+    return {**producer, "batch.size": size}
+
+
+def _admin(config: Config) -> AdminClient:
+    try:
+        return AdminClient({**config}, logger=log)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise bad_setting(error) from error
+
+
+def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]]) -> dict[str, dict[int, int]]:
+    """Return, by topic and partition, how many messages may be of the window already.
+
+    ``windows`` has the first and the last millisecond that will be written into each topic. What counts are
+    the offsets from the first message of that time or later up to the first that is later than all of it. A
+    topic whose times are the broker's counts whole. Only where nothing is found so, what stands behind later
+    messages is read: somebody may have sent the window after them.
+    """
+    places = [place for place, (low, high) in pinned.offsets.items() if place[0] in windows and high > low]
+    first = _offsets(config, {place: windows[place[0]][0] for place in places})
+    behind = _offsets(config, {place: windows[place[0]][1] + 1 for place in places})
+    found: dict[str, dict[int, int]] = {}
+    for topic, partition in places:
+        low, high = pinned.offsets[topic, partition]
+        settings = pinned.topics[topic].settings or {}
+        start, end = first[topic, partition], behind[topic, partition]
+        if settings.get("message.timestamp.type") == "LogAppendTime":
+            start, end = low, high
+        start, end = (high if start < 0 else start), (high if end < 0 else end)
+        if end > start:
+            found.setdefault(topic, {})[partition] = end - start
+    later = [Split(*place, behind[place], pinned.offsets[place][1]) for place in places if behind[place] >= 0]
+    return found | _held_behind(config, [one for one in later if one.topic not in found], windows)
+
+
+def _held_behind(
+    config: Config, splits: Iterable[Split], windows: Mapping[str, tuple[int, int]]
+) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for split in splits:
+        first, last = windows[split.topic]
+        messages = sum(
+            first <= message.timestamp()[1] <= last
+            for part in SplitScan(config, split, "read_uncommitted", patience=1.0)
+            for message in part.messages
+        )
+        if messages:
+            found.setdefault(split.topic, {})[split.partition] = messages
+    return found
+
+
+def _offsets(config: Config, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+    """Return the first offset at each time or later, -1 where there is none."""
+    if not times:
+        return {}
+    settings = {**config, "group.id": "bwtui-unused", "enable.auto.commit": False}
+    try:
+        consumer = Consumer(settings, logger=log)
+    except (KafkaException, ValueError, TypeError) as error:
+        raise bad_setting(error) from error
+    try:
+        asked = [TopicPartition(*place, time) for place, time in times.items()]
+        return {
+            (at.topic, at.partition): at.offset
+            for at in consumer.offsets_for_times(asked, timeout=REQUEST_SECONDS)
+        }
+    except KafkaException as error:
+        raise plain_kafka_error(error.args[0], config) from error
+    finally:
+        consumer.close()

@@ -1,0 +1,51 @@
+"""Whether the topics of a replay fit what is to be sent into them."""
+
+import time
+from collections.abc import Mapping
+
+from bwtui.encode.names import colliding_topics
+from bwtui.errors import RefusedError, UsageError
+from bwtui.kafka.offsets import TopicState
+from bwtui.replay.plan import TopicCount
+
+_OTHER = "choose another --topic-prefix"
+_HOUR, _DAY = 3_600_000, 86_400_000
+
+
+def refuse_names(names: Mapping[str, str], there: Mapping[str, int]) -> None:
+    """Raise for target topics (by recorded one) that can't be beside each other or what is ``there``."""
+    if len(set(names.values())) < len(names):
+        raise UsageError("two recorded topics would become one", _OTHER)
+    new = set(names.values()) - there.keys()
+    for group in colliding_topics([*there, *new]) if new else ():
+        if new.intersection(group):
+            raise RefusedError(
+                f"topics {' and '.join(group)} are too much alike: Kafka takes no two whose names differ in "
+                "dots and underscores alone",
+                _OTHER,
+            )
+
+
+def judge_topic(state: TopicState, count: TopicCount) -> list[str]:
+    """Return what should be known of a topic that is there. Raises RefusedError if it can't take it all."""
+    if state.compacts and not state.deletes and count.without_key:
+        has = "has" if count.without_key == 1 else "have"
+        raise RefusedError(
+            f"topic {state.name} is compacted, and {count.without_key:,} of its messages {has} no key",
+            f"leave them out with --table or --where, or {_OTHER}",
+        )
+    kept = int((state.settings or {}).get("retention.ms", -1))
+    by_us = (state.settings or {}).get("message.timestamp.type") != "LogAppendTime"
+    if state.deletes and by_us and 0 <= kept < time.time() * 1000 - count.first_stamp:
+        return [
+            f"topic {state.name} keeps nothing that is older than {_span(kept)}, as some of the messages "
+            "are: Kafka removes those again"
+        ]
+    return []
+
+
+def _span(milliseconds: int) -> str:
+    for size, name in ((_DAY, "day"), (_HOUR, "hour")):
+        if milliseconds >= size and not milliseconds % size:
+            return f"{milliseconds // size:,} {name}{'' if milliseconds == size else 's'}"
+    return f"{milliseconds / 1000:,g} s"

@@ -1,0 +1,1 @@
+"""A recording's journal becomes Parquet, as a Spark job."""

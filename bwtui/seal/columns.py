@@ -1,0 +1,190 @@
+"""The columns of a sealed recording's rows, as Arrow arrays."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bwtui.recording.export.parquet import SCHEMA
+from bwtui.recording.format.batch import HeaderForm, Without
+from bwtui.recording.format.context import Known
+from bwtui.seal.batches import STATES, Gathered, Ints, Messages, Places
+from bwtui.seal.text import OPERATIONS, Texts
+
+#: Of these there are few values: they are numbers until Parquet, which stores them as numbers too.
+CODED = ("session", "op", "schema", "table", "topic", "state", "without", "header_form")
+CODED_SCHEMA = pa.schema(
+    [
+        pa.field(one.name, pa.dictionary(pa.int32(), pa.string())) if one.name in CODED else one
+        for one in SCHEMA
+    ]
+)
+_FORMS = [form.name.lower() for form in HeaderForm]
+_REASONS = ["", *(reason.name.lower() for reason in Without)]
+
+Columns = dict[str, pa.Array]
+Mask = npt.NDArray[np.bool_]
+
+
+class Layout(NamedTuple):
+    """For each row: its change, the number of its message within the change, and the message (-1: none).
+
+    ``is_plain``: there is one message for each change, so that rows, changes and messages are the same.
+    """
+
+    change: Ints
+    part: Ints
+    message: Ints
+    is_plain: bool
+
+    def by_change(self, column: pa.Array) -> pa.Array:
+        """Return a column of the changes as one of the rows."""
+        return column if self.is_plain else column.take(pa.array(self.change))
+
+    def by_message(self, column: pa.Array) -> pa.Array:
+        """Return a column of the messages as one of the rows."""
+        if self.is_plain:
+            return column
+        return column.take(pa.array(self.message, mask=self.message < 0))
+
+
+def lay_out(messages: Messages, places: Places) -> Layout:
+    """Return the rows: one a message, and one for a change without any. Raises ValueError or IndexError."""
+    count = len(places.frames)
+    of_message = places.of_frame[messages.frame]
+    if (of_message < 0).any():
+        raise ValueError("a message of no change")
+    changes = np.arange(count)
+    if len(of_message) == count and (of_message == changes).all():
+        return Layout(changes, np.zeros(count, np.int64), changes, True)
+    sent = np.bincount(of_message, minlength=count)
+    rows = np.maximum(sent, 1)
+    change = np.repeat(changes, rows)
+    first = np.cumsum(rows) - rows
+    part = np.arange(len(change)) - first[change]
+    message = np.full(len(change), -1)
+    message[sent[change] > 0] = np.arange(len(of_message))
+    return Layout(change, part, message, False)
+
+
+def of_changes(gathered: Gathered, places: Places, known: Known, layout: Layout) -> Columns:
+    """Return what a change has of its transaction, its block and its pass."""
+    change = layout.change
+    lsn, ordinal = places.lsn[change], places.ordinal[change]
+    seen_lsn, seen_ordinal = known.seen
+    repeats = (lsn < seen_lsn) | ((lsn == seen_lsn) & (ordinal <= seen_ordinal))
+    if gathered.is_snapshot:
+        repeats = np.zeros(len(change), bool)
+    reasons = np.zeros(len(gathered.frames), np.int32)
+    for frame, reason in gathered.without.items():
+        reasons[frame] = reason
+    reasons = reasons[places.frames][change]
+    return {
+        "position": pa.array(gathered.first_position + change, pa.int64()),
+        "pass": pa.array(np.full(len(change), known.pass_number, np.int32)),
+        "is_repeat": pa.array(repeats),
+        "lsn": pa.array(lsn),
+        "ordinal": pa.array(ordinal.astype(np.int32)),
+        "part": pa.array(layout.part.astype(np.int32)),
+        "xid": pa.array(places.xid[change]),
+        "commit_time": pa.array(places.time[change], pa.timestamp("us")),
+        "received": pa.array(places.received[change], pa.timestamp("us")),
+        "without": _coded(reasons, _REASONS, reasons == 0),
+    }
+
+
+def of_messages(messages: Messages, layout: Layout, gathered: Gathered, known: Known) -> Columns:
+    """Return what was sent, and what became of it."""
+    at = layout.message
+    missing = at < 0
+    routes = sorted(gathered.routes)
+    known_routes = [gathered.routes[number] for number in routes]
+    route = np.searchsorted(routes, messages.route) if routes else messages.route
+    key, value = (pa.array(cells, pa.binary()) for cells in (messages.keys, messages.values))
+    ids = {
+        "key_schema_id": _ids(route, [one.key_schema_id for one in known_routes], key),
+        "value_schema_id": _ids(route, [one.value_schema_id for one in known_routes], value),
+    }
+    forms = messages.headers.astype(np.int32)
+    unplaced = messages.state != STATES.index("acknowledged")
+    return {
+        "topic": _at(route, [one.topic for one in known_routes], at, missing),
+        "header_form": _at(forms, _FORMS, at, missing),
+        "session": _at(np.zeros(len(forms)), [known.head["session"]], at, missing, forms == HeaderForm.NONE),
+        "state": _at(messages.state, STATES, at, missing),
+        "partition": layout.by_message(pa.array(messages.partition.astype(np.int32), mask=unplaced)),
+        "offset": layout.by_message(pa.array(messages.offset, mask=unplaced)),
+        "key": layout.by_message(key),
+        "value": layout.by_message(value),
+        **{name: layout.by_message(column) for name, column in ids.items()},
+    }
+
+
+def _ids(route: Ints, ids: Sequence[int | None], cells: pa.Array) -> pa.Array:
+    """Return the schema ids of cells that are not null."""
+    if not len(route):
+        return pa.array([], pa.int32())
+    numbers = np.array([-1 if one is None else one for one in ids], np.int32)[route]
+    nulls = numbers < 0
+    if cells.null_count:
+        nulls |= cells.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(numbers, mask=nulls)
+
+
+def _at(
+    codes: npt.NDArray[Any],
+    names: Sequence[str],
+    message: Ints,
+    missing: Mask,
+    nulls: Mask | None = None,
+) -> pa.Array:
+    """Return a coded column of the messages as one of the rows."""
+    if not len(codes):
+        return _coded(np.zeros(len(message), np.int32), [""], np.ones(len(message), bool))
+    mask = missing if nulls is None else missing | nulls[message]
+    return _coded(codes[message].astype(np.int32), names, mask)
+
+
+def of_texts(texts: Sequence[Texts], layout: Layout, values: pa.Array) -> Columns:
+    """Return what the rows held; ``values`` are those of the rows' messages."""
+    _, ops, befores, afters, new_keys, old_keys, unchanged, filled = zip(*texts, strict=True)
+    before, after, key_json = (
+        layout.by_change(pa.array(found, pa.string())) for found in (befores, afters, new_keys)
+    )
+    if before.null_count < len(before) or after.null_count:
+        # The key of a delete is the old one, and that of the tombstone that a changed key sends.
+        is_tombstone = pc.and_(pa.array(layout.message >= 0), values.is_null())
+        is_old = pc.or_(after.is_null(), pc.and_(is_tombstone, before.is_valid()))
+        key_json = pc.if_else(is_old, layout.by_change(pa.array(old_keys, pa.string())), key_json)
+    return {
+        "op": _coded(np.array(ops, np.int32)[layout.change], OPERATIONS),
+        "before": before,
+        "after": after,
+        "key_json": key_json,
+        "unchanged": layout.by_change(_lists(unchanged)),
+        "filled": layout.by_change(_lists(filled)),
+    }
+
+
+def of_tables(tables: Ints, names: Sequence[tuple[str, str]], layout: Layout) -> Columns:
+    """Return schema and table; ``names`` are those of the numbers in ``tables``."""
+    codes = tables[layout.change]
+    found = {}
+    for column, texts in zip(("schema", "table"), zip(*names, strict=True), strict=True):
+        distinct = list(dict.fromkeys(texts))
+        code = np.array([distinct.index(text) for text in texts], np.int32)
+        found[column] = _coded(code[codes], distinct)
+    return found
+
+
+def _lists(found: Sequence[list[str] | None]) -> pa.Array:
+    if any(found):
+        return pa.array([one or [] for one in found], pa.list_(pa.string()))
+    return pa.ListArray.from_arrays(pa.array(np.zeros(len(found) + 1, np.int32)), pa.array([], pa.string()))
+
+
+def _coded(codes: npt.NDArray[np.int32], names: Sequence[str], nulls: Mask | None = None) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=nulls), pa.array(names, pa.string()))

@@ -1,0 +1,168 @@
+"""What there is to seal: which segments, what an earlier run has made of them already, and the tasks."""
+
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bwtui.errors import BwtuiError, DamagedRecording
+from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written
+from bwtui.recording.format.blocks import Place, damaged
+from bwtui.recording.manifest import MANIFEST, SEALED, Manifest, SealedFile, read_manifest
+from bwtui.recording.reading.deliveries import DeliveryBook
+from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.sealed import sha256_of
+from bwtui.seal.task import Part, Task, read_part
+
+#: A task takes neighbouring segments of at most so many bytes, or one.
+TASK_BYTES = 128 << 20
+_PART = re.compile(r"\d{8}-\d{8}")
+
+
+@dataclass(slots=True)
+class Plan:
+    """``manifest`` is what was sealed before, or None; ``parts`` what can be taken from an earlier run."""
+
+    manifest: Manifest | None = None
+    parts: dict[str, Part] = field(default_factory=dict)
+    tasks: list[Task] = field(default_factory=list)
+    #: Changes that the tasks have to seal.
+    changes: int = 0
+    #: Segments at the end that are left for later, because the recording is being written.
+    left: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything was sealed before."""
+        return not self.parts and not self.tasks
+
+
+def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES) -> Plan:
+    """Look what there is to do, and remove what a killed run has left half done.
+
+    Raises UsageError, StateFailed, or DamagedRecording, also when the last segment was never finished.
+    """
+    found = existing_segments(folder)
+    plan = Plan()
+    readers: list[SegmentReader] = []
+    try:
+        readers += map(SegmentReader, finished_segments(folder, found, plan))
+        if is_being_written(folder):
+            settled = _settled(readers)
+            plan.left += len(readers) - settled
+            for reader in readers[settled:]:
+                reader.close()
+            del readers[settled:]
+        if (folder / SEALED / MANIFEST).exists():
+            plan.manifest = read_manifest(folder / SEALED / MANIFEST)
+            _check_prefix(plan.manifest, readers)
+        done = len(plan.manifest.segments) if plan.manifest else 0
+        todo = readers[done:]
+        plan.parts = _whole_parts(work, folder / SEALED, todo)
+        covered = {one.name for part in plan.parts.values() for one in part.segments}
+        plan.tasks = _tasks(folder, work, readers, covered, done, cores, task_bytes)
+        plan.changes = sum(one.changes for one in todo if one.name not in covered)
+    finally:
+        for reader in readers:
+            reader.close()
+    return plan
+
+
+def finished_segments(folder: Path, found: list[SegmentPath], plan: Plan) -> list[SegmentPath]:
+    if found[-1].is_finished:
+        return found
+    if not is_being_written(folder):
+        raise DamagedRecording(
+            f"the recording {folder} was not finished: {found[-1].path.name} has no end",
+            f"run 'bwtui recording recover {folder}' first",
+        )
+    plan.left = 1
+    return [one for one in found if one.is_finished]
+
+
+def _settled(readers: Sequence[SegmentReader]) -> int:
+    """Return of how many segments, from the first on, it is recorded what became of all messages."""
+    for at in range(len(readers) - 1, -1, -1):
+        source = readers[at].known_before(1).head["source"]
+        if not (source.get("cluster") or source.get("broker")):
+            return at + 1
+        book = DeliveryBook(readers[at:])
+        book.read_for(int(readers[at].foot["next_batch"]) - 1)
+        if not book.is_at_end:
+            return at + 1
+    return 0
+
+
+def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
+    for known, reader in zip(manifest.segments, readers, strict=False):
+        if reader.name != known.name or reader.foot["sha256"] != known.sha256:
+            raise damaged(Place(reader.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
+    if len(manifest.segments) > len(readers):
+        raise damaged(Place(manifest.segments[len(readers)].name, 0), "it was sealed, and is missing now")
+
+
+def locate(work: Path, sealed: Path, part: str, file: SealedFile) -> Path:
+    """Return where a part's file is: still with its part, or where it belongs."""
+    here = work / part / file.path
+    return here if here.exists() else sealed / file.path
+
+
+def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dict[str, Part]:
+    """Return the parts of an earlier run that are whole and of these segments; the others are removed."""
+    wanted = {one.name: one.foot["sha256"] for one in todo}
+    found: dict[str, Part] = {}
+    for folder in sorted(work.iterdir()):
+        if not folder.is_dir():
+            folder.unlink()
+            continue
+        part = _whole_part(work, sealed, folder, wanted) if _PART.fullmatch(folder.name) else None
+        if part is None:
+            shutil.rmtree(folder)
+        else:
+            found[folder.name] = part
+            for segment in part.segments:
+                del wanted[segment.name]
+    return found
+
+
+def _whole_part(work: Path, sealed: Path, folder: Path, wanted: dict[str, str]) -> Part | None:
+    try:
+        part = read_part(folder)
+        if any(wanted.get(segment.name) != segment.sha256 for segment in part.segments):
+            return None
+        for file in part.files:
+            if sha256_of(locate(work, sealed, folder.name, file)) != file.sha256:
+                return None
+    except (OSError, BwtuiError, ValueError, KeyError, TypeError):
+        return None
+    return part
+
+
+def _tasks(
+    folder: Path,
+    work: Path,
+    readers: Sequence[SegmentReader],
+    covered: set[str],
+    done: int,
+    cores: int,
+    task_bytes: int,
+) -> list[Task]:
+    total = sum(one.file.size for one in readers[done:] if one.name not in covered)
+    # No core should wait for one that has all the work.
+    limit = min(task_bytes, max(total // max(cores, 1), 1))
+    tasks: list[Task] = []
+    size, is_open = 0, False
+    for at in range(done, len(readers)):
+        reader = readers[at]
+        if reader.name in covered:
+            is_open = False
+            continue
+        if is_open and size + reader.file.size // 2 <= limit:
+            tasks[-1] = Task(str(folder), str(work), tasks[-1].first, reader.number, tasks[-1].previous)
+            size += reader.file.size
+        else:
+            previous = str(readers[at - 1].foot["sha256"]) if at else ""
+            tasks.append(Task(str(folder), str(work), reader.number, reader.number, previous))
+            size, is_open = reader.file.size, True
+    return tasks

@@ -1,0 +1,162 @@
+"""From gathered batches to the rows of a sealed recording, column by column: no object a change.
+
+The columns are those of `bwtui.recording.export.rows`, and the rows are equal to what it makes of the same
+changes; what is rare (TRUNCATE, tombstones behind an unfinished snapshot) goes through it.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.frames import PAYLOAD_OFFSET
+from bwtui.recording.export.parquet import SCHEMA
+from bwtui.recording.export.rows import message_rows
+from bwtui.recording.format.batch import Batch
+from bwtui.recording.format.blocks import Block, Kind
+from bwtui.recording.format.context import Known
+from bwtui.recording.reading.assembly import Assembly, key_columns
+from bwtui.seal.batches import Deliveries, Gathered, Ints, Places
+from bwtui.seal.columns import CODED_SCHEMA, lay_out, of_changes, of_messages, of_tables, of_texts
+from bwtui.seal.text import TextMaker, Texts
+
+HOUR_US = 3_600_000_000
+_TAG_AND_OID = slice(PAYLOAD_OFFSET, PAYLOAD_OFFSET + 5)
+
+
+class Rows(NamedTuple):
+    """Rows of one table and one hour, in order of position."""
+
+    table: tuple[str, str]
+    hour: int
+    batch: pa.RecordBatch
+
+
+class RowMaker:
+    """Makes the rows of one segment; `forget` whenever what `Known` knows has changed."""
+
+    def __init__(self) -> None:
+        self._tables: list[tuple[str, str]] = []
+        self._makers: dict[int, TextMaker] = {}
+        self._cached: dict[tuple[object, tuple[str, ...]], TextMaker] = {}
+
+    def forget(self) -> None:
+        """Forget what relations and routes are."""
+        self._makers.clear()
+
+    def suits(self, block: Block, batch: Batch, letters: bytes, known: Known) -> bool:
+        """Whether `rows` can make the rows of a batch; otherwise `rare_rows` can. ``letters``: its tags."""
+        if block.kind == Kind.ROWS:
+            return bool(batch.frames) and bool(known.relations[batch.relation].columns) and not batch.filled
+        return b"T" not in letters and all(
+            known.routes[section.route].key_columns
+            == known.route_of[known.routes[section.route].relation_oid].key_columns
+            for section in batch.sections
+        )
+
+    def rare_rows(
+        self, block: Block, batch: Batch, known: Known, deliveries: Deliveries, position: int
+    ) -> Iterator[Rows]:
+        """Yield the rows of any batch, through its changes."""
+        found: dict[tuple[tuple[str, str], int], list[tuple[object, ...]]] = {}
+        schema, table, time = (SCHEMA.get_field_index(name) for name in ("schema", "table", "commit_time"))
+        for change in Assembly(block, batch, known, deliveries, position).changes():
+            for row in message_rows(change):
+                where = ((str(row[schema]), str(row[table])), int(row[time]) // HOUR_US)
+                found.setdefault(where, []).append(row)
+        for (name, hour), rows in found.items():
+            columns = [
+                pa.array(values, type=one.type)
+                for values, one in zip(zip(*rows, strict=True), SCHEMA, strict=True)
+            ]
+            batch_of = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
+            yield Rows(name, hour, batch_of.cast(CODED_SCHEMA))
+
+    def rows(self, gathered: Gathered, known: Known) -> Iterator[Rows]:
+        """Yield the rows of gathered batches. Raises what a batch that contradicts itself makes it raise."""
+        places = gathered.places()
+        count = len(places.frames)
+        if not count:
+            return
+        texts = list(self._texts(gathered, places, known))
+        is_sent = bool(known.head["source"].get("cluster") or known.head["source"].get("broker"))
+        messages = gathered.messages(is_sent=is_sent)
+        layout = lay_out(messages, places)
+        tables = np.array([one[0] for one in texts], np.int64)
+        sent = of_messages(messages, layout, gathered, known)
+        columns = {
+            **of_changes(gathered, places, known, layout),
+            **sent,
+            **of_texts(texts, layout, sent["value"]),
+            **of_tables(tables, self._tables, layout),
+        }
+        batch = pa.RecordBatch.from_arrays([columns[name] for name in SCHEMA.names], schema=CODED_SCHEMA)
+        change = layout.change
+        tables = tables[change]
+        yield from self._partitioned(batch, tables, places.time[change] // HOUR_US)
+
+    def _partitioned(self, batch: pa.RecordBatch, tables: Ints, hours: Ints) -> Iterator[Rows]:
+        if (tables == tables[0]).all() and (hours == hours[0]).all():
+            yield Rows(self._tables[tables[0]], int(hours[0]), batch)
+            return
+        order = np.lexsort((hours, tables))
+        table, hour = tables[order], hours[order]
+        edges = np.flatnonzero((table[1:] != table[:-1]) | (hour[1:] != hour[:-1])) + 1
+        for places in np.split(order, edges):
+            first = places[0]
+            yield Rows(self._tables[tables[first]], int(hours[first]), batch.take(pa.array(places)))
+
+    # -- texts ---------------------------------------------------------------------------------------------
+
+    def _texts(self, gathered: Gathered, places: Places, known: Known) -> Iterator[Texts]:
+        if gathered.kind == Kind.ROWS:
+            make = self.maker(gathered.relation, known).snapshot
+            for line in gathered.frames:
+                yield make(unescape_copy_line(line))
+            return
+        functions = _Functions(self, known)
+        frames, filled = gathered.frames, gathered.filled
+        if not filled:
+            for at in places.frames.tolist():
+                frame = frames[at]
+                yield functions[frame[_TAG_AND_OID]](frame)
+            return
+        for at in places.frames.tolist():
+            frame = frames[at]
+            if at in filled:
+                oid = int.from_bytes(frame[PAYLOAD_OFFSET + 1 : PAYLOAD_OFFSET + 5], "big")
+                yield self.maker(oid, known).completed(frame, filled[at])
+            else:
+                yield functions[frame[_TAG_AND_OID]](frame)
+
+    def maker(self, oid: int, known: Known) -> TextMaker:
+        """Return what makes the texts of a relation's rows, as it is now."""
+        maker = self._makers.get(oid)
+        if maker is None:
+            relation = known.relations[oid]
+            key = key_columns(known.route_of.get(oid), relation)
+            maker = self._cached.get((relation, key))
+            if maker is None:
+                table = (relation.namespace, relation.name)
+                if table not in self._tables:
+                    self._tables.append(table)
+                maker = TextMaker(relation, key, self._tables.index(table))
+                self._cached[relation, key] = maker
+            self._makers[oid] = maker
+        return maker
+
+
+class _Functions(dict[bytes, Callable[[bytes], Texts]]):
+    """Tag and oid → what makes the texts of such a frame."""
+
+    def __init__(self, maker: RowMaker, known: Known) -> None:
+        self._maker = maker
+        self._known = known
+
+    def __missing__(self, key: bytes) -> Callable[[bytes], Texts]:
+        maker = self._maker.maker(int.from_bytes(key[1:], "big"), self._known)
+        made = {ord("I"): maker.insert, ord("U"): maker.update, ord("D"): maker.delete}[key[0]]
+        self[key] = made
+        return made

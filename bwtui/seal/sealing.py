@@ -1,0 +1,282 @@
+"""Sealing: a recording's journal becomes Parquet files that anybody's Spark or DuckDB reads.
+
+A Spark job whose tasks are runs of neighbouring segments. Each task decodes its segments and writes its files
+itself (docs/adr/0026), in a folder of the run's own under ``sealing/``: it gets its name when all in it is
+durable and was read back. When all tasks have come to their end, the files move to ``sealed/`` and the
+manifest is written. A run that was killed is gone on with by the next: whole tasks are kept, all else is
+made anew.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bwtui.errors import DamagedRecording, RefusedError, StateFailed
+from bwtui.recording.folder import existing_segments, private_file, private_parent, sync_folder
+from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
+from bwtui.recording.sealed import check_all, check_size
+from bwtui.seal.files import SCHEMAS, sync, sync_folders, write_table
+from bwtui.seal.plan import TASK_BYTES, Plan, finished_segments, make_plan
+from bwtui.seal.task import Part, Task, read_part, run
+from bwtui.spark.failure import in_task
+
+#: Told how many changes are sealed, and how many are to be.
+OnProgress = Callable[[int, int], None]
+#: Gives a Spark session for as long as it is needed.
+OpenSession = Callable[[], contextlib.AbstractContextManager[Any]]
+_LOCK = "seal.lock"
+_LOOK_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a run of sealing did; ``changes`` and ``seconds`` are those of this run."""
+
+    manifest: Manifest
+    changes: int
+    segments: int
+    #: Changes that an earlier run, which did not come to its end, had made already.
+    resumed: int
+    #: Segments that are left for later, because the recording is being written.
+    left: int
+    seconds: float
+
+    @property
+    def was_sealed(self) -> bool:
+        """Whether there was nothing to do."""
+        return not self.segments
+
+
+def seal(
+    folder: str | Path,
+    open_session: OpenSession,
+    told: OnProgress | None = None,
+    *,
+    cores: int | None = None,
+    task_bytes: int = TASK_BYTES,
+) -> Outcome:
+    """Seal what is not sealed yet. Spark is started only if there is something to do.
+
+    ``cores`` is how many tasks there should be at least, by default those of this machine.
+    Raises UsageError, RefusedError, DamagedRecording, StateFailed, and what `spark_session` raises.
+    """
+    folder = Path(os.path.realpath(folder))
+    # Refused before anything is made for the work.
+    finished_segments(folder, existing_segments(folder), Plan())
+    begin = time.monotonic()
+    with _lock(folder), _plain_os_errors(folder):
+        work = _own_folder(folder / SEALING)
+        plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
+        resumed = sum(segment.changes for part in plan.parts.values() for segment in part.segments)
+        if plan.is_empty:
+            shutil.rmtree(work.parent)
+            if plan.manifest is None:
+                raise RefusedError(
+                    f"{folder.name} can not be sealed yet: it is being written, and no segment is complete",
+                    "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
+                )
+            manifest = plan.manifest
+            _check_unchanged(folder / SEALED, manifest)
+            return Outcome(manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
+        before = len(plan.manifest.segments) if plan.manifest else 0
+        if plan.manifest is not None:
+            for file in plan.manifest.files:
+                check_size(folder / SEALED, file)
+        if plan.tasks:
+            with open_session() as spark, _watched(plan, work, told):
+                _run(spark, plan.tasks)
+        manifest = _commit(folder, work, plan)
+        seconds = time.monotonic() - begin
+        segments = len(manifest.segments) - before
+        return Outcome(manifest, plan.changes, segments, resumed, plan.left, seconds)
+
+
+def _own_folder(sealing: Path) -> Path:
+    """Return a folder for this run's work, with what a killed run left in its own.
+
+    Tasks of a killed run may be at work for a moment longer: what they knew as their folder is gone.
+    """
+    work = sealing / f"{secrets.token_hex(4)}.run"
+    sealing.mkdir(mode=0o700, exist_ok=True)
+    for left in list(sealing.iterdir()):
+        if left.suffix == ".run" and not work.exists():
+            left.rename(work)
+        elif left.is_dir():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
+    work.mkdir(mode=0o700, exist_ok=True)
+    return work
+
+
+@in_task
+def _run_tasks(tasks: Iterator[Task]) -> Iterator[int]:
+    for task in tasks:
+        try:
+            yield run(task)
+        except DamagedRecording as error:
+            # What a task raises is carried by the name of its class, which may be a more special one.
+            raise DamagedRecording(error.message, error.hint) from error
+        except OSError as error:
+            raise _refused(Path(task.folder), error) from error
+
+
+def _run(spark: Any, tasks: list[Task]) -> None:
+    spark.sparkContext.parallelize(tasks, len(tasks)).mapPartitions(_run_tasks).collect()
+
+
+# -- what is sealed appears ----------------------------------------------------------------------------------
+
+
+def _commit(folder: Path, work: Path, plan: Plan) -> Manifest:
+    """Move all parts' files to where they belong, and write the manifest; done twice, it does no harm."""
+    parts = dict(plan.parts)
+    for task in plan.tasks:
+        parts[task.name] = read_part(work / task.name)
+    manifest = plan.manifest or Manifest("")
+    sealed = folder / SEALED
+    sealed.mkdir(mode=0o700, exist_ok=True)
+    for name, part in sorted(parts.items()):
+        _move(work / name, sealed, part.files)
+        manifest.segments += part.segments
+        manifest.files += part.files
+        manifest.recording, manifest.source = part.recording, part.source
+    new = _new_schemas(manifest, [parts[name] for name in sorted(parts)])
+    if new or not any(file.kind == "schemas" for file in manifest.files):
+        manifest.files.append(_schemas_file(sealed, f"schemas/{min(parts)[:8]}.parquet", new))
+    sync_folders(sealed)
+    check_all(sealed, manifest.files)
+    _write_manifest(sealed, manifest)
+    _remove_strangers(sealed, manifest)
+    shutil.rmtree(work.parent)
+    return manifest
+
+
+def _move(source: Path, sealed: Path, files: list[SealedFile]) -> None:
+    for file in files:
+        here = source / file.path
+        if here.exists():
+            private_parent(sealed / file.path)
+            here.replace(sealed / file.path)
+
+
+def _new_schemas(manifest: Manifest, parts: list[Part]) -> list[dict[str, Any]]:
+    new = []
+    for part in parts:
+        for one in part.schemas:
+            which = (one["subject"], one["id"])
+            if which not in manifest.schemas:
+                manifest.schemas.append(which)
+                new.append(one)
+    return new
+
+
+def _schemas_file(sealed: Path, relative: str, schemas: list[dict[str, Any]]) -> SealedFile:
+    rows = [{name: one[name] for name in SCHEMAS.names} for one in schemas]
+    return write_table(sealed, relative, "schemas", pa.Table.from_pylist(rows, schema=SCHEMAS))
+
+
+def _write_manifest(sealed: Path, manifest: Manifest) -> None:
+    path = sealed / f"{MANIFEST}.tmp"
+    private_file(path).write_text(manifest.to_text())
+    sync(path)
+    path.replace(sealed / MANIFEST)
+    sync_folder(sealed)
+
+
+def _remove_strangers(sealed: Path, manifest: Manifest) -> None:
+    """Remove what a killed run has left, so that whoever reads all Parquet files reads no row twice."""
+    ours = {sealed / file.path for file in manifest.files}
+    for path in sealed.rglob("*.parquet"):
+        if path not in ours:
+            path.unlink()
+
+
+def _check_unchanged(sealed: Path, manifest: Manifest) -> None:
+    for file in manifest.files:
+        check_size(sealed, file)
+    check_all(sealed, manifest.files)
+
+
+# -- around it -----------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Keep others from sealing the same recording; whoever writes the journal is not kept from it."""
+    try:
+        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _refused(folder, error) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise RefusedError(
+                f"another process is sealing the recording {folder}", "wait until it has ended"
+            ) from error
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _plain_os_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise _refused(folder, error) from error
+
+
+def _refused(folder: Path, error: OSError) -> StateFailed:
+    return StateFailed(
+        f"the recording {folder} can't be sealed: {error.strerror or error}",
+        "mend that and run 'bwtui recording seal' again; it goes on where it was",
+    )
+
+
+@contextlib.contextmanager
+def _watched(plan: Plan, work: Path, told: OnProgress | None) -> Iterator[None]:
+    """Tell how far the tasks are, from what they note in ``work``."""
+    if told is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            told(_progress(plan, work, finished), plan.changes)
+
+    finished: dict[str, int] = {}
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+        told(plan.changes, plan.changes)
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _progress(plan: Plan, work: Path, finished: dict[str, int]) -> int:
+    done = 0
+    for task in plan.tasks:
+        if task.name not in finished:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                finished[task.name] = sum(one.changes for one in read_part(work / task.name).segments)
+        if task.name in finished:
+            done += finished[task.name]
+        else:
+            with contextlib.suppress(OSError, ValueError):
+                done += int((work / f"{task.name}.progress").read_text())
+    return done

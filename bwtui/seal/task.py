@@ -1,0 +1,297 @@
+"""One task of sealing: a run of neighbouring segments becomes Parquet files in a folder of its own.
+
+The folder gets its name when everything in it is durable and was read back: what has the name is whole.
+"""
+
+import hashlib
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from bwtui.recording.folder import existing_segments, private_file, sync_folder
+from bwtui.recording.format.batch import Batch
+from bwtui.recording.format.blocks import Block, Kind, Place, TransactionEntry, damaged
+from bwtui.recording.format.context import Known, read_batch
+from bwtui.recording.format.parsing import tags
+from bwtui.recording.format.statements import schema_said
+from bwtui.recording.format.validation import array, obj, text
+from bwtui.recording.manifest import (
+    SealedFile,
+    SealedSegment,
+    checked,
+    sealed_files,
+    sealed_segments,
+    with_checksum,
+)
+from bwtui.recording.reading.deliveries import DeliveryBook
+from bwtui.recording.reading.segment_reader import BATCHES, SegmentReader
+from bwtui.seal.batches import Gathered
+from bwtui.seal.files import TRANSACTIONS, PartFiles, sync, sync_folders, write_table
+from bwtui.seal.rows import RowMaker
+from bwtui.seal.transactions import TransactionLengths
+
+PART = "part.json"
+#: So many frames are made into columns at one time.
+_GATHERED = 4_096
+_TELL_SECONDS = 0.5
+#: Blocks behind which what `Known` says may be another.
+_CHANGING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.EVENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """The segments with the numbers ``first`` to ``last`` of a recording, to be sealed in ``work``."""
+
+    folder: str
+    work: str
+    first: int
+    last: int
+    #: sha256 of the segment before, or empty.
+    previous: str
+
+    @property
+    def name(self) -> str:
+        """What its folder is called, and its files begin with."""
+        return f"{self.first:08d}-{self.last:08d}"
+
+
+@dataclass(slots=True)
+class Part:
+    """What a task made."""
+
+    recording: str
+    segments: list[SealedSegment] = field(default_factory=list)
+    files: list[SealedFile] = field(default_factory=list)
+    schemas: list[dict[str, Any]] = field(default_factory=list)
+    source: dict[str, Any] = field(default_factory=dict)
+
+
+def read_part(folder: Path) -> Part:
+    """Return what a finished task made. Raises OSError, ValueError, KeyError or TypeError."""
+    content = checked((folder / PART).read_bytes())
+    return Part(
+        text(content["recording"]),
+        sealed_segments(content["segments"]),
+        sealed_files(content["files"]),
+        [schema_said(one) for one in array(content["schemas"])],
+        obj(content["source"]),
+    )
+
+
+def run(task: Task) -> int:
+    """Do one task and return how many changes it sealed. Raises DamagedRecording, StateFailed or OSError."""
+    work = Path(task.work)
+    made = work / f"{task.name}.{secrets.token_hex(4)}.tmp"
+    # Not with its parents: a run that is no more has none, and its tasks end here.
+    made.mkdir(mode=0o700)
+    try:
+        part = _Sealing(task, made).part()
+        private_file(made / PART).write_text(with_checksum(asdict(part)))
+        sync(made / PART)
+        sync_folders(made)
+        made.rename(work / task.name)
+        sync_folder(work)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+    return sum(segment.changes for segment in part.segments)
+
+
+class _Segments(Sequence[SegmentReader]):
+    """The segments from some number on, each opened when it is asked for."""
+
+    def __init__(self, folder: Path, first: int) -> None:
+        self._paths = [one for one in existing_segments(folder) if one.number >= first and one.is_finished]
+        self._opened: dict[int, SegmentReader] = {}
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, at: Any) -> Any:
+        if at not in self._opened:
+            self._opened[at] = SegmentReader(self._paths[at])
+        return self._opened[at]
+
+    def path(self, at: int) -> Path:
+        """Return the file of a segment."""
+        return self._paths[at].path
+
+    def close(self) -> None:
+        """Close those that were opened."""
+        for segment in self._opened.values():
+            segment.close()
+
+
+class _Sealing:
+    def __init__(self, task: Task, made: Path) -> None:
+        self._task = task
+        self._made = made
+        self._segments = _Segments(Path(task.folder), task.first)
+        self._book = DeliveryBook(self._segments)
+        self._files = PartFiles(made, task.name)
+        self._rows = RowMaker()
+        self._gathered = Gathered()
+        self._known = Known()
+        self._transactions: list[tuple[TransactionEntry, int, int]] = []
+        self._lengths = TransactionLengths()
+        self._done = 0
+        self._told = 0.0
+
+    def part(self) -> Part:
+        """Seal all segments."""
+        part = Part("")
+        previous = self._task.previous
+        schemas: dict[tuple[str, int], dict[str, Any]] = {}
+        try:
+            for at in range(self._task.last - self._task.first + 1):
+                segment = self._segments[at]
+                part.segments.append(_checked_segment(segment, self._segments.path(at)))
+                self._known = Known()
+                self._rows.forget()
+                self._seal(segment)
+                _check_head(segment, self._known, previous)
+                previous = part.segments[-1].sha256
+                for entry in self._known.schemas.values():
+                    schemas.setdefault((entry.subject, entry.id), asdict(entry))
+            self._files.finish()
+            part.files = [*self._files.files, self._transactions_file()]
+            part.recording, part.source = self._known.head["recording"], self._known.head["source"]
+            part.schemas = list(schemas.values())
+            return part
+        finally:
+            self._segments.close()
+            _progress_file(self._task).unlink(missing_ok=True)
+
+    def _seal(self, segment: SegmentReader) -> None:
+        position = segment.first_position
+        found = segment.transactions()
+        for block, entry in zip(_content(segment), segment.index, strict=True):
+            if block.kind in BATCHES:
+                self._count(segment, block, [next(found) for _ in range(entry.transactions)], position)
+                if entry.changes:
+                    self._take(segment, block, read_batch(block, segment.name), position)
+                    position += entry.changes
+                    self._tell(entry.changes)
+            else:
+                if block.kind in _CHANGING:
+                    self._flush(segment)
+                    self._rows.forget()
+                    if block.kind == Kind.EVENT:
+                        self._lengths.interrupted(position)
+                self._known.take(block, segment.name)
+        self._flush(segment)
+        if position != segment.stop_position:
+            raise damaged(Place(segment.name, 0), "its foot counts other changes than its blocks")
+
+    def _count(
+        self, segment: SegmentReader, block: Block, begun: list[TransactionEntry], position: int
+    ) -> None:
+        if block.kind == Kind.ROWS:
+            self._lengths.interrupted(position)
+        for entry in begun:
+            start = segment.first_position + entry.position
+            self._lengths.begun(start)
+            self._transactions.append((entry, start, self._known.pass_number))
+
+    def _take(self, segment: SegmentReader, block: Block, batch: Batch, position: int) -> None:
+        try:
+            letters = tags(batch.frames) if block.kind == Kind.CHANGES else b""
+            if batch.sections:
+                self._book.read_for(batch.number)
+            if not self._rows.suits(block, batch, letters, self._known):
+                self._flush(segment)
+                for rows in self._rows.rare_rows(block, batch, self._known, self._book.found, position):
+                    self._files.write(rows)
+                return
+        except (KeyError, ValueError, IndexError) as error:
+            raise _contradicts(segment, block.offset) from error
+        if not self._gathered.fits(block, batch):
+            self._flush(segment)
+        self._gathered.add(block, batch, letters, self._known, position, self._book.found)
+        if len(self._gathered.frames) >= _GATHERED:
+            self._flush(segment)
+
+    def _flush(self, segment: SegmentReader) -> None:
+        gathered = self._gathered
+        if not gathered.frames:
+            return
+        self._gathered = Gathered()
+        try:
+            for rows in self._rows.rows(gathered, self._known):
+                self._files.write(rows)
+        except (KeyError, ValueError, IndexError, OverflowError) as error:
+            raise _contradicts(segment, gathered.offset) from error
+
+    def _transactions_file(self) -> SealedFile:
+        last = self._segments[self._task.last - self._task.first]
+        following = range(self._task.last - self._task.first + 1, len(self._segments))
+        self._lengths.end(last, (self._segments[at] for at in following))
+        entries = [entry for entry, _, _ in self._transactions]
+        table = pa.table(
+            {
+                "xid": pa.array([entry.xid for entry in entries], pa.int64()),
+                "lsn": pa.array([entry.commit_lsn for entry in entries], pa.int64()),
+                "commit_time": pa.array([entry.commit_time for entry in entries], pa.timestamp("us")),
+                "position": pa.array([start for _, start, _ in self._transactions], pa.int64()),
+                "changes": pa.array(np.array(self._lengths.found, np.int64)),
+                "pass": pa.array([number for _, _, number in self._transactions], pa.int32()),
+            },
+            schema=TRANSACTIONS,
+        )
+        return write_table(self._made, f"transactions/{self._task.name}.parquet", "transactions", table)
+
+    def _tell(self, changes: int) -> None:
+        """Note for whoever watches how far the task is; losing it costs nothing."""
+        self._done += changes
+        now = time.monotonic()
+        if now - self._told >= _TELL_SECONDS:
+            self._told = now
+            path = _progress_file(self._task)
+            path.with_suffix(".new").write_text(str(self._done))
+            path.with_suffix(".new").replace(path)
+
+
+def _progress_file(task: Task) -> Path:
+    return Path(task.work) / f"{task.name}.progress"
+
+
+def _content(segment: SegmentReader) -> Iterator[Block]:
+    """Yield every block before the index."""
+    return segment.file.blocks(0, segment.file.index_offset())
+
+
+def _checked_segment(segment: SegmentReader, path: Path) -> SealedSegment:
+    """Return a segment whose every byte was compared with its foot's sha256."""
+    content = hashlib.sha256()
+    offset = segment.file.index_offset()
+    for kind in (Kind.INDEX, Kind.TRANSACTIONS):
+        block = segment.file.block(offset, with_payload=False)
+        if block.kind != kind:
+            raise damaged(Place(segment.name, offset), f"a {kind.name} block should stand here")
+        offset = block.end
+    with path.open("rb") as file:
+        left = offset
+        while left and (raw := file.read(min(left, 1 << 20))):
+            content.update(raw)
+            left -= len(raw)
+    if content.hexdigest() != segment.foot["sha256"]:
+        raise damaged(Place(segment.name, 0), "it does not match the checksum in its foot")
+    size = segment.file.size
+    digest = str(segment.foot["sha256"])
+    return SealedSegment(segment.name, digest, segment.first_position, segment.changes, size)
+
+
+def _check_head(segment: SegmentReader, known: Known, previous: str) -> None:
+    if known.head.get("previous", "") != previous:
+        raise damaged(Place(segment.name, 0), "it does not follow the segment before it")
+
+
+def _contradicts(segment: SegmentReader, offset: int) -> Exception:
+    return damaged(Place(segment.name, offset), "a batch refers to what was not recorded")

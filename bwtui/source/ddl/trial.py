@@ -1,0 +1,77 @@
+"""A database as it would be after a script: applied in a transaction that is always rolled back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg2
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.sql import quote_identifier
+from bwtui.source.connection import Connection, connect, execute
+from bwtui.source.ddl.script import Statement, statements
+from bwtui.source.printed import printed
+from bwtui.source.remedies import remedy
+
+#: An ALTER TABLE that waits for a lock makes everybody else wait behind it.
+_LOCK_TIMEOUT = "3s"
+# Whatever is read into a script, it can't commit: this constraint fails whoever tries to.
+_NO_COMMIT = """
+create temporary table bwtui_trial (n int unique deferrable initially deferred);
+insert into pg_temp.bwtui_trial values (1), (1)
+"""
+
+
+@contextmanager
+def after_script(dsn: str, script: str) -> Iterator[Connection]:
+    """Give a session that sees the database as it is after ``script``, which is rolled back at the end.
+
+    An empty script changes nothing, and the session is an ordinary one. Raises RefusedError for a statement
+    that fails, or that can't be tried.
+    """
+    parts = statements(script)
+    connection = connect(dsn)
+    try:
+        if parts:
+            _apply(connection, parts)
+        yield connection
+    finally:
+        # The end of the session is the end of its transaction.
+        connection.close()
+
+
+def _apply(connection: Connection, parts: list[Statement]) -> None:
+    execute(connection, "begin")
+    try:
+        execute(connection, _NO_COMMIT)
+    except psycopg2.errors.InsufficientPrivilege as error:
+        raise RefusedError(
+            "the role may not make a temporary table, which keeps the script from committing",
+            "let a superuser run: "
+            + printed(
+                f"GRANT TEMPORARY ON DATABASE {quote_identifier(connection.info.dbname)}"
+                f" TO {quote_identifier(connection.info.user)}"
+            ),
+        ) from error
+    execute(connection, "reset search_path")
+    execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
+    for statement in parts:
+        try:
+            execute(connection, statement.text)
+        except psycopg2.Error as error:
+            raise _refused(statement, error) from error
+    execute(connection, "set search_path = ''")
+
+
+def _refused(statement: Statement, error: psycopg2.Error) -> Exception:
+    reason = error.diag.message_primary or " ".join(str(error).split())
+    if isinstance(error, psycopg2.errors.ActiveSqlTransaction):
+        return RefusedError(
+            f"{statement.place} can't be tried: {reason}", "leave it out; an index changes no schema"
+        )
+    if isinstance(error, psycopg2.errors.LockNotAvailable):
+        return RefusedError(
+            f"{statement.place} did not get its lock in {_LOCK_TIMEOUT}", "try again when the table is idle"
+        )
+    if error.diag.sqlstate is None:
+        return ConnectionFailed(f"the connection to PostgreSQL broke: {reason}", "check PostgreSQL's log")
+    return RefusedError(f"{statement.place} fails: {reason}", remedy(error))

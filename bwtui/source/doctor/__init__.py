@@ -1,0 +1,1 @@
+"""What doctor says beyond the preconditions of a relay."""

@@ -1,0 +1,81 @@
+"""What is not wrong, but may hurt later: settings and tables, each with the statement that mends it."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from bwtui.model.sql import quote_qualified
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, query
+from bwtui.source.preflight import selected_tables
+from bwtui.source.printed import printed
+
+_SETTINGS_SQL = "select name, setting from pg_catalog.pg_settings where name = any(%s)"
+_RELOAD = "SELECT pg_reload_conf()"
+_TOAST_SQL = """
+select c.oid from pg_catalog.pg_class c
+ where c.oid = any(%s) and c.relreplident <> 'f' and c.reltoastrelid <> 0
+   and pg_catalog.pg_relation_size(c.reltoastrelid) > 0
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing to consider; ``hint`` says what to run."""
+
+    name: str
+    message: str
+    hint: str
+
+
+def advice(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
+    """Yield what to consider before the relay starts. Raises RefusedError when no table is chosen."""
+    yield from _of_server(connection)
+    yield from _of_tables(connection, settings)
+
+
+#: By setting: when its value is a reason for advice, what to say, and what to run.
+_SERVER: dict[str, tuple[Callable[[str], bool], str, str]] = {
+    "max_slot_wal_keep_size": (
+        lambda value: value == "-1",
+        "a relay that stands still keeps WAL without a limit, until the server's disk is full",
+        "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'",
+    ),
+    "wal_sender_timeout": (
+        lambda value: value == "0",
+        "the server never notices that a relay is gone whose network went away, and its slot stays active",
+        "ALTER SYSTEM SET wal_sender_timeout = '60s'",
+    ),
+    "idle_replication_slot_timeout": (
+        lambda value: value != "0",
+        "the server gives up the slot of a relay that is down for that long",
+        "ALTER SYSTEM SET idle_replication_slot_timeout = 0",
+    ),
+}
+
+
+def _of_server(connection: Connection) -> Iterator[Advice]:
+    for name, value in sorted(query(connection, _SETTINGS_SQL, list(_SERVER))):
+        applies, message, statement = _SERVER[name]
+        if applies(value):
+            # Not in one transaction, in which ALTER SYSTEM can't run.
+            yield Advice(name, message, f"run: {printed(statement)} {printed(_RELOAD)}")
+
+
+def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
+    tables = selected_tables(connection, settings)
+    toasted = {row[0] for row in query(connection, _TOAST_SQL, [table.oid for table in tables])}
+    for table in tables:
+        alter = f"ALTER TABLE {quote_qualified(table.namespace, table.name)} REPLICA IDENTITY"
+        name = f"table {table.qualified_name}"
+        if table.replica_identity == "n":
+            message = "REPLICA IDENTITY NOTHING: updates and deletes are not captured"
+            yield Advice(name, message, f"run: {printed(f'{alter} DEFAULT')}")
+        elif not table.has_key:
+            full = table.replica_identity == "f"
+            message = "no key: messages have a null key and keep no order" + (
+                "" if full else "; updates and deletes are not captured"
+            )
+            yield Advice(name, message, "give it a primary key: the columns that tell its rows apart")
+        if table.oid in toasted:
+            message = "large values: an UPDATE that does not touch them does not send them (see --toast)"
+            yield Advice(name, message, f"run: {printed(f'{alter} FULL')}")

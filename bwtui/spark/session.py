@@ -1,0 +1,328 @@
+"""Spark's session: opened quietly, closed wholly.
+
+::
+
+    from bwtui.spark.session import spark_session
+
+    with spark_session(master="local[*]", app_name="seal", memory="2g") as spark:
+        spark.read.parquet(...)
+
+``spark`` is an ordinary `pyspark.sql.SparkSession`. Inside the block
+
+* nothing of Spark's chatter reaches the terminal; a job that fails raises one `BwtuiError` with the reason
+  (`bwtui.spark.failure`), whose kind and exit code are those of the error in the task, if it was ours;
+* Arrow is on, the time zone is UTC, tasks run under this very interpreter;
+* temporary files lie in a folder of the session's own, which is removed at the end.
+
+At the end, on an error and on Ctrl-C the Java process ends before the block is left; if we are killed it
+ends too. It may be used in the main thread, in another one, and once more after it was closed, but by one
+user at a time in a process: that is Spark's own limit. Relative paths are the caller's.
+
+On a cluster (``spark://…``) the tasks import this very package: it is sent along as a zip. What it depends
+on (confluent-kafka, pyarrow, numpy, pandas) must be installed there for the interpreter that PYSPARK_PYTHON
+names, by default the path of ours. A job that writes into Kafka needs ``config=WRITE_ONCE``.
+"""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+import bwtui
+from bwtui.errors import ConnectionFailed, UsageError
+from bwtui.spark.environment import environment
+from bwtui.spark.failure import SPARK_ERRORS, plain_errors
+from bwtui.spark.java import spark_java
+from bwtui.spark.jvm import Jvm
+from bwtui.spark.scratch import scratch
+
+LOCAL = "local[*]"
+
+#: Settings under which a failed task is not run again: it would send its messages a second time.
+WRITE_ONCE: Mapping[str, str] = MappingProxyType(
+    {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
+)
+
+_MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)")
+_MEMORY = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
+_CONNECT_SECONDS = 5.0
+#: So long a folder's path may be for Spark to put sockets there, whose whole path has 107 bytes at most.
+_SOCKET_FOLDER = 60
+#: So long a cluster may take to start an executor. Without one, Spark itself would wait for ever.
+EXECUTOR_SECONDS = 120.0
+_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.fallback.enabled": "false",
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
+        # 200 tasks with a few rows each take seconds; adaptive execution merges these again.
+        "spark.sql.shuffle.partitions": "16",
+        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "true",
+        # The text of a plan is for the same screen, and may be longer than what it plans.
+        "spark.sql.maxPlanStringLength": "8192",
+        # Task metrics and histories for a screen that is off.
+        "spark.sql.ui.retainedExecutions": "1",
+        "spark.ui.retainedTasks": "100",
+        "spark.executor.heartbeatInterval": "20s",
+    }
+)
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str = LOCAL,
+    app_name: str = "bwtui",
+    *,
+    memory: str = "1g",
+    config: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """Open a Spark session for the block, and end it with all that belongs to it.
+
+    ``memory`` bounds the Java heap: the driver's, which does all the work when the master is local, and each
+    executor's otherwise. ``config`` adds or replaces Spark settings.
+    Raises UsageError for a wrong master or memory, RefusedError when there is no Java, ConnectionFailed when
+    no master answers, and for the block's Spark errors a BwtuiError with one plain sentence.
+    """
+    check_master(master)
+    if not _MEMORY.fullmatch(memory):
+        raise UsageError(f"{memory!r} is no amount of memory", "give it as 512m or 2g")
+    with _as_interrupts():
+        yield from _opened(master, app_name, memory, config)
+
+
+def _opened(
+    master: str, app_name: str, memory: str, config: Mapping[str, str] | None
+) -> Iterator[SparkSession]:
+    java = spark_java()
+    with scratch("bwtui-spark-") as folder, _quiet_py4j():
+        opened = _Session(java, folder, memory, _settings(master, app_name, memory, folder, config))
+        with opened.closing():
+            yield opened.spark
+
+
+def _say_nothing(*_: Any) -> None:
+    """Stand in for a server's own report of a broken connection."""
+
+
+class _Session:
+    """A Java process, and Spark's context in it."""
+
+    def __init__(self, java: Path, folder: Path, memory: str, settings: dict[str, str]) -> None:
+        loopback = settings.get("spark.driver.host") == "127.0.0.1"
+        self._is_local = settings["spark.master"].startswith("local")
+        self._jvm = Jvm(java, folder, memory, list(settings.items()), loopback=loopback)
+        try:
+            with plain_errors(self._jvm.ended):
+                self.spark = self._open(folder, settings)
+        except BaseException:
+            self._abandon()
+            raise
+
+    @contextlib.contextmanager
+    def closing(self) -> Iterator[None]:
+        """End the session after the block: in order, or at once if the block was interrupted."""
+        try:
+            with plain_errors(self._jvm.ended):
+                yield
+        except Exception:
+            self._close()
+            raise
+        except BaseException:
+            self._abandon()
+            raise
+        self._close()
+
+    def _open(self, folder: Path, settings: dict[str, str]) -> SparkSession:
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        python = sys.executable
+        if not settings["spark.master"].startswith("local"):
+            python = os.environ.get("PYSPARK_PYTHON", python)
+        with environment(PYSPARK_PYTHON=python), _own_interrupts():
+            context = SparkContext(conf=conf, gateway=self._jvm.gateway)
+        if not settings["spark.master"].startswith("local"):
+            context.addPyFile(str(package_archive(folder)))
+            _await_executor(context)
+        return SparkSession(context)
+
+    def _close(self) -> None:
+        if self._is_local and not self._jvm.exit_leaves_something:
+            # What it has is in its folder, and nobody else knows of it: to end in order takes a second more.
+            self._abandon(at_once=True)
+            return
+        try:
+            with warnings.catch_warnings(), contextlib.suppress(*SPARK_ERRORS):
+                warnings.simplefilter("ignore")
+                self.spark.stop()
+            self._jvm.close()
+        finally:
+            self._abandon()
+
+    def _abandon(self, *, at_once: bool = False) -> None:
+        """End the Java process without a word to it, and let PySpark forget it."""
+        # Another session of this process would be PySpark's, and is not ours to end.
+        is_ours = SparkContext._gateway is self._jvm.gateway
+        context = SparkContext._active_spark_context if is_ours else None
+        if context is not None:
+            # It would print a traceback of the connection that ends.
+            context._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign,assignment]
+        self._jvm.kill(at_once=at_once)
+        if not is_ours:
+            return
+        if context is not None:
+            # With no Java behind it, stop only closes what PySpark has in this process.
+            context._jsc = None
+            context.stop()
+        SparkSession._instantiatedSession = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
+def _await_executor(context: SparkContext) -> None:
+    """Wait until the cluster has started an executor. Raises ConnectionFailed."""
+    status = context._jsc.sc()
+    until = time.monotonic() + EXECUTOR_SECONDS
+    # The driver counts as one.
+    while status.getExecutorMemoryStatus().size() < 2:
+        if time.monotonic() > until:
+            memory = context.getConf().get("spark.executor.memory")
+            raise ConnectionFailed(
+                f"the Spark cluster has started no executor within {EXECUTOR_SECONDS:.0f} s",
+                f"a worker needs a free core, and {memory} of memory beside what others have of it",
+            )
+        time.sleep(0.05)
+
+
+def package_archive(folder: Path) -> Path:
+    """Write this package into a zip in ``folder``, from which Python can import it, and return its path."""
+    package = Path(bwtui.__file__).parent
+    path = folder / "bwtui.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(package.rglob("*")):
+            if file.is_file() and "__pycache__" not in file.parts:
+                archive.write(file, Path("bwtui") / file.relative_to(package))
+    return path
+
+
+def _settings(
+    master: str, app_name: str, memory: str, folder: Path, config: Mapping[str, str] | None
+) -> dict[str, str]:
+    settings = {"spark.master": master, "spark.app.name": app_name, **_SETTINGS}
+    settings |= {"spark.driver.memory": memory, "spark.executor.memory": memory}
+    settings |= {"spark.local.dir": str(folder), "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    if master.startswith("local"):
+        # Its ports are open to every user of the machine. Spark makes the secret, which no command line has.
+        settings["spark.authenticate"] = "true"
+        if len(str(folder)) <= _SOCKET_FOLDER:
+            # Where a stranger may connect to a port he is refused, and with him the result that was to come.
+            settings["spark.python.unix.domain.socket.enabled"] = "true"
+            settings["spark.python.unix.domain.socket.dir"] = str(folder)
+    if master.startswith("local") or all(_is_loopback(host) for host, _ in _masters(master)):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return settings | dict(config or {})
+
+
+def check_master(master: str) -> None:
+    """Raise UsageError for what names no Spark master, and ConnectionFailed for one that does not answer.
+
+    A command asks before it does anything that would stay if there were no Spark.
+    """
+    if not _MASTER.fullmatch(master):
+        raise UsageError(
+            f"--spark-master {master!r} is no Spark master", "give local[*], local[4] or spark://host:7077"
+        )
+    masters = _masters(master)
+    # Spark itself goes on trying for a minute.
+    if masters and not any(_answers(*one) for one in masters):
+        raise ConnectionFailed(
+            f"no Spark master answers at {master}", "check that it runs there, or leave --spark-master out"
+        )
+
+
+def _masters(master: str) -> list[tuple[str, int]]:
+    if not master.startswith("spark://"):
+        return []
+    pairs = [one.rpartition(":") for one in master.removeprefix("spark://").split(",")]
+    return [(host, int(port)) for host, _, port in pairs]
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host.strip("[]"), port), _CONNECT_SECONDS):
+            return True
+    except OSError:
+        return False
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.")
+
+
+@contextlib.contextmanager
+def _as_interrupts() -> Iterator[None]:
+    """Let a kill, or a terminal that is closed, end the block as Ctrl-C does: in order, and cleared up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ours = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        # A session that another thread closes leaves it so: only the main thread may, and the end is near.
+        if threading.current_thread() is threading.main_thread():
+            for number in ours:
+                signal.signal(number, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Keep the handler of Ctrl-C, which SparkContext replaces by one that talks to Java first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: Any = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _quiet_py4j() -> Iterator[None]:
+    """Keep py4j from telling on stderr of every connection that ends."""
+    root, quiet = logging.getLogger(), logging.NullHandler()
+    # It logs into the root logger too, which would get a handler that writes to stderr for it.
+    root.addHandler(quiet)
+    root.addFilter(_not_py4j)
+    logger = logging.getLogger("py4j")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        root.removeFilter(_not_py4j)
+        root.removeHandler(quiet)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts

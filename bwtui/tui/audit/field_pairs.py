@@ -1,0 +1,196 @@
+"""The fields of a message on both sides, and what is said of each side."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import RenderableType
+
+from bwtui.audit.classes import DATABASE
+from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.fields import key_text
+from bwtui.recording.reading.target import MICROS
+from bwtui.tui import figures
+from bwtui.tui.audit.kafka import HOLES, Decoded, Record
+from bwtui.tui.audit.report import Finding, fields_text
+from bwtui.tui.audit.sides import ABSENT, SAME, FieldPair, message_of
+from bwtui.tui.audit.words import Words
+from bwtui.tui.plain import Group, Text, block
+from bwtui.tui.widgets.changes import OPERATIONS
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.listing import Item, Listing
+
+
+def _columns(words: Words) -> list[Column]:
+    found = [
+        Column("mark", "", 1),
+        Column("field", "Field", 14, grow=26),
+        Column("sent", words.left, 20, grow=70),
+        Column("found", words.right, 20, grow=70),
+    ]
+    return found + ([Column("said", words.source, 18, drop=1, grow=70)] if words.source else [])
+
+
+class FieldPairs(Listing):
+    """Field by field; those that differ are marked, and are all that ``e`` leaves."""
+
+    def __init__(self, words: Words) -> None:
+        super().__init__(_columns(words), ("field",), id="fields", noun="fields")
+        self.border_title = "Fields"
+        self._words = words
+        self._pairs: list[FieldPair] = []
+        self._turns = 0.0
+
+    def show_pairs(self, found: Sequence[FieldPair], *, has_found: bool) -> None:
+        """Show these fields; without a row on Kafka's side nothing differs."""
+        self._pairs, self._turns = list(found), self._turns + 10
+        has_source = bool(self._words.source)
+        items = [_item(n, pair, has_found, has_source) for n, pair in enumerate(self._pairs)]
+        self.set_items(items, self._turns)
+        # What differs is what one came for.
+        if first := next((item.key for item in items if item.trouble), None):
+            self.move_to_key(first)
+
+    def selected(self) -> FieldPair | None:
+        """Return the field under the cursor."""
+        return None if self.cursor_key is None else self._pairs[int(self.cursor_key)]
+
+    def _show(self) -> None:
+        super()._show()
+        if not self.items:
+            self.empty_text = self._words.no_fields
+
+
+def _item(number: int, pair: FieldPair, has_found: bool, has_source: bool) -> Item:
+    both = has_found and ABSENT not in (pair.sent, pair.found)
+    differs = both and pair.differs
+    mark = Cell("≠", "bad") if differs else Cell("!", "bad") if pair.miscoded else Cell("")
+    loud = "bad" if differs else ""
+    values = tuple(_shown(value) for value in (pair.sent, pair.found, pair.said))
+    shown = 5 if has_source else 4
+    cells = (
+        mark,
+        Cell(pair.name, loud or "strong"),
+        Cell(values[0], "warn" if differs else "muted" if pair.sent in (None, ABSENT, SAME) else ""),
+        Cell(values[1], "bad" if differs else "muted" if pair.found in (None, ABSENT) else ""),
+        Cell(values[2], "bad" if pair.miscoded else "muted"),
+    )
+    trouble = differs or pair.miscoded
+    found = (0, number, *values)
+    return Item(str(number), cells[:shown], found[:shown], " ".join((pair.name, *values)), trouble)
+
+
+def _shown(value: str | None) -> str:
+    return "NULL" if value is None else value or "''"
+
+
+def value_content(pair: FieldPair | None, words: Words, colours: dict[str, str]) -> RenderableType:
+    """Return a field's values in full, under each other."""
+    if pair is None:
+        return Text("no field selected", colours["quiet"])
+    both = ABSENT not in (pair.sent, pair.found)
+    loud = f"bold {colours['error']}" if both and pair.differs else ""
+    rows = ((words.source, pair.said, ""), (words.left, pair.sent, ""), (words.right, pair.found, loud))
+    return Group(
+        *(
+            Text.assemble((f"{name:<16}", colours["quiet"]), (block(_shown(value), 16), style))
+            for name, value, style in rows
+            if value != ABSENT
+        )
+    )
+
+
+def sent_lines(
+    finding: Finding, change: Change | None, part: int, colours: dict[str, str], *, is_copy: bool
+) -> list[Text]:
+    """Say what was sent."""
+    quiet = colours["quiet"]
+    if change is None:
+        what = "no message of the recording has these bytes"
+        if finding.position is not None:
+            what = f"position {finding.position:,} of the recording, which is not open here"
+        return [Text(what, colours["warning"]), Text("the report knows: " + _known(finding), quiet)]
+    sign, _ = OPERATIONS.get(change.operation, (" ", ""))
+    head = Text.assemble(
+        (f"{sign} {change.operation} {change.table}", "bold"), ("  key ", quiet), key_text(change)
+    )
+    lines = [Text("this is a copy of:", colours["warning"])] if is_copy else []
+    lines += [head, _committed(change, quiet)]
+    message = message_of(change, part)
+    if message is None:
+        return [*lines, Text(f"no message: {change.without or 'no reason is recorded'}", colours["warning"])]
+    return [*lines, _placed(message, quiet), _bytes(message.key, message.value, _ids(message), quiet)]
+
+
+def _known(finding: Finding) -> str:
+    told = [finding.operation, finding.table, finding.key_text, finding.lsn]
+    return ", ".join(part for part in told if part) or "only its place"
+
+
+def _committed(change: Change, quiet: str) -> Text:
+    return Text.assemble(
+        ("lsn ", quiet), change.lsn_text,
+        ("  xid ", quiet), str(change.xid) if change.xid else figures.NONE,
+        ("  committed ", quiet), figures.precise_clock(change.commit_time / MICROS),
+    )  # fmt: skip
+
+
+def _placed(message: SentMessage, quiet: str) -> Text:
+    place = figures.NONE if message.offset is None else f"{message.partition}@{message.offset}"
+    return Text.assemble((message.topic, "bold"), f" {place}", (f"  {message.state}", quiet))
+
+
+def _ids(message: SentMessage) -> tuple[int | None, int | None]:
+    return message.key_schema_id, message.value_schema_id
+
+
+def _bytes(key: bytes | None, value: bytes | None, ids: tuple[int | None, int | None], quiet: str) -> Text:
+    def told(name: str, data: bytes | None, number: int | None) -> str:
+        if data is None:
+            return f"{name} null"
+        return f"{name} {figures.size(len(data))}" + ("" if number is None else f" schema {number}")
+
+    kind = "  tombstone" if value is None and key is not None else ""
+    return Text(f"{told('key', key, ids[0])} · {told('value', value, ids[1])}{kind}", quiet)
+
+
+def found_lines(
+    finding: Finding,
+    record: Record | str | None,
+    sides: tuple[Decoded | None, Decoded | None],
+    problem: str,
+    colours: dict[str, str],
+) -> list[Text]:
+    """Say what Kafka has; ``sides`` are its key and its value."""
+    quiet = colours["quiet"]
+    key, found = sides
+    where = Text.assemble((finding.topic or figures.NONE, "bold"), f" {finding.place}")
+    if key is not None and key.state == "row":
+        where.append("  key ", quiet)
+        where.append(fields_text(key.fields))
+    if problem:
+        return [where, Text(f"✗ {problem}", colours["error"])]
+    if finding.offset is None:
+        return [where, Text(_nowhere(finding), colours["warning"])]
+    if record is None:
+        return [where, Text("asking Kafka…", quiet)]
+    if isinstance(record, str):
+        return [where, Text(f"✗ {HOLES.get(record, record)}", colours["error"])]
+    stamp = datetime.fromtimestamp(record.timestamp / 1000).strftime("%Y-%m-%d %H:%M:%S")
+    ids = (None if key is None else key.schema_id, None if found is None else found.schema_id)
+    lines = [where]
+    if key is not None and key.state == "unreadable":
+        lines.append(Text(f"✗ key: {key.problem}", colours["error"]))
+    lines += [Text.assemble(("timestamp ", quiet), stamp), _bytes(record.key, record.value, ids, quiet)]
+    if record.headers:
+        lines.append(Text("headers " + ", ".join(name for name, _ in record.headers), quiet))
+    if found is not None and found.state == "unreadable":
+        lines.append(Text(f"✗ {found.problem}", colours["error"]))
+    elif found is not None and found.state == "null":
+        lines.append(Text("a tombstone: it has no fields", colours["warning"]))
+    return lines
+
+
+def _nowhere(finding: Finding) -> str:
+    if finding.name in DATABASE:
+        return "no record of it is there"
+    return "it has no place: no word of it ever came" if finding.topic is None else "no offset is known"

@@ -1,0 +1,315 @@
+"""The findings of an audit: as rows, one in full, and what is said where there is none."""
+
+from datetime import datetime
+
+from rich.console import RenderableType
+
+from bwtui.audit.classes import LOST, UNDECIDED, Question
+from bwtui.audit.terminal import CLEAN, SIDES
+from bwtui.recording.change import Change
+from bwtui.recording.reading.target import MICROS
+from bwtui.tui import figures
+from bwtui.tui.audit.meanings import HOPS, meaning
+from bwtui.tui.audit.report import AuditReport, Finding, fields_text, tone_of
+from bwtui.tui.audit.sides import message_of
+from bwtui.tui.audit.words import MASKED, WORDS
+from bwtui.tui.judgement import MARKS
+from bwtui.tui.plain import Content, Group, Table, Text, block
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.listing import Item, Listing
+
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("class", "Class", 14, grow=20),
+    Column("table", "Table", 14, drop=2, grow=30),
+    Column("key", "Key", 17, grow=34),
+    Column("topic", "Topic", 14, drop=4, grow=30),
+    Column("place", "Part@offset", 11, "right", drop=1, grow=16),
+    Column("lsn", "LSN", 11, "right", drop=3, grow=17),
+    Column("hop", "Hop", 6, drop=5, grow=10),
+    Column("differs", "Differs", 12, drop=6, grow=60),
+)
+#: By the mark means the report's own order: the worst first.
+_SORTABLE = ("mark", "class", "table", "key", "topic", "place", "lsn")
+#: Notes that say what the class means.
+_MEANT = (
+    "a reader that keeps the latest value of the key is wrong now",
+    "some of its messages are there, and others are lost",
+    "it came behind later ones of its key",
+    "two relays wrote at once",
+)
+_NO_COLOURS = dict.fromkeys(("quiet", "foreground", "warning", "error", "secondary"), "")
+#: A line as its texts, some of them with a style: shown it has escapes and is cut, copied it is exact.
+_Line = list[str | tuple[str, str]]
+
+
+class FindingList(Listing):
+    """The findings of one class, or of all."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS, _SORTABLE, id="findings", noun="findings")
+        self.border_title = "Findings"
+        self._name: str | None = None
+        self._report: AuditReport | None = None
+        self._turns = 0.0
+
+    def show(self, report: AuditReport | None, name: str | None) -> None:
+        """Show the findings of a class, or all."""
+        self._report, self._name = report, name
+        # What all of them have needs no column.
+        if name is not None and self.sort_column == "class":
+            self.sort_by("mark")
+        self.set_columns([one for one in COLUMNS if name is None or one.key != "class"])
+        self.border_title = Content("Findings" if name is None else name)
+        # Another class is a list of its own, whose order nobody waits for.
+        self._turns += 10
+        listed = report.listed(name) if report is not None else []
+        self.set_items([_item(one, with_class=name is None) for one in listed], self._turns)
+
+    def _show(self) -> None:
+        super()._show()
+        if not self.items:
+            self.empty_text = self._reason()
+            self.refresh()
+
+    def _explain(self, shown: int) -> str:
+        text = super()._explain(shown)
+        text = "1 finding" if text == "1 findings" else text
+        unlisted = self._report.unlisted(self._name) if self._report is not None else 0
+        return f"{text} · {unlisted:,} more are only counted" if unlisted else text
+
+    def _reason(self) -> str:
+        report, name = self._report, self._name
+        if report is None:
+            return "nothing was audited yet: v does it"
+        if name is None:
+            return "✓ nothing was found" if report.verdict == "clean" else "no finding is listed"
+        if not report.classes.get(name):
+            return "none"
+        return "counted, and not listed one by one: it is no anomaly"
+
+
+def _item(finding: Finding, *, with_class: bool) -> Item:
+    tone = tone_of(finding.name)
+    names = ", ".join(str(one.get("field", "")) for one in finding.fields)
+    texts = (
+        finding.name,
+        finding.table or figures.NONE,
+        finding.key_text or figures.NONE,
+        finding.topic or figures.NONE,
+        finding.place or figures.NONE,
+        finding.lsn or figures.NONE,
+        finding.hop,
+        names,
+    )
+    tones = (tone if tone != "plain" else "", "strong", "", "", "muted", "muted", "muted", "warn")
+    cells = (Cell(MARKS[tone], tone), *(Cell(text, one) for text, one in zip(texts, tones, strict=True)))
+    number = finding.number
+    lsn = tuple(int(part, 16) for part in (finding.lsn or "0/0").split("/"))
+    place = (
+        finding.topic or "",
+        finding.partition or 0,
+        finding.offset if finding.offset is not None else -1,
+    )
+    values = (number, number, *texts[1:4], place, lsn, *texts[6:])
+    search = " ".join((*texts, finding.note or "", finding.operation or ""))
+    if with_class:
+        return Item(str(number), cells, values, search, tone == "bad")
+    return Item(str(number), cells[:1] + cells[2:], values[:1] + values[2:], search, tone == "bad")
+
+
+def verdict_content(report: AuditReport | None, now: float, *, recorded: bool = True) -> Content:
+    """Return the verdict in two lines; before there is one, what could be asked of a recording or a relay."""
+    if report is None:
+        question = "does Kafka hold what was sent?" if recorded else "do the topics equal the tables?"
+        how = "message by message" if recorded else "each key's latest value, while writes go on"
+        return Content.assemble(
+            (" ? NOT AUDITED  ", "bold $warning"),
+            (question, "bold"),
+            "\n",
+            (f"   v verifies it, {how}", "$quiet"),
+        )
+    tone, word = {
+        "clean": ("$success", "✓ CLEAN"),
+        "anomalies": ("$error", "✗ ANOMALIES"),
+        "indeterminate": ("$warning", "▲ INDETERMINATE"),
+    }[report.verdict]
+    left, right = SIDES[report.question]
+    sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
+    if report.verdict == "anomalies":
+        sides = f"{report.wrong:,} in {sides}"
+    elif report.verdict == "indeterminate":
+        sides = f"{report.classes.get(UNDECIDED, 0):,} of {sides} can't be decided"
+    parts: list[tuple[str, str]] = [(f" {word}  ", f"bold {tone}"), (sides, "bold")]
+    told = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
+    told += [("values are masked · ", "$warning")] if report.masked else []
+    return Content.assemble(*parts, "\n   ", *told) + _summary(report)
+
+
+def _when(moment: float, now: float) -> str:
+    """Return the time of day, and how long ago that was: in one unit, so that it stands still."""
+    seconds = now - moment
+    units = ((86_400, "d"), (3_600, "h"), (60, "m"))
+    ago = next((f"{int(seconds // size)} {unit} ago" for size, unit in units if seconds >= size), "just now")
+    day = "" if seconds < 43_200 else "%Y-%m-%d "
+    return f"{datetime.fromtimestamp(moment).strftime(day + '%H:%M')}, {ago}"
+
+
+def _summary(report: AuditReport) -> Content:
+    if report.verdict == "clean":
+        excused = [f"{c:,} {n}" for n, c in report.classes.items() if c and tone_of(n) == "muted"]
+        text = CLEAN[report.question]
+        more = ", ".join(excused)
+        return Content.styled(text + (f"; {more}" if more else ""), "$quiet")
+    parts = [f"{report.missing:,} lost"] if report.missing else []
+    parts += [
+        f"{count:,} {name}"
+        for name, count in report.classes.items()
+        if count and name not in LOST and tone_of(name) in ("bad", "warn")
+    ]
+    return Content.styled(" · ".join(parts), "$quiet")
+
+
+_BEFORE_RECORDING = (
+    "An audit reads the recording and the topics, and gives each message and each record one class: "
+    "lost, doubled, changed, out of order, excused by compaction or retention, or simply there. "
+    "It changes nothing. It needs the brokers and the schema registry."
+)
+_BEFORE_RELAY = (
+    "An audit reads the tables as they are at one LSN, and the latest record of each key in their topics: "
+    "every row is there, is missing or differs, and no key is left over. What is written meanwhile is waited "
+    "for, never blamed. It changes nothing. Single messages are audited with a recording (--record)."
+)
+
+
+def nothing_content(report: AuditReport | None, recorded: bool) -> Content:
+    """Say what was audited, and what not; or what an audit would do."""
+    if report is None:
+        return Content(_BEFORE_RECORDING if recorded else _BEFORE_RELAY)
+    lines = [_fact(name, value) for name, value in _facts(report)]
+    notes = [*report.notes, *([MASKED] if report.masked else [])]
+    lines += [Content.styled(f"▲ {note}", "$warning") for note in notes]
+    if recorded and report.verdict == "clean":
+        lines.append(
+            Content.styled("v verifies again: what was written since is not in this report", "$quiet")
+        )
+    return Content("\n").join(lines)
+
+
+def _facts(report: AuditReport) -> list[tuple[str, str]]:
+    raw, window = report.raw, report.raw.get("window", {})
+    topics = {str(one.get("topic")) for one in raw.get("topics", ())}
+    facts = [("recording", str(raw.get("recording") or "")), ("second", str(raw.get("other") or ""))]
+    facts.append(("tables", ", ".join(map(str, raw.get("tables") or ()))))
+    facts.append(("fences", ", ".join(map(str, window.get("fences") or ()))))
+    if "first_lsn" in window:
+        facts.append(("LSNs", f"{window['first_lsn']} to {window['last_lsn']}"))
+    if "confirmed_lsn" in window:
+        facts.append(("confirmed", str(window["confirmed_lsn"])))
+    if topics:
+        records = sum(int(one.get("high", 0)) - int(one.get("low", 0)) for one in raw["topics"])
+        facts.append(("topics", f"{len(topics)} with {records:,} offsets: {', '.join(sorted(topics))}"))
+    facts.append(("cluster", str(raw.get("cluster") or "")))
+    if (compared := raw.get("compared_with_postgresql")) is not None:
+        facts.append(("compared", f"{compared:,} messages also with what PostgreSQL said"))
+    without = raw.get("without_message") or {}
+    facts.append(("no message", ", ".join(f"{count:,} {name}" for name, count in without.items())))
+    seconds = raw.get("seconds") or {}
+    if "audit" in seconds:
+        facts.append(("took", figures.duration(sum(seconds.values()))))
+    return [(name, value) for name, value in facts if value]
+
+
+def _fact(name: str, value: str) -> Content:
+    return Content.assemble((f"{name:<11}", "$quiet"), value)
+
+
+def finding_content(
+    finding: Finding, change: Change | None, report: AuditReport, colours: dict[str, str]
+) -> RenderableType:
+    """Return a finding in full; ``change`` when the recording has it at hand."""
+    told = _lines(finding, change, report.question, colours)
+    lines: list[RenderableType] = [Text.assemble(*line) for line in told]
+    if report.masked and finding.is_masked:
+        lines.append(Text(MASKED, colours["warning"]))
+    if finding.fields:
+        lines += ["", _fields(finding, report.question, colours)]
+    return Group(*lines)
+
+
+def finding_text(finding: Finding, change: Change | None, question: Question) -> str:
+    """Return a finding as plain text, to be copied: exact, whatever is in it."""
+    told = _lines(finding, change, question, _NO_COLOURS)
+    lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in told]
+    lines += [
+        f"{one.get('field')}: {fields_text({name: value for name, value in one.items() if name != 'field'})}"
+        for one in finding.fields
+    ]
+    return "\n".join(lines)
+
+
+def _lines(
+    finding: Finding, change: Change | None, question: Question, colours: dict[str, str]
+) -> list[_Line]:
+    quiet, tone = colours["quiet"], tone_of(finding.name)
+    style = {"bad": colours["error"], "warn": colours["warning"]}.get(tone, quiet)
+    means = meaning(finding.name, question)
+    head: _Line = [(f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (means, style)]
+    lines = [head, _about(finding, change, quiet), _sent(finding, change, quiet), _found(finding, quiet)]
+    fault = f"at fault: {HOPS[finding.hop]}" if finding.hop in HOPS else ""
+    note = finding.note or ""
+    for known in _MEANT:
+        note = note.removeprefix(known).removeprefix("; ")
+    if why := " · ".join(part for part in (note, fault) if part):
+        lines.append([(why, colours["secondary"])])
+    return [line for line in lines if line]
+
+
+def _about(finding: Finding, change: Change | None, quiet: str) -> _Line:
+    known = " ".join(part for part in (finding.operation, finding.table) if part)
+    what = known or "no change of this recording"
+    parts: _Line = [(what, "bold"), ("  key ", quiet), finding.key_text or figures.NONE]
+    if finding.lsn:
+        parts += [("  lsn ", quiet), f"{finding.lsn} #{finding.ordinal}"]
+    if change is not None:
+        parts += [("  xid ", quiet), str(change.xid) if change.xid else figures.NONE]
+        parts += [("  committed ", quiet), figures.precise_clock(change.commit_time / MICROS)]
+    return parts
+
+
+def _sent(finding: Finding, change: Change | None, quiet: str) -> _Line:
+    message = None if change is None else message_of(change, finding.part)
+    if message is None:
+        return []
+    placed = "" if message.offset is None else f" {message.partition}@{message.offset}"
+    kind = "a tombstone" if message.value is None else figures.size(len(message.value))
+    state = f"  {message.state}, {kind}"
+    return [("sent   ", quiet), f"{message.topic}{placed}", (state, quiet)]
+
+
+def _found(finding: Finding, quiet: str) -> _Line:
+    if finding.topic is None:
+        return []
+    where = f"{finding.topic} {finding.place}".rstrip()
+    return [("place  ", quiet), where, ("  Enter: both sides", quiet)]
+
+
+def _fields(finding: Finding, question: Question, colours: dict[str, str]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
+    sides = [name for name in ("postgresql", "sent", "kafka") if any(name in one for one in finding.fields)]
+    if all(one.get("postgresql") == one.get("sent") for one in finding.fields) and len(sides) == 3:
+        sides.remove("postgresql")
+    titles = WORDS[question].of_fields
+    table.add_column("Differs", max_width=24, overflow="fold")
+    for side in sides:
+        table.add_column(titles[side], overflow="fold")
+    for one in finding.fields:
+        cells = [_value(one.get(side), colours, loud=side == "kafka") for side in sides]
+        table.add_row(Text(str(one.get("field")), f"bold {colours['warning']}"), *cells)
+    return table
+
+
+def _value(value: object, colours: dict[str, str], *, loud: bool) -> Text:
+    if value is None:
+        return Text("NULL", f"italic {colours['secondary']}")
+    return Text(block(str(value)) or "''", f"bold {colours['warning']}" if loud else colours["foreground"])

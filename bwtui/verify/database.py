@@ -1,0 +1,257 @@
+"""Does the latest value of every key equal the table's row, at one LSN, while writes go on?
+
+A temporary slot's exported snapshot shows the tables at an exact LSN, a *fence*. Once the relay's slot has
+confirmed the fence, everything up to it is in the topics; they are read up to their ends then, and folded to
+the latest record of each key. That may be newer than the fence. So a key that differs is looked at again
+behind another fence: if no record of it has come since, its last one must be its row there, and a difference
+is one. A key that is written all the time is tried until the two agree, a number of times; at the last one it
+is enough that one of the records says the row which may have been the latest one at the fence.
+
+Rows without a key are counted: what the table has at the fence more often than the topic has ever had it is
+missing. That the topic has more says nothing, as rows are deleted, and sent again.
+
+A table that the relay is to carry and that no publication of its has is a finding by itself: what its topic
+holds, if there is one, is of another time.
+"""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import duckdb
+
+from bwtui.audit.classes import DATABASE, UNDECIDED, verdict_of
+from bwtui.audit.decoding import AskRegistry, Schemas
+from bwtui.audit.report import Finding, Report, unreadable
+from bwtui.errors import Indeterminate, RefusedError
+from bwtui.kafka.client import Config
+from bwtui.kafka.offsets import Pinned, pin
+from bwtui.model.lsn import format_lsn
+from bwtui.source.connection import Connection, connect, connect_raw
+from bwtui.source.slot import create_temporary, slot_state
+from bwtui.source.snapshot import TablesChanged, open_snapshot
+from bwtui.spark.scratch import scratch
+from bwtui.verify.folding import SPELLED, Fold
+from bwtui.verify.tables import Shape, Table, shapes
+
+__all__ = ["Request", "Table", "verify_database"]
+
+#: How often a key is looked at before it is left undecided, and how long a fence is waited for.
+ROUNDS = 8
+FENCE_SECONDS = 120.0
+#: A relay whose connection was cut is back sooner than this.
+_RECONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to compare."""
+
+    dsn: str
+    slot: str
+    tables: Sequence[Table]
+    config: Config
+    show_values: bool = False
+    samples: int = 1_000
+    #: Tables that the relay is to carry, and does not: each with the reason.
+    not_captured: Mapping[str, str] = field(default_factory=dict)
+    #: Returns the name of the relay that runs with the slot of a database, if there is one here.
+    reconnecting: Callable[[str], str | None] = lambda _: None
+
+
+def verify_database(
+    request: Request, ask: AskRegistry, told: Callable[[str], None] = lambda _: None
+) -> Report:
+    """Compare the tables with their topics. Raises Indeterminate, RefusedError, ConnectionFailed."""
+    begin = time.monotonic()
+    if not request.tables and not request.not_captured:
+        raise RefusedError("no table is to be compared", "check --table, and -s/--slot")
+    with (
+        scratch("bwtui-verify-") as folder,
+        contextlib.closing(connect(request.dsn)) as connection,
+        # In memory as long as there is room, and then in the folder.
+        contextlib.closing(duckdb.connect(config={"temp_directory": str(folder / "spill")})) as store,
+    ):
+        report = _Live(request, connection, Fold(store, request.config, Schemas({}, ask))).run(told)
+    report.details["seconds"] = {"audit": round(time.monotonic() - begin, 2)}
+    return report
+
+
+class _Live:
+    """One audit."""
+
+    def __init__(self, request: Request, connection: Connection, fold: Fold) -> None:
+        self._request = request
+        self._connection = connection
+        self._fold = fold
+        self._fences: list[str] = []
+        self._lacking: set[str] = set()
+
+    def run(self, told: Callable[[str], None]) -> Report:
+        """Compare until nothing is in doubt, or a key was written too often to say."""
+        cluster = ""
+        for number in range(ROUNDS if self._request.tables else 0):
+            told(f"waiting for the relay at fence {number + 1}")
+            with self._fence(is_first=not number) as (pinned, snapshot, found):
+                cluster = pinned.cluster_id
+                told(f"reading topics and tables at fence {number + 1}")
+                self._fold.read(pinned, found)
+                for shape in found:
+                    self._fold.compare(snapshot, shape, again=number > 0, is_last=number == ROUNDS - 1)
+            if not self._fold.settle(is_first=not number):
+                break
+        return self._report(cluster)
+
+    @contextlib.contextmanager
+    def _fence(self, *, is_first: bool) -> Iterator[tuple[Pinned, Connection, list[Shape]]]:
+        # What has no key is compared once.
+        tables = [table for table in self._request.tables if table.key or is_first]
+        for _ in range(ROUNDS):
+            raw = connect_raw(self._request.dsn)
+            # Whatever happens: the slot ends with its session.
+            with contextlib.ExitStack() as stack:
+                stack.callback(raw.finish)
+                slot = create_temporary(raw)
+                snapshot = open_snapshot(self._request.dsn, slot.snapshot)
+            with contextlib.closing(snapshot):
+                self._wait(slot.consistent_point)
+                # At once: what comes behind the fence is what makes keys differ that do not.
+                pinned = pin(self._request.config, [table.topic for table in tables], some_may_lack=True)
+                self._lacking = (self._lacking | {one.topic for one in tables}) - pinned.topics.keys()
+                try:
+                    found = shapes(snapshot, tables)
+                except TablesChanged:
+                    continue
+                self._fences.append(format_lsn(slot.consistent_point))
+                yield pinned, snapshot, found
+                return
+        raise Indeterminate("the tables are altered or truncated again and again", "verify once they are not")
+
+    def _wait(self, lsn: int) -> None:
+        """Wait until the relay has confirmed ``lsn``. Raises RefusedError or Indeterminate."""
+        begin = last_read = time.monotonic()
+        while True:
+            state = slot_state(self._connection, self._request.slot)
+            if state is None:
+                raise RefusedError(
+                    f"there is no slot {self._request.slot!r}, so nothing says how far the topics are",
+                    "name the relay's slot with -s; 'bwtui slots list' shows them",
+                )
+            if state.confirmed_lsn >= lsn:
+                return
+            now = time.monotonic()
+            if state.active:
+                last_read = now
+            elif now - last_read > _RECONNECT_SECONDS:
+                if (name := self._request.reconnecting(self._connection.info.dbname)) is not None:
+                    raise Indeterminate(
+                        f"relay {name} is reconnecting to PostgreSQL: slot {self._request.slot!r} is at"
+                        f" {format_lsn(state.confirmed_lsn)}, not yet at {format_lsn(lsn)}",
+                        f"verify once it streams again: 'bwtui status {name}' says what it waits for",
+                    )
+                raise Indeterminate(
+                    f"no relay reads slot {self._request.slot!r}: it is at {format_lsn(state.confirmed_lsn)},"
+                    f" not yet at {format_lsn(lsn)}",
+                    "start the relay ('bwtui connect'), and verify while it runs",
+                )
+            if now - begin > FENCE_SECONDS:
+                raise Indeterminate(
+                    f"the relay has not come to {format_lsn(lsn)} within {FENCE_SECONDS:.0f} seconds",
+                    "wait until it has caught up: bwtui status",
+                )
+            time.sleep(0.1)
+
+    # -- the report ------------------------------------------------------------------------------------------
+
+    def _report(self, cluster: str) -> Report:
+        tables = {table.topic: table for table in self._request.tables}
+        counts = dict.fromkeys((*DATABASE, UNDECIDED), 0) | self._fold.counts()
+        counts[UNDECIDED] += self._fold.damaged.total()
+        missing = self._request.not_captured
+        counts["not_captured"] = len(missing)
+        findings = self._fold.findings(self._request.samples)
+        told = [self._finding(tables[topic], *found) for topic, *found in findings]
+        some = sorted(missing.items())[: self._request.samples]
+        told += [Finding("not_captured", table=name, note=why) for name, why in some]
+        return Report(
+            verdict=verdict_of(counts),
+            window={"fences": self._fences, "now_ms": time.time_ns() // 1_000_000},
+            expected=self._fold.rows,
+            actual=self._fold.keys(),
+            balance=_balance(counts, self._fold.rows, self._fold.keys()),
+            classes=counts,
+            without={},
+            findings=told,
+            found={name: number for name, number in counts.items() if number},
+            by_topic=[],
+            by_time=[],
+            notes=self._notes(),
+            question="database",
+            details={
+                "cluster": cluster,
+                "tables": [table.full_name for table in self._request.tables],
+            },
+        )
+
+    def _notes(self) -> list[str]:
+        notes = []
+        unkeyed = [table.full_name for table in self._request.tables if not table.key]
+        if unkeyed:
+            notes.append(f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}")
+        notes += unreadable(self._fold.damaged)
+        notes += [
+            f"there is no topic {name}, so its table's rows are in none" for name in sorted(self._lacking)
+        ]
+        notes += [
+            f"{number:,} records of {topic} have no key, so they are no key's latest value: "
+            "from before the table had one, or another producer's"
+            for topic, number in sorted(self._fold.without_key.items())
+            if number
+        ]
+        if self._fold.unsent:
+            notes.append(
+                "placeholders for unchanged TOAST values, which were not compared, stand in"
+                f" {self._fold.unsent:,} rows"
+            )
+        return notes
+
+    def _finding(
+        self,
+        table: Table,
+        key: str,
+        name: str,
+        fields: str,
+        partition: int | None,
+        offset: int | None,
+        note: str | None,
+    ) -> Finding:
+        names = table.key or table.columns
+        key = key.partition(SPELLED)[0]
+        found = json.loads(key) if key[:1] in ("[", "{") else None
+        shown = dict(zip(names, found, strict=False)) if isinstance(found, list) else found
+        if shown and not self._request.show_values:
+            shown = dict.fromkeys(shown, "…")
+        return Finding(
+            name,
+            topic=table.topic,
+            partition=partition,
+            offset=offset,
+            table=table.full_name,
+            key=shown or dict.fromkeys(names, "…"),
+            fields=[self._field(*one) for one in json.loads(fields)],
+            note=note,
+        )
+
+    def _field(self, name: str, row: Any, found: Any) -> dict[str, Any]:
+        shown = self._request.show_values
+        return {"field": name, "postgresql": row if shown else "…", "kafka": found if shown else "…"}
+
+
+def _balance(counts: Mapping[str, int], rows: int, keys: int) -> dict[str, dict[str, int]]:
+    """Return what both sides hold; keys that were looked at again at a later fence count as of the first."""
+    missing = {name: counts.get(name, 0) for name in ("missing_key", "different_row", "missing_row")}
+    extra = {name: counts.get(name, 0) for name in ("different_row", "extra_key")}
+    return {"expected": {"rows": rows, **missing}, "actual": {"rows": keys, **extra}}

@@ -1,0 +1,259 @@
+"""Both sides of the audit as digests in Parquet, made by Spark's tasks.
+
+A task reads files of the recording or a piece of a partition, and writes what the audit needs of it: places
+and digests. Rows stay in the task's Python: sent through Java they cost ten times as much as reading them.
+Both sides are hashed by MD5, of which 63 bits are kept. DuckDB's `hash` costs a tenth of that, but multiplies
+word by word: rows that differ in nothing but the last bytes of two words often have the same one.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from bwtui.audit.partitioner import murmur2_of
+from bwtui.kafka.client import Config
+from bwtui.kafka.offsets import Pinned
+from bwtui.kafka.splits import LARGEST, SMALLEST, Split, split
+from bwtui.model.duckdb_text import parquet
+from bwtui.recording.format.sent_headers import SENT_HEADERS
+from bwtui.recording.manifest import SealedFile
+from bwtui.spark.failure import in_task
+from bwtui.spark.handover import hand_over
+from bwtui.spark.kafka_source import Request, read_split
+from bwtui.verify.deep import COLUMNS, Comparison
+
+#: Told how many rows were read, and how many there are.
+OnCount = Callable[[int, int], None]
+
+#: A position and a part in one number that sorts as they do.
+PARTS = 4096
+
+#: What the recording's side has beside `bwtui.audit.core.INPUTS`.
+BESIDE = '"schema" varchar, "table" varchar, session varchar, key_schema_id integer, value_schema_id integer'
+_DIGESTS = """
+(md5_number(key) >> 65)::bigint as kd,
+(md5_number(value) >> 65)::bigint as vd
+"""
+#: The headers that a record has, as `SENT_HEADERS` writes them.
+_FOUND_HEADERS = """
+case when len(headers) > 0 then array_to_string(
+  list_transform(headers, lambda h: h.key || '=' || coalesce(hex(h.value), 'null')), ';') end
+"""
+_EXPECTED = """
+select position * {parts} + part as id, pass, is_repeat, lsn, ordinal, part, op, xid,
+       epoch_us(commit_time) as commit_us, epoch_us(received) as received_us,
+       topic, "partition", "offset", state, without,
+       "schema", "table", session, key_schema_id, value_schema_id,
+       {digests}, (md5_number({headers}) >> 65)::bigint as hd, key
+  from rows
+"""
+_ACTUAL = """
+select topic, "partition", "offset", offset_end, kind, "timestamp" as ts,
+       {digests}, (md5_number({headers}) >> 65)::bigint as hd
+  from rows
+"""
+_KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "key", "value")
+
+_BATCH = 100_000
+_BATCH_BYTES = 32 << 20
+#: A task's output is cut into files of so many rows, which is how its progress is seen.
+_FILE = 250_000
+#: Files of a recording are gathered into tasks of so many rows.
+_TASK = 250_000
+_MEMORY = "512MB"
+_LOOK_SECONDS = 0.3
+
+
+class Sides(NamedTuple):
+    """Folders with the digests of both sides."""
+
+    expected: Path
+    actual: Path
+
+
+def write_digests(
+    spark: SparkSession,
+    root: Path,
+    files: Sequence[SealedFile],
+    config: Config,
+    pinned: Pinned,
+    sides: Sides,
+    comparison: Comparison,
+    counted: OnCount | None = None,
+    *,
+    with_headers: bool,
+) -> tuple[list[int], int]:
+    """Write what was sent, and what Kafka has: records and holes.
+
+    Return the messages that are miscoded, and how many were looked at; ``comparison`` says so of those that
+    it chooses. Both sides are one job, so that no core waits for the end of one before it begins the other.
+    ``with_headers``: headers have digests, too.
+    """
+    splits = split(pinned.offsets, spark.sparkContext.defaultParallelism, SMALLEST, LARGEST)
+    handed = hand_over(spark, dict(config), config)
+    wanted = (*_KAFKA, "headers") if with_headers else _KAFKA
+    request = Request(handed, tuple(splits), wanted, "read_committed", True, 5.0)
+    tasks: list[list[SealedFile] | Split] = [*_gathered(files), *splits]
+
+    @in_task
+    def read(number: int) -> Iterator[int]:
+        task = tasks[number]
+        with _database() as connection:
+            if isinstance(task, Split):
+                found = _gathered_rows(read_split(request, task))
+                _write(sides.actual, number, (_digests(connection, table) for table in found))
+            else:
+                _write(sides.expected, number, _expected(connection, _rows_of(root, task), with_headers))
+                for every, some in _sampled(task, comparison.every):
+                    yield from _compared(connection, _rows_of(root, some), every, comparison)
+
+    def run(numbers: Iterable[int]) -> Iterable[int]:
+        for number in numbers:
+            yield from read(number)
+
+    for folder in sides:
+        folder.mkdir()
+    with watching(sides, sum(file.rows for file in files) + pinned.messages, counted):
+        # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
+        found = spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect()
+    # A number below 0 counts the messages of a batch; no id is one.
+    return [number for number in found if number >= 0], -sum(number for number in found if number < 0)
+
+
+# -- tasks ---------------------------------------------------------------------------------------------------
+
+
+def _gathered(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
+    """Gather small files; the largest tasks come first."""
+    gathered: list[tuple[int, list[SealedFile]]] = []
+    for file in sorted(files, key=lambda one: one.rows, reverse=True):
+        if gathered and gathered[-1][0] + file.rows <= _TASK:
+            rows, held = gathered.pop()
+            gathered.append((rows + file.rows, [*held, file]))
+        else:
+            gathered.append((file.rows, [file]))
+    return [held for _, held in gathered]
+
+
+def _sampled(files: Sequence[SealedFile], every: Mapping[str, int]) -> Iterator[tuple[int, list[SealedFile]]]:
+    """Yield the files of which one row of so many is compared; every table has its own share."""
+    found: dict[int, list[SealedFile]] = {}
+    for file in files:
+        found.setdefault(every[file.table], []).append(file)
+    yield from found.items()
+
+
+@contextlib.contextmanager
+def _database() -> Iterator[duckdb.DuckDBPyConnection]:
+    # What streams through needs no room to spill, and would take it in the current folder.
+    with duckdb.connect(config={"threads": 1, "memory_limit": _MEMORY, "temp_directory": ""}) as connection:
+        yield connection
+
+
+def _rows_of(root: Path, files: Sequence[SealedFile]) -> str:
+    return parquet(root / file.path for file in files)
+
+
+def _expected(
+    connection: duckdb.DuckDBPyConnection, source: str, with_headers: bool
+) -> Iterator[pa.RecordBatch]:
+    headers = SENT_HEADERS if with_headers else "null::varchar"
+    made = _EXPECTED.format(parts=PARTS, digests=_DIGESTS, headers=headers)
+    sql = f"with rows as (select * from {source}) {made}"
+    for batch in connection.sql(sql).to_arrow_reader(_BATCH):
+        keys = batch.column("key").cast(pa.binary())
+        yield batch.drop_columns(["key"]).append_column("hash31", murmur2_of(keys))
+
+
+def _gathered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Put small batches together: to plan a query for each costs as much as to hash what is in it."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _BATCH or sum(one.nbytes for one in held) >= _BATCH_BYTES:
+            yield pa.Table.from_batches(held)
+            held = []
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def _digests(connection: duckdb.DuckDBPyConnection, table: pa.Table) -> pa.RecordBatch:
+    connection.register("rows", table)
+    headers = _FOUND_HEADERS if "headers" in table.schema.names else "null::varchar"
+    sql = _ACTUAL.format(digests=_DIGESTS, headers=headers)
+    made = connection.sql(sql).to_arrow_table().combine_chunks()
+    connection.unregister("rows")
+    return made.to_batches()[0]
+
+
+def _compared(
+    connection: duckdb.DuckDBPyConnection, source: str, every: int, comparison: Comparison
+) -> Iterator[int]:
+    # One by one, so that rows of a kind that lie together are not passed over.
+    chosen = f"topic is not null and hash(position) % {every} = 0"
+    rows = connection.sql(f"select {', '.join(COLUMNS)} from {source} where {chosen}")
+    for batch in rows.to_arrow_reader(_BATCH // 20):
+        made = batch.to_pylist()
+        yield -len(made)
+        for row in comparison.wrong(made):
+            yield row["position"] * PARTS + row["part"]
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def _write(target: Path, number: int, batches: Iterator[pa.RecordBatch]) -> None:
+    """Write the batches of a task into files whose names end with their rows."""
+    # A task that is run again writes all of it again.
+    for path in target.glob(f"{number:06}-*"):
+        path.unlink()
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        held.append(batch)
+        if sum(one.num_rows for one in held) >= _FILE:
+            _finish(target / f"{number:06}-{count:04}", held)
+            held, count = [], count + 1
+    if held:
+        _finish(target / f"{number:06}-{count:04}", held)
+
+
+def _finish(path: Path, batches: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(batches)
+    part = path.with_suffix(".part")
+    # To look for repetitions among numbers that are all different costs half of what writing does.
+    words = [column.name for column in table.schema if pa.types.is_string(column.type)]
+    pq.write_table(table, part, compression="lz4", write_statistics=False, use_dictionary=words)
+    part.rename(path.with_name(f"{path.name}-{table.num_rows}.parquet"))
+
+
+@contextlib.contextmanager
+def watching(folders: Sequence[Path], total: int, counted: OnCount | None) -> Iterator[None]:
+    """Tell ``counted`` how many of ``total`` rows are in finished files, while the block runs and after."""
+    if counted is None:
+        yield
+        return
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            files = (path for folder in folders for path in folder.glob("*.parquet"))
+            done = sum(int(path.stem.rpartition("-")[2]) for path in files)
+            if done:
+                counted(min(done, total), total)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    counted(total, total)

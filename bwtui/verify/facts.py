@@ -1,0 +1,109 @@
+"""What the audit takes from a recording's journal besides its messages: passes, gaps, and how far it came."""
+
+import contextlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import DamagedRecording
+from bwtui.recording.folder import SegmentPath, segments
+from bwtui.recording.format.blocks import Kind, SegmentFile
+from bwtui.recording.format.statements import statement
+from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.verify.digests import PARTS
+
+LARGEST = (1 << 63) - 1
+
+
+@dataclass(slots=True)
+class Facts:
+    """Passes, gaps, and the confirmed LSN."""
+
+    #: Pass → whether what it sent may be taken for confirmed once the LSN is; False: a snapshot given up.
+    passes: dict[int, bool] = field(default_factory=dict)
+    #: Numbers of messages before which changes were relayed that are not recorded.
+    gaps: list[int] = field(default_factory=list)
+    confirmed: int = 0
+    sessions: set[str] = field(default_factory=set)
+    #: The Kafka cluster's id, or empty.
+    cluster: str = ""
+    #: Segments that were not looked at: they are not sealed, or not even finished.
+    later: int = 0
+    #: What commits behind this LSN may have been sent again in those segments.
+    resumed: int = LARGEST
+
+
+def read_facts(folder: Path, names: Collection[str] | None = None) -> Facts:
+    """Read the events of the segments that ``names`` holds, or of every finished one.
+
+    The facts must be of the segments that the messages are of: what a later segment confirmed was sent again
+    by a session of which the audit has no message. Raises DamagedRecording or StateFailed.
+    """
+    facts = Facts()
+    kinds: dict[int, str] = {}
+    for path in segments(folder):
+        if not path.is_finished or (names is not None and path.path.name not in names):
+            facts.later += 1
+            _read_later(path, facts)
+            continue
+        with contextlib.closing(SegmentReader(path)) as segment:
+            _read_segment(segment, facts, kinds)
+    if not facts.later:
+        facts.resumed = LARGEST
+    given_up = True
+    for number in sorted(kinds, reverse=True):
+        if kinds[number] == "snapshot":
+            facts.passes[number] = not given_up
+            given_up = True
+        else:
+            facts.passes[number] = True
+            given_up = False
+    return facts
+
+
+def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -> None:
+    facts.confirmed = max(facts.confirmed, int(segment.foot.get("reached", 0)))
+    facts.cluster = str(segment.known_before(1).head["source"].get("cluster") or "")
+    at = {entry.offset: start for entry, start in zip(segment.index, segment.starts, strict=True)}
+    newest = -1
+    if (last := segment.last_transaction()) is not None:
+        # The rest of it may stand in the next segment.
+        facts.resumed, newest = last.commit_lsn - 1, last.position
+    for block, event in segment.json_blocks(Kind.EVENT):
+        if event["event"] == "pass":
+            _take_pass(event, facts, kinds)
+            if at[block.offset] > newest:
+                facts.resumed = int(event["start_lsn"])
+        elif event["event"] == "gap":
+            facts.gaps.append((segment.first_position + at[block.offset]) * PARTS)
+
+
+def _take_pass(event: dict[str, Any], facts: Facts, kinds: dict[int, str]) -> None:
+    kinds[int(event["pass"])] = event["kind"]
+    facts.sessions.add(event.get("session", ""))
+    # A stream begins at what its slot has confirmed.
+    if event["kind"] != "snapshot":
+        facts.confirmed = max(facts.confirmed, int(event["start_lsn"]))
+
+
+def _read_later(path: SegmentPath, facts: Facts) -> None:
+    """Note who writes a segment that is not looked at, and from where on."""
+    for event in _passes(path):
+        facts.sessions.add(str(event.get("session", "")))
+        if event.get("kind") == "stream":
+            facts.resumed = min(facts.resumed, int(event["start_lsn"]))
+
+
+def _passes(path: SegmentPath) -> Iterator[dict[str, Any]]:
+    """Yield the passes that begin in a segment, up to where it can be read."""
+    with (
+        contextlib.suppress(OSError, DamagedRecording),
+        path.path.open("rb") as file,
+    ):
+        source = SegmentFile(file, path.path.name)
+        for block in source.blocks(with_payload=False):
+            if block.kind == Kind.EVENT:
+                event = statement(source.block(block.offset), path.path.name)
+                if event["event"] == "pass":
+                    yield event

@@ -1,0 +1,92 @@
+"""Adds to findings the key, and the fields that differ; values only if they are asked for."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bwtui.audit.core import Record
+from bwtui.audit.decoding import Undecodable
+from bwtui.audit.report import Finding
+from bwtui.audit.texts import ESCAPED, parse_row, written
+from bwtui.verify.digests import PARTS
+from bwtui.verify.look import KafkaLook, RowReader, Seen
+
+#: Stands for a value that is not shown.
+MASKED = "…"
+_MOST = 1_000
+_DIFFERING = ("corrupted", "regressed", "resurrected", "misrouted", "duplicated", "phantom", "foreign")
+
+
+def add_fields(
+    findings: Sequence[Finding],
+    look: KafkaLook,
+    reader: RowReader,
+    topics: Sequence[str],
+    *,
+    show_values: bool,
+) -> None:
+    """Look at both sides of the first findings."""
+    some = findings[:_MOST]
+    ids = {id(one): one.position * PARTS + (one.part or 0) for one in some if one.position is not None}
+    messages = look.messages(sorted(set(ids.values())))
+    places = {
+        id(one): Record(topics.index(one.topic), one.partition, one.offset)
+        for one in some
+        if one.name in _DIFFERING
+        and one.topic is not None
+        and one.partition is not None
+        and one.offset is not None
+    }
+    records = look.records(sorted(set(places.values())))
+    for one in some:
+        message = messages.get(ids.get(id(one), -1))
+        record = records.get(places[id(one)]) if id(one) in places else None
+        _describe(one, message, record, reader, show_values=show_values)
+
+
+def _describe(
+    finding: Finding,
+    message: tuple[bytes | None, bytes | None, dict[str, Any]] | None,
+    record: Seen | None,
+    reader: RowReader,
+    *,
+    show_values: bool,
+) -> None:
+    def shown(value: Any) -> Any:
+        return value if show_values or value is None else MASKED
+
+    if message is not None:
+        key = parse_row(message[2]["key"])
+        finding.key = {name: shown(value) for name, value in key.items()} or None
+    elif record is not None:
+        decoded = _row(reader, record.key)
+        finding.key = None if decoded is None else {name: shown(value) for name, value in decoded.items()}
+    if message is None or record is None or finding.name not in ("corrupted", "regressed", "resurrected"):
+        return
+    said, there = parse_row(message[2]["after"]), _row(reader, record.value)
+    if there is None:
+        what = "a tombstone" if record.value is None else f"{len(record.value)} bytes that can't be read"
+        finding.note = f"{finding.note or ''}; Kafka has {what}".lstrip("; ")
+        return
+    if message[1] is None:
+        finding.note = f"{finding.note or ''}; a tombstone was sent, and Kafka has a row".lstrip("; ")
+    sent = _row(reader, message[1])
+    finding.fields = [
+        {"field": name, "sent": shown(mine), "postgresql": shown(said.get(name)), "kafka": shown(theirs)}
+        for name in sorted({*(sent or {}), *there})
+        for mine, theirs in [((sent or {}).get(name), there.get(name))]
+        if mine != theirs
+    ]
+
+
+def _row(reader: RowReader, data: bytes | None) -> Mapping[str, Any] | None:
+    try:
+        row = reader.row(data)
+    except Undecodable:
+        return None
+    if row is None:
+        return None
+    return {
+        name: None if value is None else written(value) or str(value)
+        for name, value in row.items()
+        if name != ESCAPED or value
+    }

@@ -1,0 +1,319 @@
+"""Does Kafka hold what a recording says was sent? From the folder to the report.
+
+::
+
+    report = verify_recording(Path("recordings/shop"), {"bootstrap.servers": "kafka:9092"})
+    report.exit_code    # 0 clean, 1 anomalies, 3 indeterminate
+"""
+
+import contextlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from pyspark.sql import SparkSession
+
+from bwtui.audit import core
+from bwtui.audit.decoding import AskRegistry, Schemas
+from bwtui.audit.report import SAMPLES, Report, collect
+from bwtui.errors import StateFailed, UsageError
+from bwtui.kafka.client import Config
+from bwtui.kafka.offsets import Pinned
+from bwtui.model.duckdb_text import exact, parquet
+from bwtui.recording.sealed import Sealed
+from bwtui.seal.sealing import seal
+from bwtui.spark.scratch import scratch
+from bwtui.spark.session import LOCAL, spark_session
+from bwtui.verify.basis import Basis, basis, check_cluster, is_sealed
+from bwtui.verify.deep import Comparison, one_of
+from bwtui.verify.digests import BESIDE, OnCount, Sides, write_digests
+from bwtui.verify.facts import Facts
+from bwtui.verify.fields import add_fields
+from bwtui.verify.look import KafkaLook, RowReader
+
+#: Told what is under way.
+OnPhase = Callable[[str], None]
+
+_MEMORY = "1g"
+_DUCKDB_MEMORY = "1500MB"
+#: A recording of so many rows is audited in memory.
+_IN_MEMORY = 3_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to verify."""
+
+    spark_master: str = LOCAL
+    #: Compare every message with what PostgreSQL said, not some.
+    deep: bool = False
+    show_values: bool = False
+    samples: int = SAMPLES
+    #: Where digests are kept meanwhile; on a cluster all workers must see it.
+    work_folder: Path | None = None
+
+
+def verify_recording(
+    folder: Path,
+    config: Config,
+    options: Options | None = None,
+    ask: AskRegistry = lambda _: None,
+    told: OnPhase = lambda _: None,
+    counted: OnCount | None = None,
+) -> Report:
+    """Audit the recording in ``folder`` against Kafka.
+
+    Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, `core.Broken`.
+    """
+    options = options or Options()
+    begin = time.monotonic()
+    with _work(options) as work, contextlib.ExitStack() as session:
+        # What is wrong with a file, with a folder, or with the brokers is said before Spark starts.
+        told("looking at the recording, and for Kafka")
+        check_cluster(folder, config)
+        found = basis(folder, config) if is_sealed(folder) else None
+        looked = time.monotonic()
+        told("starting Spark")
+        spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
+        started = time.monotonic()
+        notes = []
+        # A relay that records may have finished a segment meanwhile.
+        if found is None or not is_sealed(folder):
+            notes.append(_seal(folder, spark, told))
+            found = basis(folder, config)
+        manifest, pinned, rows = found.sealed.manifest, found.pinned, found.sealed.manifest.rows
+        texts = _schemas(found.sealed)
+        told(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
+        kept = [file for file in manifest.files if file.kind == "changes"]
+        every = {file.table: 1 for file in kept} if options.deep else one_of(kept)
+        comparison = Comparison(texts, _is_json(manifest.source), every)
+        sides = Sides(work / "expected", work / "actual")
+        wrong, compared = write_digests(
+            spark, found.sealed.root, kept, config, pinned, sides, comparison, counted,
+            with_headers=found.has_headers,
+        )  # fmt: skip
+        with _database(work, rows) as connection:
+            _view(connection, "expected_in", sides.expected, BESIDE)
+            _view(connection, "actual_in", sides.actual)
+            told("matching messages and records")
+            with _ended_beside(session.pop_all()):
+                report = _judge(connection, found, config, wrong, texts, ask, options)
+        notes += _notes(compared, sum(found.sent.values()), found.facts)
+        report.notes = [*notes, *report.notes, *_differing(report.classes)]
+        ended = time.monotonic()
+    report.details = _details(folder, found, compared)
+    report.details["seconds"] = {
+        "spark_start": round(started - looked, 2),
+        "audit": round(ended - started + looked - begin, 2),
+    }
+    return report
+
+
+def _judge(
+    connection: duckdb.DuckDBPyConnection,
+    found: Basis,
+    config: Config,
+    wrong: Sequence[int],
+    texts: Mapping[int, str],
+    ask: AskRegistry,
+    options: Options,
+) -> Report:
+    """Match both sides, and look at the bytes of what differs."""
+    sealed, pinned, facts = found.sealed, found.pinned, found.facts
+    reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
+    topics, files = sorted(pinned.topics), sealed.paths("changes")
+    known, sessions = _known_ids(connection), _sessions(connection, facts)
+    look = KafkaLook(config, topics, files, reader, known, sessions, wrong)
+    window = _inputs(connection, pinned, facts)
+    core.run(connection, window, look)
+    report = collect(connection, window, options.samples)
+    add_fields(report.findings, look, reader, topics, show_values=options.show_values)
+    return report
+
+
+def _is_json(source: Mapping[str, Any]) -> bool:
+    return source.get("output_format") == "json"
+
+
+@contextlib.contextmanager
+def _ended_beside(session: contextlib.ExitStack) -> Iterator[None]:
+    """End Spark's session, which takes a second, while the block runs."""
+    thread = threading.Thread(target=session.close)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+# -- the recording -------------------------------------------------------------------------------------------
+
+
+def _seal(folder: Path, spark: SparkSession, told: OnPhase) -> str:
+    """Seal what was not, and return what to tell of it."""
+    told("sealing the recording")
+    outcome = seal(folder, lambda: contextlib.nullcontext(spark))
+    return f"the recording was sealed first: {outcome.changes:,} changes"
+
+
+def _schemas(sealed: Sealed) -> dict[int, str]:
+    """Return the texts of the schemas that the recording knows, by id."""
+    files = exact(sealed.paths("schemas"))
+    if not files:
+        return {}
+    with duckdb.connect() as connection:
+        rows = connection.execute("select id, schema from read_parquet(?)", [files]).fetchall()
+    return dict(rows)
+
+
+# -- what the core reads -------------------------------------------------------------------------------------
+
+
+def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts) -> core.Window:
+    """Fill the small inputs, and return the window."""
+    for name in ("topics_in", "partitions_in", "passes_in", "gaps_in"):
+        connection.execute(f"create table {name} ({core.INPUTS[name]})")
+    for name, state in pinned.topics.items():
+        known = state.settings or {}
+        values = [
+            name,
+            state.partitions,
+            state.settings is not None,
+            bool(state.compacts),
+            bool(state.deletes),
+            *(int(known.get(key, default)) for key, default in _NUMBERS.items()),
+            known.get("message.timestamp.type") == "LogAppendTime",
+        ]
+        connection.execute(f"insert into topics_in values ({', '.join('?' * 10)})", values)
+    for (topic, partition), (low, high) in pinned.offsets.items():
+        connection.execute("insert into partitions_in values (?, ?, ?, ?)", [topic, partition, low, high])
+    for number, confirmed in facts.passes.items():
+        connection.execute("insert into passes_in values (?, ?)", [number, confirmed])
+    for number, before in enumerate(facts.gaps):
+        connection.execute("insert into gaps_in values (?, ?)", [number, before])
+    row = connection.execute(
+        "select min(lsn), max(lsn), min(received_us), max(commit_us) from expected_in"
+    ).fetchone()
+    first_lsn, last_lsn, first_received, last_commit = row or (0, 0, 0, 0)
+    return core.Window(
+        first_lsn,
+        last_lsn,
+        facts.confirmed,
+        first_received,
+        last_commit,
+        int(time.time() * 1000),
+        facts.resumed,
+    )
+
+
+_NUMBERS = {
+    "retention.ms": -1,
+    "retention.bytes": -1,
+    "min.compaction.lag.ms": 0,
+    "delete.retention.ms": 86_400_000,
+}
+
+
+def _known_ids(connection: duckdb.DuckDBPyConnection) -> dict[str, frozenset[int]]:
+    rows = connection.execute(
+        "select distinct topic, key_schema_id, value_schema_id from expected_in where topic is not null"
+    ).fetchall()
+    found: dict[str, set[int]] = {}
+    for topic, *numbers in rows:
+        found.setdefault(topic, set()).update(number for number in numbers if number is not None)
+    return {topic: frozenset(numbers) for topic, numbers in found.items()}
+
+
+def _sessions(connection: duckdb.DuckDBPyConnection, facts: Facts) -> set[str]:
+    rows = connection.execute("select distinct session from expected_in where session is not null").fetchall()
+    return facts.sessions | {session for (session,) in rows}
+
+
+def _view(connection: duckdb.DuckDBPyConnection, name: str, folder: Path, beside: str = "") -> None:
+    files = list(folder.glob("*.parquet"))
+    if files:
+        connection.execute(f"create view {name} as select * from {parquet(files)}")
+    else:
+        columns = ", ".join(filter(None, (core.INPUTS[name], beside)))
+        connection.execute(f"create table {name} ({columns})")
+
+
+@contextlib.contextmanager
+def _work(options: Options) -> Iterator[Path]:
+    if options.work_folder is None and not options.spark_master.startswith("local"):
+        raise UsageError(
+            "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
+        )
+    with contextlib.ExitStack() as kept:
+        try:
+            work = kept.enter_context(scratch("bwtui-verify-", options.work_folder))
+        except OSError as error:
+            where = options.work_folder or tempfile.gettempdir()
+            raise StateFailed(
+                f"digests can't be written into {where}: {error.strerror}", "see --work-folder"
+            ) from error
+        yield work
+
+
+@contextlib.contextmanager
+def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
+    # A database in a file compresses its tables, which costs as much as the audit itself.
+    connection = duckdb.connect(
+        ":memory:" if rows <= _IN_MEMORY else str(work / "audit.duckdb"),
+        config={"memory_limit": _DUCKDB_MEMORY, "temp_directory": str(work / "spill")},
+    )
+    # Rows have their own order, in their columns.
+    connection.execute("set preserve_insertion_order = false")
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+# -- what is told --------------------------------------------------------------------------------------------
+
+
+def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
+    notes = []
+    if facts.later:
+        notes.append("the recording goes on behind what is sealed: what is there is not audited")
+    if compared < messages:
+        notes.append(
+            f"{compared:,} of {messages:,} messages were compared with what PostgreSQL said; --deep: all"
+        )
+    if facts.gaps:
+        notes.append(f"the recording has {len(facts.gaps)} gaps: what was sent in them can't be judged")
+    return notes
+
+
+def _differing(classes: Mapping[str, int]) -> list[str]:
+    """Say what differs beside keys and values, which is no anomaly: readers of rows don't see it."""
+    what = {"time_differs": "another timestamp", "headers_differ": "other headers"}
+    return [
+        f"{classes[name]:,} records have {said} than their messages were sent with"
+        for name, said in what.items()
+        if classes.get(name)
+    ]
+
+
+def _details(folder: Path, found: Basis, compared: int) -> dict[str, Any]:
+    manifest, pinned = found.sealed.manifest, found.pinned
+    return {
+        "recording": str(folder),
+        "recording_id": manifest.recording,
+        "source": manifest.source,
+        "inputs": {
+            **{segment.name: segment.sha256 for segment in manifest.segments},
+            **{file.path: file.sha256 for file in manifest.files},
+        },
+        "cluster": pinned.cluster_id,
+        "settings": {name: dict(state.settings or {}) for name, state in pinned.topics.items()},
+        "compared_with_postgresql": compared,
+        "versions": {name: version(name) for name in ("bwtui", "duckdb", "pyspark", "fastavro")},
+    }

@@ -1,0 +1,238 @@
+"""Do two recordings say the same? Change by change, in what both of them cover.
+
+A change is known by its commit LSN and ordinal; each is compared once, in its last pass. A recording covers
+everything from its first LSN, which is a snapshot's if it has one, to its last change. Rows of a snapshot are
+known by its consistent point, table and key, and are compared where both recordings have that snapshot: else
+they say the same of another time. Where the bytes differ only because the schemas' ids do (another registry),
+what PostgreSQL said decides.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from bwtui.audit.classes import READ_ANEW, RECORDINGS, verdict_of
+from bwtui.audit.report import Finding, Report
+from bwtui.audit.texts import parse_row
+from bwtui.errors import UsageError
+from bwtui.model.duckdb_text import exact
+from bwtui.model.lsn import format_lsn
+from bwtui.recording.sealed import Sealed, open_sealed
+from bwtui.seal.sealing import seal
+from bwtui.spark.scratch import scratch
+from bwtui.spark.session import spark_session
+from bwtui.verify.basis import is_sealed
+from bwtui.verify.facts import read_facts
+
+_MEMORY = "1500MB"
+# Behind Confluent's head of five bytes, which has the schema's id; JSON has none.
+_BODY = "case when starts_with(hex({0}), '00') then substr(hex({0}), 11) else hex({0}) end"
+_ROWS = f"""
+create table {{side}} as
+select lsn, ordinal, part, op, relation, row_id, nth, max_by(position, pass) as position,
+       max_by(md5(coalesce(before, '') || chr(0) || coalesce(after, '')), pass) as said,
+       max_by(list_sort(list_concat(coalesce(filled, []), coalesce(unchanged, []))), pass) as unsent,
+       max_by(md5(concat_ws('/', coalesce({_BODY.format("key")}, '-'),
+                            coalesce({_BODY.format("value")}, '-'))), pass) as sent,
+       max_by(topic is not null, pass) as has_message
+  from (select *, "schema" || '.' || "table" as relation, '' as row_id, 0 as nth
+          from read_parquet($files, hive_partitioning = false) where op not in ('snapshot', 'cleanup')
+        union all by name
+        select * replace (0 as ordinal),
+               row_number() over (partition by pass, lsn, relation, row_id order by position) as nth
+          from (select *, "schema" || '.' || "table" as relation, md5(coalesce(key_json, after, '')) as row_id
+                  from read_parquet($files, hive_partitioning = false) where op = 'snapshot'))
+ group by all
+"""
+_COMPARED = """
+create table compared as
+with snapshots as (select lsn from a where op = 'snapshot' intersect select lsn from b where op = 'snapshot'),
+here as (select * from a where case when op = 'snapshot' then lsn in (from snapshots)
+                                    else (lsn, ordinal) <= ($high, $ordinal) and lsn >= $low end),
+there as (select * from b where case when op = 'snapshot' then lsn in (from snapshots)
+                                     else (lsn, ordinal) <= ($high, $ordinal) and lsn >= $low end)
+select coalesce(a.lsn, b.lsn) as lsn, coalesce(a.ordinal, b.ordinal) as ordinal,
+       coalesce(a.part, b.part) as part, coalesce(a.op, b.op) as op,
+       coalesce(a.relation, b.relation) as relation, coalesce(a.position, b.position) as position,
+       b.position as other, a.unsent = b.unsent and len(a.unsent) > 0 as is_partial,
+       case when b.lsn is null then 'missing' when a.lsn is null then 'extra'
+            when a.said <> b.said then 'said_differs'
+            when a.has_message and b.has_message and a.sent <> b.sent then 'sent_differs'
+            else 'equal' end as class
+  from here as a
+  full join there as b
+    on a.lsn = b.lsn and a.ordinal = b.ordinal and a.part = b.part and a.relation = b.relation
+   and a.op = b.op and a.row_id = b.row_id and a.nth = b.nth
+"""
+_CHANGES = """
+select distinct position, before, after, list_concat(coalesce(filled, []), coalesce(unchanged, []))
+  from read_parquet($files, hive_partitioning = false) where position in (select unnest($wanted))
+"""
+#: So many changes are looked at at a time: their values are the large ones.
+_SOME = 200
+# A snapshot is there as a whole.
+_LAST = "case when op = 'snapshot' then 2147483647 else ordinal end"
+_NOTES = {
+    "missing": "only the first recording has it",
+    "extra": "only the second recording has it",
+    "said_differs": "the recordings do not have the same row",
+    "sent_differs": "the same row was sent with other bytes",
+}
+
+
+def verify_recordings(
+    first: Path,
+    second: Path,
+    *,
+    spark_master: str,
+    samples: int,
+    told: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Compare two recordings of the same database. Raises UsageError, RefusedError, DamagedRecording."""
+    begin = time.monotonic()
+    # What is wrong with one is said before the other is sealed, which takes its time.
+    for folder in (first, second):
+        read_facts(folder)
+    sides = [_open(folder, spark_master, told) for folder in (first, second)]
+    systems = {side.manifest.source.get("system_identifier") for side in sides}
+    if len(systems) > 1:
+        problem = "the recordings are of two database systems: their LSNs have nothing in common"
+        raise UsageError(problem, "name two recordings of the same server, or verify each against Kafka")
+    told("comparing")
+    with (
+        scratch("bwtui-verify-") as work,
+        contextlib.closing(
+            duckdb.connect(config={"memory_limit": _MEMORY, "temp_directory": str(work / "spill")})
+        ) as connection,
+    ):
+        connection.execute("set preserve_insertion_order = false")
+        for name, side in zip("ab", sides, strict=True):
+            connection.execute(_ROWS.format(side=name), {"files": exact(side.paths())})
+        low, (high, ordinal) = _common(connection)
+        connection.execute(_COMPARED, {"low": low, "high": high, "ordinal": ordinal})
+        _mark_read_anew(connection, *sides)
+        report = _report(connection, low, high, samples)
+    report.notes = [
+        f"compared is what both cover: {report.window['first_lsn']} to {report.window['last_lsn']}"
+    ]
+    if anew := report.balance["expected"][READ_ANEW]:
+        report.notes.append(
+            f"{anew:,} changes differ in nothing but large values that PostgreSQL did not send:"
+            " each relay read them from the table, at another time"
+        )
+    report.notes += [note for folder in (first, second) for note in _notes(folder)]
+    report.details = {
+        "recording": str(first),
+        "other": str(second),
+        "inputs": {f"{folder}/{file.path}": file.sha256
+                   for folder, side in zip((first, second), sides, strict=True)
+                   for file in side.manifest.files},
+        "seconds": {"audit": round(time.monotonic() - begin, 2)},
+    }  # fmt: skip
+    return report
+
+
+def _open(folder: Path, spark_master: str, told: Callable[[str], None]) -> Sealed:
+    if not is_sealed(folder):
+        told(f"sealing {folder}")
+        seal(folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
+    return open_sealed(folder)
+
+
+def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]]:
+    """Return the first LSN, and the last LSN and ordinal, that both of them cover.
+
+    A recording may end within a transaction: what follows is not covered.
+    """
+    begins, ends = [], []
+    for side in "ab":
+        rows = connection.execute(f"select min(lsn), max((lsn, {_LAST})) from {side}").fetchall()
+        begins.append(rows[0][0])
+        ends.append(rows[0][1])
+    if None in begins or max(begins) > min(ends)[0]:
+        raise UsageError("the recordings have no LSN in common", "name two that cover the same time")
+    return max(begins), min(ends)
+
+
+def _mark_read_anew(connection: duckdb.DuckDBPyConnection, first: Sealed, second: Sealed) -> None:
+    """Mark changes that differ only in values which PostgreSQL did not send, and relays read themselves."""
+    found = connection.execute(
+        "select position, other from compared where class = 'said_differs' and is_partial"
+    ).fetchall()
+    for start in range(0, len(found), _SOME):
+        some = found[start : start + _SOME]
+        one, other = _sent_rows(first, [at for at, _ in some]), _sent_rows(second, [at for _, at in some])
+        anew = [left for left, right in some if one[left] == other[right]]
+        connection.execute(
+            "update compared set class = $class where is_partial and position in (select unnest($wanted))",
+            {"class": READ_ANEW, "wanted": anew},
+        )
+
+
+def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, str | None]]]:
+    """Return the old and the new row of changes, without the values that PostgreSQL did not send."""
+    with duckdb.connect(config={"temp_directory": ""}) as connection:
+        rows = connection.execute(_CHANGES, {"files": exact(sealed.paths()), "wanted": wanted}).fetchall()
+    return {
+        position: [
+            {name: text for name, text in parse_row(row).items() if name not in unsent}
+            for row in (before, after)
+        ]
+        for position, before, after, unsent in rows
+    }
+
+
+def _notes(folder: Path) -> list[str]:
+    facts = read_facts(folder)
+    notes = []
+    if facts.later:
+        notes.append(f"the last segment of {folder} is not finished: what is in it was not compared")
+    if facts.gaps:
+        notes.append(f"{folder} has {len(facts.gaps)} gaps: what it lacks there is found as missing or extra")
+    return notes
+
+
+def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples: int) -> Report:
+    counts = dict(connection.execute("select class, count(*) from compared group by class").fetchall())
+    rows = connection.execute(
+        "select class, lsn, ordinal, part, op, relation, position from compared"
+        f" where class not in ('equal', '{READ_ANEW}')"
+        " qualify row_number() over (partition by class order by position) <= ? order by position",
+        [samples],
+    ).fetchall()
+    expected = sum(number for name, number in counts.items() if name != "extra")
+    actual = sum(number for name, number in counts.items() if name != "missing")
+    wrong = {name: counts.get(name, 0) for name in RECORDINGS}
+    return Report(
+        verdict=verdict_of(wrong),
+        window={"first_lsn": format_lsn(low), "last_lsn": format_lsn(high)},
+        expected=expected,
+        actual=actual,
+        balance={
+            "expected": {
+                name: counts.get(name, 0) for name in ("equal", READ_ANEW, *RECORDINGS) if name != "extra"
+            },
+            "actual": {
+                name: counts.get(name, 0) for name in ("equal", READ_ANEW, *RECORDINGS) if name != "missing"
+            },
+        },
+        classes=wrong,
+        without={},
+        findings=[_finding(row) for row in rows],
+        found={name: number for name, number in wrong.items() if number},
+        by_topic=[],
+        by_time=[],
+        question="recordings",
+    )
+
+
+def _finding(row: tuple[Any, ...]) -> Finding:
+    name, lsn, ordinal, part, op, relation, position = row
+    return Finding(
+        name, lsn=lsn, ordinal=ordinal, part=part, operation=op, table=relation, position=position,
+        hop="stream" if name == "said_differs" else "relay", note=_NOTES[name],
+    )  # fmt: skip
