@@ -374,3 +374,63 @@ def test_tables_whose_columns_were_moved_about_can_be_loaded(database: str, copy
     assert '-- public.keyless: column "c" was added' in ran.stdout
     assert [note.partition(":")[0] for note in notes] == ["note"] * 3
     assert "public.twice.a" in notes[2] and "public.keyless.c" in notes[0] and "public.reord.a" in notes[1]
+
+
+_REKEYED = """
+create table wider (id int primary key, v int); create table other (id int primary key, v int not null);
+create table bare (id int primary key, v int); create table named (id int primary key, v text);
+create schema "bwtui 1"; create table "bwtui 1".t ("bwtui 0" int primary key, "bwtui 1" int);
+insert into wider values (1, 1); insert into other values (1, 1), (2, 2); insert into bare values (1, 1);
+insert into named values (1, 'x'), (2, 'y'); insert into "bwtui 1".t values (1, 1);
+"""
+_REKEYS = """
+alter table wider drop constraint wider_pkey, add primary key (id, v);
+insert into wider values (1, 2), (1, 3); update wider set v = 9 where v = 2; delete from wider where v = 1;
+alter table other drop constraint other_pkey, add primary key (v);
+insert into other values (1, 3); update other set id = 7 where v = 1; delete from other where v = 2;
+alter table bare drop constraint bare_pkey, alter id drop not null, replica identity full;
+insert into bare values (1, 1), (null, 4); update bare set v = 5 where v = 4;
+alter table named add n int; update named set n = id;
+alter table named drop constraint named_pkey, add primary key (n), alter id drop not null;
+update named set id = null; delete from named where n = 2; insert into named values (1, 'z', 3);
+alter table "bwtui 1".t rename "bwtui 0" to q; alter table "bwtui 1".t rename "bwtui 1" to "bwtui 0";
+update "bwtui 1".t set "bwtui 0" = 5
+"""
+
+
+def test_tables_whose_keys_become_others_can_be_loaded(database: str, copy: str, folder: Path) -> None:
+    with session(database) as one, session(copy) as target:
+        run_all(one, _REKEYED)
+        record(database, folder)
+        for statement in _REKEYS.replace("\n", " ").split(";"):
+            one.run(statement)
+        path = record(database, folder)
+        text = bwtui("recording", "export", path, "--format", "sql", "--create")
+        run_all(target, text.decode())
+        tables = dict(one.rows(_COLUMNS.replace("in ('public'", "in ('bwtui 1', 'public'")))
+        assert dict(target.rows(_COLUMNS.replace("in ('public'", "in ('bwtui 1', 'public'"))) == tables
+        # The key that a table has now is the one that its rows are found by.
+        keys = "select conrelid::regclass::text, conkey::int[] from pg_constraint where contype = 'p'"
+        found = dict(target.rows(f"{keys} and connamespace = 'public'::regnamespace"))
+    assert found == {"public.wider": [1, 2], "public.other": [2], "public.named": [3]}
+    assert contents(copy, tables) == contents(database, tables)
+
+
+def test_one_row_of_a_partitioned_table_is_one(database: str, copy: str, folder: Path) -> None:
+    """Partitions have rows of the same places."""
+    schema = """
+    create table parted (r int, v text) partition by range (r);
+    create table low partition of parted for values from (0) to (10);
+    create table high partition of parted for values from (10) to (20);
+    alter table parted replica identity full; alter table low replica identity full;
+    alter table high replica identity full;"""
+    rows = "insert into parted values (1, 'a'), (11, 'b'), (2, 'c'), (12, 'd')"
+    with session(database) as one, session(copy) as target:
+        run_all(one, schema + rows)
+        record(database, folder)
+        run_all(one, "delete from parted where r = 1; update parted set v = 'z' where r = 12")
+        one.run("update parted set r = 3 where r = 11")
+        path = record(database, folder)
+        run_all(target, schema + bwtui("recording", "export", path, "--format", "sql").decode())
+        query = "select r, v from public.parted order by r"
+        assert target.rows(query) == one.rows(query) == [(2, "c"), (3, "b"), (12, "z")]

@@ -289,7 +289,9 @@ def _where(change: Change, doubtful: set[str], *, as_created: bool) -> str | Non
     # Where older rows may have other values than they had, the one that fits best is taken.
     unsure = ", ".join(f"{text} DESC" for name, text in same.items() if name in doubtful)
     best = f" ORDER BY {unsure}" if unsure else ""
-    return f"ctid = (SELECT ctid FROM {_table(change)} WHERE {sure}{best} LIMIT 1)"
+    # Of a partitioned table every partition has rows of the same places.
+    one = f"SELECT tableoid, ctid FROM {_table(change)} WHERE {sure}{best} LIMIT 1"
+    return f"(tableoid, ctid) = ({one})"
 
 
 def _is_same(column: str, value: Field) -> str:

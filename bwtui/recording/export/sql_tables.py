@@ -6,6 +6,7 @@ place, and `TableWriter` remembers in which columns they are.
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import count, islice
 from typing import Literal
 
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
@@ -26,6 +27,8 @@ class TableWriter:
         self._seen: dict[int, Relation] = {}
         #: The tables that may hold rows.
         self._filled: set[int] = set()
+        #: The primary key of each table that was made.
+        self._keys: dict[int, tuple[str, ...]] = {}
         #: The columns of each table of which older rows may have other values than they had.
         self._doubtful: dict[int, set[str]] = {}
         #: Tables whose names others took, and of which nothing came since.
@@ -66,10 +69,15 @@ class TableWriter:
     def prepare(self, change: Change) -> None:
         """Write what the table of ``change`` needs before it."""
         relation = change.relation
-        if not self._follow(relation, change.key_columns):
-            self._seen[relation.oid] = relation
-            if self._create:
-                self._say(_create(relation, change.key_columns))
+        is_there = self._follow(relation, change.key_columns)
+        self._seen[relation.oid] = relation
+        if self._create:
+            key = _primary_key(relation, change.key_columns)
+            if not is_there:
+                self._say(_create(relation, key))
+            elif key != self._keys[relation.oid]:
+                self._say(_rekey(relation, key))
+            self._keys[relation.oid] = key
         # A row of which nothing else was recorded may be older than the recording.
         self._filled.add(relation.oid)
 
@@ -157,19 +165,42 @@ def _shape(relation: Relation) -> object:
     return relation.namespace, relation.name, [(c.name, c.type_oid, c.typmod) for c in relation.columns]
 
 
+def _primary_key(relation: Relation, key: tuple[str, ...]) -> tuple[str, ...]:
+    return key if {column.name for column in relation.columns}.issuperset(key) else ()
+
+
 def _create(relation: Relation, key: tuple[str, ...]) -> str:
     lines = [(f"{quote_identifier(column.name)} {kind}", note) for column, (kind, note) in _types(relation)]
-    names = {column.name for column in relation.columns}
-    if key and names.issuperset(key):
-        # Its index has the name too, which must be free in every schema that the table moves to.
-        lines.append(
-            (f'CONSTRAINT "bwtui {relation.oid}" PRIMARY KEY ({", ".join(map(quote_identifier, key))})', "")
-        )
+    if key:
+        lines.append((_constraint(relation, key), ""))
     last = len(lines) - 1
     body = "".join(f"\n  {line}{',' * (place < last)}{note}" for place, (line, note) in enumerate(lines))
     table = quote_qualified(relation.namespace, relation.name)
     schema = f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(relation.namespace)};\n"
     return f"{schema}CREATE TABLE {table} ({body}\n);\n"
+
+
+def _constraint(relation: Relation, key: tuple[str, ...]) -> str:
+    # Its index has the name too, which must be free in every schema that the table moves to.
+    columns = ", ".join(map(quote_identifier, key))
+    return f"CONSTRAINT {_aside(relation.oid)} PRIMARY KEY ({columns})"
+
+
+def _rekey(relation: Relation, key: tuple[str, ...]) -> str:
+    """Return what gives a table another primary key, where its older rows fit it, or none."""
+    table = f"ALTER TABLE {_quoted_table(relation)}"
+    # That they were in a key once made them NOT NULL, which they need not be any more.
+    free = [
+        f"ALTER COLUMN {quote_identifier(column.name)} DROP NOT NULL"
+        for column in relation.columns
+        if column.name not in key
+    ]
+    steps = ", ".join([f"DROP CONSTRAINT IF EXISTS {_aside(relation.oid)}", *free])
+    if not key:
+        return f"{table} {steps};\n"
+    warning = f"{table}: old rows do not fit the new key {', '.join(map(quote_identifier, key))}"
+    added = f"{table} ADD {_constraint(relation, key)};"
+    return f"{table} {steps};\n{_attempt(added, warning, '')}\n"
 
 
 def _types(relation: Relation) -> list[tuple[Column, tuple[str, str]]]:
@@ -193,7 +224,8 @@ def _alter(changes: Became, now: Relation) -> Iterator[str]:
     table = f"ALTER TABLE {quote_qualified(now.namespace, now.name)}"
     for column in changes.dropped:
         yield f"{table} DROP COLUMN {quote_identifier(column.name)};"
-    yield from _rename(table, [(old.name, new.name) for old, new in changes.renamed])
+    taken = {column.name for pair in changes.kept for column in pair}
+    yield from _rename(table, [(old.name, new.name) for old, new in changes.renamed], taken)
     for old, new in changes.kept:
         if _type(old) != _type(new):
             yield _retype(table, new)
@@ -202,11 +234,12 @@ def _alter(changes: Became, now: Relation) -> Iterator[str]:
         yield f"{table} ADD COLUMN {quote_identifier(column.name)} {kind};{note}"
 
 
-def _rename(table: str, names: list[tuple[str, str]]) -> Iterator[str]:
+def _rename(table: str, names: list[tuple[str, str]], taken: set[str]) -> Iterator[str]:
     steps = names
     if {old for old, _ in names} & {new for _, new in names}:
         # One's new name is another's old one.
-        between = [f"bwtui {at}" for at in range(len(names))]
+        free = (name for at in count() if (name := f"bwtui {at}") not in taken)
+        between = list(islice(free, len(names)))
         steps = [(old, name) for (old, _), name in zip(names, between, strict=True)]
         steps += [(name, new) for name, (_, new) in zip(between, names, strict=True)]
     for old, new in steps:
@@ -216,19 +249,24 @@ def _rename(table: str, names: list[tuple[str, str]]) -> Iterator[str]:
 def _retype(table: str, column: Column) -> str:
     """Return what gives a column its new type: with its values if they fit, otherwise without them."""
     name, (kind, note) = quote_identifier(column.name), _type(column)
-    warning = quote_literal(f"{table} {name}: old values do not fit the type {kind}, and are NULL").lstrip()
+    warning = f"{table} {name}: old values do not fit the type {kind}, and are NULL"
+    retyped = f"{table} ALTER COLUMN {name} TYPE {kind} USING {name}::pg_catalog.text::{kind};"
+    return _attempt(retyped, warning, f"\n  {table} DROP COLUMN {name}, ADD COLUMN {name} {kind};") + note
+
+
+def _attempt(statement: str, warning: str, otherwise: str) -> str:
+    """Return what does ``statement``, or where that fails, warns and does ``otherwise``."""
     body = (
         f"BEGIN\n"
-        f"  {table} ALTER COLUMN {name} TYPE {kind} USING {name}::pg_catalog.text::{kind};\n"
+        f"  {statement}\n"
         f"EXCEPTION WHEN OTHERS THEN\n"
-        f"  RAISE WARNING '%', {warning};\n"
-        f"  {table} DROP COLUMN {name}, ADD COLUMN {name} {kind};\n"
+        f"  RAISE WARNING '%', {quote_literal(warning).lstrip()};{otherwise}\n"
         f"END"
     )
     tag = "bwtui"
     while f"${tag}$" in body:
         tag += "_"
-    return f"DO ${tag}$ {body} ${tag}$;{note}"
+    return f"DO ${tag}$ {body} ${tag}$;"
 
 
 def _move(before: Relation, now: Relation) -> Iterator[str]:
