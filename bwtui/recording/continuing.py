@@ -11,7 +11,7 @@ from bwtui.errors import DamagedRecording, RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.status import RecordingStatus
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
-from bwtui.recording.format.blocks import SegmentFile
+from bwtui.recording.format.blocks import Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.context import Known
 from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
 
@@ -190,8 +190,10 @@ def head_of(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             source = SegmentFile(file, path.name)
-            known = Known()
-            known.take(source.block(0), path.name)
+            known, block = Known(), source.block(0)
+            if block.kind != Kind.HEAD:
+                raise damaged(Place(path.name, 0), "a segment begins with its HEAD block")
+            known.take(block, path.name)
             return known.head
     except OSError as error:
         raise file_failed(f"{path} can't be read", error) from error

@@ -125,6 +125,16 @@ def test_the_last_block_that_was_synced_is_no_torn_end(tmp_path: Path) -> None:
     assert_refused(folder)
 
 
+@pytest.mark.parametrize("count", [1, 8, 700])
+def test_where_bytes_are_missing_more_was_on_the_disk_than_stands_there(tmp_path: Path, count: int) -> None:
+    folder = recorded(tmp_path, 30, 0)
+    path = partial(folder)
+    data = bytearray(path.read_bytes())
+    del data[1500 : 1500 + count]
+    path.write_bytes(data)
+    assert "on the disk once" in assert_refused(folder)
+
+
 def test_what_no_sync_covered_is_a_torn_end(tmp_path: Path) -> None:
     folder = recorded(tmp_path, 20, 20)
     damage(partial(folder), 0.75, 0.8)

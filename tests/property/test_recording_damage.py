@@ -19,8 +19,10 @@ from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.check import check as check_command
 from bwtui.errors import DamagedRecording
 from bwtui.recording.check import check
+from bwtui.recording.continuing import continue_in
+from bwtui.recording.format.blocks import ENDING, Block, Kind, SegmentFile
 from bwtui.recording.reading.reader import open_recording
-from tests.recorded_stream import Stream, table
+from tests.recorded_stream import SOURCE, Stream, table
 
 FLIPS = int(os.environ.get("BWTUI_FLIPS", "40"))
 SEED = int(os.environ.get("BWTUI_SEED") or random.getrandbits(32))
@@ -118,6 +120,46 @@ def judge(folder: Path, name: str, good: Any, what: str) -> str:
         return "detected, and refused by the reader"
     assert same, what
     return "detected, and not needed by the reader"
+
+
+def blocks_of(path: Path) -> list[Block]:
+    with closing(SegmentFile(path.open("rb"), path.name)) as file:
+        return [block for block in file.blocks() if block.kind not in ENDING]
+
+
+def test_a_whole_block_of_elsewhere_is_not_read(sound: Path, tmp_path: Path) -> None:
+    """Its checksums are right, and so is its length."""
+    good, tried = everything(sound), 0
+    for path in sorted(sound.glob("*.bwj")):
+        kinds: dict[tuple[int, Kind], list[Block]] = {}
+        for block in blocks_of(path):
+            kinds.setdefault((block.length, block.kind), []).append(block)
+        for (_, kind), alike in kinds.items():
+            if len(alike) < 2 or kind not in (Kind.CHANGES, Kind.DELIVERY, Kind.EVENT):
+                continue
+            folder = tmp_path / str(tried)
+            shutil.copytree(sound, folder)
+            data = bytearray(path.read_bytes())
+            one, other = alike[0], alike[-1]
+            data[one.offset : one.end] = data[other.offset : other.end]
+            (folder / path.name).write_bytes(data)
+            tried += 1
+            try:
+                assert everything(folder) == good, (path.name, kind)
+            except DamagedRecording as error:
+                assert path.name in error.message
+    assert tried > 3
+
+
+def test_a_segment_that_begins_with_another_block_is_damaged(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(sound, folder)
+    path = min(folder.glob("*.bwj"))
+    head = blocks_of(path)[0]
+    path.write_bytes(path.read_bytes()[head.end :])
+    assert check(folder).verdict == "damaged"
+    with pytest.raises(DamagedRecording, match="begins with its HEAD"):
+        continue_in(folder, dict(SOURCE))
 
 
 def test_the_command_lists_every_place_and_ends_with_6(sound: Path, tmp_path: Path) -> None:

@@ -287,10 +287,7 @@ def synced_before(block: Block) -> int | None:
         return None
     if len(block.payload) != _SYNCED.size:
         raise ValueError("it is no size")
-    size: int = _SYNCED.unpack(block.payload)[0]
-    if size > block.offset:
-        raise ValueError("it is more than stood before it")
-    return size
+    return int(_SYNCED.unpack(block.payload)[0])
 
 
 def pack_trailer(index_offset: int) -> bytes:

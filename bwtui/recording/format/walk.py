@@ -78,9 +78,11 @@ class Walk:
 
 def _check_synced(block: Block, place: Place) -> None:
     try:
-        synced_before(block)
+        synced = synced_before(block)
     except ValueError as error:
         raise damaged(place, "a REACHED block says nothing sensible") from error
+    if synced is not None and synced > block.offset:
+        raise damaged(place, "a REACHED block says that more was on the disk than stands before it")
 
 
 def durable_damage(file: SegmentFile, damage: DamagedAt, number: int) -> DamagedAt | None:
@@ -117,6 +119,7 @@ def _synced_by(block: Block, reached: int) -> tuple[int, int]:
     if block.kind != Kind.REACHED:
         return 0, reached
     try:
+        # More than stands before it, where bytes are missing.
         synced = synced_before(block)
     except ValueError:
         return 0, reached

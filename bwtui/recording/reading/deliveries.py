@@ -52,7 +52,7 @@ class DeliveryBook:
         entry = segment.index[self._number]
         self._number += 1
         if entry.kind == Kind.DELIVERY:
-            block = segment.file.block(entry.offset)
+            block = segment.block(entry)
             try:
                 delivery = unpack_delivery(block.payload)
             except ValueError as error:

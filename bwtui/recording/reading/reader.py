@@ -149,11 +149,9 @@ class Recording:
             if entry.kind in BATCHES:
                 if entry.changes:
                     position = segment.first_position + segment.starts[at]
-                    yield from self._of_block(
-                        segment, segment.file.block(entry.offset), known, book, position
-                    )
+                    yield from self._of_block(segment, segment.block(entry), known, book, position)
             elif entry.kind in DESCRIBING:
-                known.take(segment.file.block(entry.offset), segment.name)
+                known.take(segment.block(entry), segment.name)
 
     def _of_block(
         self, segment: SegmentReader, block: Block, known: Known, book: DeliveryBook, position: int
@@ -275,9 +273,9 @@ class Recording:
             if place >= position and entry.changes:
                 break
             if entry.kind in DESCRIBING:
-                known.take(segment.file.block(entry.offset), segment.name)
+                known.take(segment.block(entry), segment.name)
             elif entry.kind in BATCHES and place + entry.changes <= position:
-                block = segment.file.block(entry.offset)
+                block = segment.block(entry)
                 summary = summarize(block, read_batch(block, segment.name), known, 0)
                 for table, counter, number in summary.counts:
                     counters = totals.setdefault(table, {})

@@ -193,7 +193,7 @@ class SegmentReader:
         known = Known()
         for entry in self.index[:number]:
             if entry.kind in DESCRIBING:
-                known.take(self.file.block(entry.offset), self.name)
+                known.take(self.block(entry), self.name)
         return known
 
     def next_start(self, position: int) -> int | None:
@@ -219,15 +219,20 @@ class SegmentReader:
                 break
         return self.first_position + min(found) if found else None
 
+    def block(self, entry: IndexEntry) -> Block:
+        """Return the block of an entry of the index. Raises DamagedRecording, for that of another, too."""
+        block = self.file.block(entry.offset)
+        found = (block.kind, block.received, block.first_lsn, block.last_lsn)
+        if found != (entry.kind, entry.received, entry.first_lsn, entry.last_lsn):
+            raise damaged(Place(self.name, entry.offset), "the index has another block here")
+        return block
+
     def json_at(self, entry: IndexEntry) -> dict[str, Any]:
         """Return what a block says that holds a JSON object. Raises DamagedRecording."""
-        block = self.file.block(entry.offset)
-        if block.kind != entry.kind:
-            raise damaged(Place(self.name, entry.offset), "the index has another block here")
-        return statement(block, self.name)
+        return statement(self.block(entry), self.name)
 
     def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
         """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""
         for entry in self.index[:stop]:
             if entry.kind == kind:
-                yield self.file.block(entry.offset), self.json_at(entry)
+                yield (block := self.block(entry)), statement(block, self.name)

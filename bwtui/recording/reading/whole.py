@@ -52,7 +52,7 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
             elif entry.kind == Kind.ROWS:
                 whole = max(whole, entry.last_lsn)
             elif entry.kind == Kind.CHANGES and is_last_of_pass:
-                is_open = _ends_open(read_batch(segment.file.block(entry.offset), segment.name))
+                is_open = _ends_open(read_batch(segment.block(entry), segment.name))
                 is_last_of_pass = is_open is None
                 if is_open is not None:
                     found = _before(segments[: at + 1], entry.last_lsn) if is_open else entry.last_lsn
