@@ -23,7 +23,8 @@ from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
 from bwtui.relay.samples import Samples
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import MessageTuple, TopicLimits
+from bwtui.sink.base import MessageTuple
+from bwtui.sink.destination import TopicLimits
 
 COLUMNS = (
     Column("id", 20, -1, True),

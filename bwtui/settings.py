@@ -59,6 +59,11 @@ class RelaySettings:
         return self.name or self.slot
 
     @property
+    def sink(self) -> str:
+        """Name of the kind of sink: that of its module in `bwtui.sink`."""
+        return "nothing" if self.record_only else "kafka"
+
+    @property
     def publication_name(self) -> str:
         """Name of the publication that the relay reads."""
         return self.publication or f"bwtui_{self.slot}"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.delivery import Receipt, Span
@@ -22,8 +23,9 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, TopicLimits, TopicsFound
+from bwtui.sink.base import DeliveryFailure, Message
 from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.destination import Destination, Limits, Service, TopicLimits
 from bwtui.source.connection import connect_raw
 from bwtui.source.stream import ReplicationStream
 from tests.waiting import eventually
@@ -31,7 +33,7 @@ from tests.waiting import eventually
 _PATIENCE = 60.0
 
 
-class HoldingSink:
+class HoldingSink(Service):
     """A `bwtui.sink.base.Sink` that takes everything, and calls durable only what is not held."""
 
     def __init__(self) -> None:
@@ -84,16 +86,6 @@ class HoldingSink:
         """Nothing fails here."""
         return []
 
-    def outage(self) -> str | None:
-        """Nothing is down here."""
-        return None
-
-    def hold_back(self) -> None:
-        """Nobody asks for it here."""
-
-    def before_sending(self, look: Callable[[], None]) -> None:
-        """Nothing is held back here."""
-
     def discard(self, *, in_order: bool) -> None:
         """Forget what waits."""
         self._waiting.clear()
@@ -102,22 +94,9 @@ class HoldingSink:
         """Return how many messages wait."""
         return sum(count for _, _, count in self._waiting)
 
-    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
+    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """Every topic is there."""
-        return TopicLimits(1 << 26, keyed)
-
-    def ensure_topics(
-        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
-    ) -> TopicsFound:
-        """Every topic is there."""
-        return {topic: self.ensure_topic(topic, keyed=keyed) for topic, keyed in wanted.items()}
-
-    def check(self) -> dict[str, Any]:
-        """Nothing can be wrong."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is open."""
+        return {topic: TopicLimits(1 << 26, keyed) for topic, keyed in wanted.items()}
 
 
 class _Registry:
@@ -152,7 +131,7 @@ class HeldRelay:
         parts = Parts(
             settings=settings,
             report=self.report,
-            sink=self.sink,
+            destination=Destination(self.sink, LocalRegistry(), self.sink),
             router=router,
             policy=policy,
             toast=toast,

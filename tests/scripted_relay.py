@@ -130,7 +130,7 @@ class ScriptedRelay:
         self.parts = Parts(
             settings=self.settings,
             report=self.report,
-            sink=self.sink,
+            destination=self.sink.destination,
             router=self.router,
             policy=RowPolicy(self.settings, self.report, DeadLetters(folder), self.sink),
             toast=ToastFill(self.settings, self.router.look, lambda seconds: None),  # type: ignore[arg-type]

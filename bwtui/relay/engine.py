@@ -16,9 +16,7 @@ from typing import TypeVar
 import psycopg2
 
 from bwtui.blocking import BlockingCalls
-from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, topic_name
-from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
@@ -40,10 +38,8 @@ from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Sink
 from bwtui.sink.dead_letter import DeadLetters
-from bwtui.sink.kafka import KafkaSink
-from bwtui.sink.nothing import NoSink
+from bwtui.sink.destination import open_destination
 from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, describe, statement_failed
 from bwtui.source.lag import LagSampler
@@ -80,13 +76,7 @@ class Engine:
         self._samples = Samples()
         self._rates = status_builder.Rates()
         self._stop = threading.Event()
-        self._sink: Sink
-        self._registry: SchemaRegistry | LocalRegistry
-        if settings.record_only:
-            self._sink, self._registry = NoSink(), LocalRegistry()
-        else:
-            self._sink = KafkaSink(settings)
-            self._registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+        self._destination = open_destination(settings)
         self._recorder: Recorder | None = None
         self._router: Router | None = None
         self._cluster = ""
@@ -120,8 +110,8 @@ class Engine:
             time=time.time(),
             publication=settings.publication_name,
             database=self._database,
-            broker="" if settings.record_only else settings.broker,
-            registry=self._registry.url_without_user,
+            broker=self._destination.address,
+            registry=self._destination.registry.url_without_user,
             server_version=findings.server_version if findings else "",
             confirmed_lsn=confirmed,
             received_lsn=report.received_lsn,
@@ -151,7 +141,7 @@ class Engine:
             and self._report.state in ("snapshot", "streaming")
         ):
             return f"PostgreSQL has not told of the slot for {age:.0f} s: the lag shown is older than that"
-        return self._sink.outage() or self._report.detail
+        return self._destination.service.outage() or self._report.detail
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return sampled changes behind sequence ``after``, oldest first."""
@@ -182,10 +172,9 @@ class Engine:
             raise
         finally:
             self._lag.stop()
-            self._sink.close()
+            self._destination.close()
             if self._router is not None:
                 self._router.close()
-            self._registry.close()
             self._close_recording(ended)
         self._report.state = "stopped"
         self._report.detail = ""
@@ -209,8 +198,7 @@ class Engine:
         return error
 
     def _run(self) -> None:
-        kafka = "" if self._settings.record_only else ", Kafka and the schema registry"
-        self._report.detail = f"checking PostgreSQL{kafka}"
+        self._report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
         connection = self._asked(lambda: connect(self._settings.postgres))
         try:
             target = self._target(connection)
@@ -245,9 +233,9 @@ class Engine:
     def _inspect(self, connection: Connection) -> Findings:
         self._database = describe_session(connection)
         findings = inspect(connection, self._settings, self._waiting)
-        self._cluster = str(self._asked(self._sink.check).get("cluster_id", ""))
+        self._cluster = self._asked(self._destination.service.check)
         if self._settings.output_format == "avro":
-            self._asked(self._registry.check)
+            self._asked(self._destination.registry.check)
         self._findings = findings
         self._name_topics(findings)
         return findings
@@ -282,19 +270,23 @@ class Engine:
         return now if self._settings.end_lsn is None else min(now, self._settings.end_lsn)
 
     def _make_parts(self, findings: Findings) -> Parts:
-        settings, report, sink = self._settings, self._report, self._sink
+        settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
-        policy = RowPolicy(settings, report, DeadLetters(folder), sink)
+        policy = RowPolicy(settings, report, DeadLetters(folder), destination.sink)
         seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
-        router = self._router = Router(settings, sink, self._registry, report, self._pulse, seen)
+        router = self._router = Router(
+            settings, destination.service, destination.registry, report, self._pulse, seen
+        )
         identity = (findings.system_identifier, findings.database, settings.slot)
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if findings.slot is None:
             memory.check(None)
         elif note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot):
             report.error("notice", RefusedError(note, LACKING))
-        for topic in filter(None, (settings.dead_letter_topic, settings.truncate_topic)):
-            sink.ensure_topic(topic, keyed=False)
+        apart = dict.fromkeys(filter(None, (settings.dead_letter_topic, settings.truncate_topic)), False)
+        for limits in destination.service.ensure_topics(apart).values() if apart else ():
+            if isinstance(limits, RefusedError):
+                raise limits
         toast = ToastFill(settings, router.look, self._pulse)
         session = secrets.token_bytes(8)
         if settings.record:
@@ -302,7 +294,7 @@ class Engine:
         return Parts(
             settings,
             report,
-            sink,
+            destination,
             router,
             policy,
             toast,
@@ -330,7 +322,7 @@ class Engine:
         if self._phase is not None:
             self._phase.pulse(seconds)
         else:
-            self._sink.poll(seconds)
+            self._destination.sink.poll(seconds)
             self._check_stop()
 
     def _check_stop(self) -> None:

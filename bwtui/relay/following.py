@@ -66,9 +66,9 @@ class Following:
         # First: whoever looks in between would see what was done before as what streaming waits for.
         self._report.detail = ""
         self._report.state = "streaming"
-        sink = self._parts.sink
-        with Suspension(sink.hold_back) as self._parts.suspension:
-            sink.before_sending(self._parts.suspension.look)
+        recall = self._parts.destination.recall
+        with Suspension(recall.hold_back) as self._parts.suspension:
+            recall.before_sending(self._parts.suspension.look)
             self._follow(publications, target)
 
     def _follow(self, publications: tuple[str, ...], target: int | None) -> None:
@@ -204,11 +204,12 @@ class Following:
 
         Until then the slot may be another relay's, which sends newer rows.
         """
-        sink = self._parts.sink
-        sink.hold_back()
-        self._report.detail = f"waiting for Kafka's answers to what is under way: {error.message}"
+        destination = self._parts.destination
+        destination.recall.hold_back()
+        name = destination.service.name
+        self._report.detail = f"waiting for {name}'s answers to what is under way: {error.message}"
         self._drain()
-        sink.discard(in_order=True)
+        destination.sink.discard(in_order=True)
 
     def _drain(self) -> None:
         """Let everything in flight end one way or the other.

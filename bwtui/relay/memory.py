@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.lsn import format_lsn
-from bwtui.sink.base import Marks
+from bwtui.sink.destination import Marks
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS, Forks, Server
 from bwtui.state_folder import known_relays, state_folder

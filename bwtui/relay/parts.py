@@ -13,6 +13,7 @@ from bwtui.relay.suspension import Suspension
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Sink
+from bwtui.sink.destination import Destination
 
 
 class StopRequested(Exception):
@@ -38,7 +39,7 @@ class Parts:
 
     settings: RelaySettings
     report: Report
-    sink: Sink
+    destination: Destination
     router: Router
     policy: RowPolicy
     toast: ToastFill
@@ -50,3 +51,8 @@ class Parts:
     recorder: Recorder | None = None
     #: While the relay streams.
     suspension: Suspension | None = None
+
+    @property
+    def sink(self) -> Sink:
+        """Where messages go."""
+        return self.destination.sink

@@ -203,7 +203,7 @@ class Streaming:
         if self._recorder is not None:
             self._recorder.settle(idle=idle and not acks.bytes_in_flight)
         acks.advance()
-        report.outage(self._parts.sink.outage())
+        report.outage(self._parts.destination.service.outage())
         report.confirmed_lsn = acks.confirmed
         report.in_flight = self._parts.sink.queued()
         report.in_flight_bytes = acks.bytes_in_flight
@@ -253,7 +253,8 @@ class Streaming:
         self._batch.careful = None
         self._batch.flush()
         sink, acks = self._parts.sink, self._acks
-        deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if sink.outage() else _STOP_SECONDS)
+        is_away = self._parts.destination.service.outage() is not None
+        deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if is_away else _STOP_SECONDS)
         # Not `poll`: it would wait for ever for what an ended producer holds back.
         while sink.queued() and time.monotonic() < deadline:
             sink.flush(0.05)

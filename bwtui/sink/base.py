@@ -1,14 +1,10 @@
-"""What the relay needs of a sink, and how a failed delivery is told apart from a service that is down."""
+"""What the relay needs of every sink, and how a failed delivery is told apart from a service that is down."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from bwtui.errors import RefusedError
 from bwtui.model.delivery import Receipt, Span
-
-#: Offsets by partition.
-Marks = dict[int, int]
 
 
 class Message(NamedTuple):
@@ -18,14 +14,6 @@ class Message(NamedTuple):
     value: bytes | None
     timestamp: int
     headers: list[tuple[str, bytes]] | None = None
-
-
-class KeyRecord(NamedTuple):
-    """A record as far as its key goes; ``session`` is the header bwtui.session, or None."""
-
-    key: bytes
-    is_tombstone: bool
-    session: bytes | None
 
 
 #: What a `Message` is made of, and as good as one wherever it is only taken apart.
@@ -55,24 +43,11 @@ class DeliveryFailure:
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicLimits:
-    """What may be sent to a topic: ``compacted`` wants keys, ``max_message_bytes`` bounds one message.
-
-    The bound is the producer's: what the topic takes the broker says, which looks at the compressed batch.
-    """
-
-    max_message_bytes: int
-    compacted: bool
-    partitions: int = 1
-
-
-#: The limits of topics by name, or why a topic can't be used.
-TopicsFound = dict[str, TopicLimits | RefusedError]
-
-
 class Sink(Protocol):
-    """A destination of messages; every method but `marks` is called from the relay's main thread."""
+    """Delivers messages: each is accepted, then durable or failed; called from the relay's main thread.
+
+    What only some kinds of sinks have stands apart, in `bwtui.sink.destination`.
+    """
 
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
@@ -91,17 +66,8 @@ class Sink(Protocol):
     def take_failures(self) -> list[DeliveryFailure]:
         """Return the failures since the last call, in the order of their reports."""
 
-    def outage(self) -> str | None:
-        """Return one sentence on why nothing can be delivered at present, or None."""
-
-    def hold_back(self) -> None:
-        """Send nothing more of what is accepted, until `discard`; any thread may call it.
-
-        What is under way to the service can't be called back. The rest fails.
-        """
-
-    def before_sending(self, look: Callable[[], None]) -> None:
-        """Call ``look`` from now on before anything goes to the service; it may call `hold_back`."""
+    def queued(self) -> int:
+        """Messages that were accepted and are neither durable nor failed."""
 
     def discard(self, *, in_order: bool) -> None:
         """Forget whatever is still in flight and begin anew: those messages will be read again.
@@ -109,35 +75,3 @@ class Sink(Protocol):
         ``in_order``: behind a message that fails nothing more is delivered, until the next call; otherwise
         each message stands for itself. It is True in the beginning.
         """
-
-    def queued(self) -> int:
-        """Messages that were accepted and are neither durable nor failed."""
-
-    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
-        """Make sure that ``topic`` exists.
-
-        Raises ConnectionFailed, which is worth another try, or RefusedError.
-        """
-
-    def ensure_topics(
-        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
-    ) -> TopicsFound:
-        """Make sure that the ``wanted`` topics exist, all of them together; the value says if one is keyed.
-
-        The service is asked within ``call``, which may do that in another thread. Raises ConnectionFailed.
-        """
-
-    def marks(self, topic: str) -> Marks:
-        """Return where each partition of ``topic`` ends now; any thread may ask. Raises ConnectionFailed."""
-
-    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
-        """Yield every keyed record in ``[start, end)``. Raises ConnectionFailed.
-
-        ``on_wait`` is called between reads, and may raise to end it.
-        """
-
-    def check(self) -> dict[str, Any]:
-        """Ask the service for its identity. Raises ConnectionFailed."""
-
-    def close(self) -> None:
-        """Let go of every connection, without waiting for messages in flight."""

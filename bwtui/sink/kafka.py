@@ -6,28 +6,21 @@ a message refused for a full queue while the next one is taken would change the 
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from bwtui.errors import RefusedError
+from bwtui.encode.registry import SchemaRegistry
 from bwtui.kafka.client import REQUEST_SECONDS, bad_setting
 from bwtui.kafka.config import IN_ORDER, client_config, producer_config
 from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import (
-    DeliveryFailure,
-    KeyRecord,
-    Marks,
-    Message,
-    MessageTuple,
-    TopicLimits,
-    TopicsFound,
-)
+from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
+from bwtui.sink.delivery_failures import delivery_failure
 from bwtui.sink.delivery_reports import Callback, DeliveryReports
+from bwtui.sink.destination import Destination, Limits, Recall, Service, TopicLimits
 from bwtui.sink.first_requests import FirstRequests, Refuse
 from bwtui.sink.outbox import Entry, Outbox
 from bwtui.sink.topic_reader import TopicReader
@@ -37,32 +30,6 @@ _log = logging.getLogger("bwtui.kafka")
 # librdkafka warns of each setting that it calls experimental, and this one is meant: see `IN_ORDER`.
 _log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 
-#: The broker judged this message, or the batch that it was alone in; everything else may pass when the
-#: service recovers. INVALID_MSG is not among them: a checksum that does not match is damage on the way.
-_MESSAGE_ERRORS = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        # What a broker's own checks say of the record: a null key in a compacted topic, a schema id.
-        KafkaError.INVALID_RECORD,
-    }
-)
-#: No message for the topic fares better, until somebody mends what the hint names.
-_SETUP_ERRORS = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) to write to topic {topic}",
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) IdempotentWrite",
-    KafkaError.TOPIC_EXCEPTION: "choose another --topic-prefix: Kafka does not let clients write to {topic}",
-    KafkaError.POLICY_VIOLATION: "ask whoever runs Kafka which policy forbids writing to topic {topic}",
-    KafkaError.INVALID_TIMESTAMP: "compare PostgreSQL's clock with Kafka's, or widen message.timestamp.after"
-    ".max.ms and message.timestamp.before.max.ms of topic {topic}",
-    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "set message.format.version of topic {topic} to 0.11 or newer",
-}
-#: The topic is not there any more: it is made again, so that nothing that comes now is lost.
-_TOPIC_GONE = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-)
-#: Nothing is wrong with the message: another one was refused before it, or in the same request (KIP-467).
-_HELD_BACK = frozenset({KafkaError._PURGE_QUEUE, KafkaError._FATAL, KafkaError._INVALID_DIFFERENT_RECORD})
 _CONNECTION_ERRORS = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -74,7 +41,17 @@ _CONNECTION_ERRORS = frozenset(
 )
 
 
-class KafkaSink:
+def open_destination(settings: RelaySettings) -> Destination:
+    """Open Kafka and the schema registry; no connection is needed yet. Raises UsageError."""
+    sink = KafkaSink(settings)
+    service = KafkaService(settings, sink)
+    registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
+    return Destination(
+        sink, registry, service, sink, service.reader, settings.broker, "Kafka and the schema registry"
+    )
+
+
+class KafkaSink(Recall):
     """Sends messages to Kafka; see `bwtui.sink.base.Sink`."""
 
     def __init__(self, settings: RelaySettings) -> None:
@@ -83,12 +60,11 @@ class KafkaSink:
         self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
         self._heard_error = False
-        self._reader: TopicReader | None = None
-        self._client_config = client_config(settings)
         self._in_order = True
         #: A letter that is refused is sent shorter, and no row has to wait for it.
         self._letters = settings.dead_letter_topic
-        self._partitions: dict[str, int] = {}
+        #: Of the topics whose limits are known.
+        self.partitions: dict[str, int] = {}
         self._first: dict[str, FirstRequests] = {}
         #: Those of them in which messages wait.
         self._held: dict[str, FirstRequests] = {}
@@ -100,10 +76,6 @@ class KafkaSink:
         self._produce: Callable[..., None] = self._producer.produce
         self._reports = DeliveryReports(self._failed)
         self.max_message_bytes = int(self._config["message.max.bytes"])
-        try:
-            self._admin = TopicAdmin(self._client_config, self.max_message_bytes)
-        except KafkaException as error:
-            raise bad_setting(error) from error
 
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
@@ -120,7 +92,7 @@ class KafkaSink:
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None
     ) -> None:
         if self._in_order and topic not in self._open:
-            first = self._first.setdefault(topic, FirstRequests(self._partitions.get(topic, 1)))
+            first = self._first.setdefault(topic, FirstRequests(self.partitions.get(topic, 1)))
             if first.is_open and not len(first):
                 self._open.add(topic)
                 del self._first[topic]
@@ -253,17 +225,17 @@ class KafkaSink:
         return failures
 
     def outage(self) -> str | None:
-        """See `Sink.outage`."""
+        """See `Service.outage`."""
         # With nothing to deliver nothing would take the word back, so it counts only while something waits.
         return self._outage if len(self._producer) else None
 
     def hold_back(self) -> None:
-        """See `Sink.hold_back`."""
+        """See `Recall.hold_back`."""
         self._produce = _hold_back
         self._producer.purge(in_flight=False)
 
     def before_sending(self, look: Callable[[], None]) -> None:
-        """See `Sink.before_sending`."""
+        """See `Recall.before_sending`."""
         self._look = look
 
     def discard(self, *, in_order: bool) -> None:
@@ -284,46 +256,9 @@ class KafkaSink:
         """See `Sink.queued`."""
         return self._unanswered() + len(self._outbox)
 
-    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
-        """See `Sink.ensure_topic`."""
-        limits = self.ensure_topics({topic: keyed}, lambda ask: ask())[topic]
-        if isinstance(limits, RefusedError):
-            raise limits
-        return limits
-
-    def ensure_topics(
-        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
-    ) -> TopicsFound:
-        """See `Sink.ensure_topics`."""
-        found = call(lambda: self._admin.ensure_all(wanted))
-        for topic, limits in found.items():
-            if isinstance(limits, TopicLimits):
-                self._partitions[topic] = limits.partitions
-        return found
-
-    def marks(self, topic: str) -> Marks:
-        """See `Sink.marks`."""
-        return self._reading().marks(topic)
-
-    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
-        """See `Sink.keys`."""
-        return self._reading().keys(topic, start, end, on_wait)
-
-    def check(self) -> dict[str, Any]:
-        """See `Sink.check`."""
-        # A relay that starts waits for a broker that is being started again.
-        return self._admin.check(REQUEST_SECONDS)
-
     def close(self) -> None:
-        """See `Sink.close`."""
+        """Let go of the producer, without waiting for messages in flight."""
         self._producer.purge()
-        if self._reader is not None:
-            self._reader.close()
-
-    def _reading(self) -> TopicReader:
-        if self._reader is None:
-            self._reader = TopicReader(self._client_config)
-        return self._reader
 
     def _new_producer(self) -> Producer:
         try:
@@ -357,25 +292,7 @@ class KafkaSink:
         if self._in_order and topic != self._letters:
             self._produce = _hold_back
         span.failed += 1
-        hint = "mend the cause, or drop such rows into the dead letters with --on-error log"
-        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            hint = f"raise max.message.bytes of topic {topic}; the producer would send it"
-        elif error.code() in _TOPIC_GONE:
-            hint = f"topic {topic} was deleted; it is made again, and the rows from before are not in it"
-        is_setup = error.code() in _SETUP_ERRORS
-        is_outage = not is_setup and error.code() not in _MESSAGE_ERRORS
-        size = len(message.key or b"") + len(message.value or b"")
-        reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
-        if is_setup:
-            hint = _SETUP_ERRORS[error.code()].format(topic=topic)
-            reason = f"Kafka lets nothing into topic {topic}: {error.str()}"
-        if is_outage and error.code() not in _TOPIC_GONE:
-            hint = "the relay goes on by itself once Kafka takes messages again: look at the brokers"
-        if error.code() in _HELD_BACK:
-            reason = "a message was held back behind one that failed"
-        is_final = error.code() in _TOPIC_GONE or error.fatal()
-        failure = DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final, is_setup)
-        self._failures.append(replace(failure, receipt=receipt, index=index))
+        self._failures.append(delivery_failure(topic, error, message, span, receipt, index))
 
     def _noticed(self, error: KafkaError) -> None:
         """Take librdkafka's word on a connection that failed; the next delivery takes it back."""
@@ -385,6 +302,44 @@ class KafkaSink:
                 # It follows what says why.
                 return
             self._outage = f"Kafka can't be reached: {error.str()}"
+
+
+class KafkaService(Service):
+    """The brokers behind a `KafkaSink`, and its topics."""
+
+    name = "Kafka"
+
+    def __init__(self, settings: RelaySettings, sink: KafkaSink) -> None:
+        """Make the clients; no connection is needed yet. Raises UsageError."""
+        self._sink = sink
+        client = client_config(settings)
+        self.reader = TopicReader(client)
+        try:
+            self._admin = TopicAdmin(client, sink.max_message_bytes)
+        except KafkaException as error:
+            raise bad_setting(error) from error
+
+    def check(self) -> str:
+        """Return the cluster's id; see `Service.check`."""
+        # A relay that starts waits for a broker that is being started again.
+        return str(self._admin.check(REQUEST_SECONDS)["cluster_id"])
+
+    def outage(self) -> str | None:
+        """See `Service.outage`."""
+        return self._sink.outage()
+
+    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
+        """See `Service.ensure_topics`."""
+        limits = self._admin.ensure_all(wanted)
+        for topic, one in limits.items():
+            if isinstance(one, TopicLimits):
+                self._sink.partitions[topic] = one.partitions
+        return limits
+
+    def close(self) -> None:
+        """See `Service.close`."""
+        self._sink.close()
+        self.reader.close()
 
 
 def _nothing() -> None:

@@ -1,14 +1,18 @@
 """The sink of ``bwtui record``: what is in the recording is all that there is, so it is delivered at once."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from bwtui.encode.local_registry import LocalRegistry
 from bwtui.model.delivery import Receipt, Span
-from bwtui.sink.base import DeliveryFailure, KeyRecord, Marks, MessageTuple, TopicLimits, TopicsFound
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure, MessageTuple
+from bwtui.sink.destination import Destination
 
-#: Nothing bounds a message but the recording's own format.
-_MAX_MESSAGE_BYTES = 1 << 30
+
+def open_destination(settings: RelaySettings) -> Destination:
+    """Open nothing; schemas get ids of the recording's own."""
+    return Destination(NoSink(), LocalRegistry())
 
 
 class NoSink:
@@ -31,44 +35,9 @@ class NoSink:
         """Nothing fails."""
         return []
 
-    def outage(self) -> str | None:
-        """There is no service that could be away."""
-        return None
-
-    def hold_back(self) -> None:
-        """Nothing is ever sent."""
-
-    def before_sending(self, look: Callable[[], None]) -> None:
-        """Nothing is ever sent."""
-
-    def discard(self, *, in_order: bool) -> None:
-        """Nothing is in flight."""
-
     def queued(self) -> int:
         """Nothing is queued."""
         return 0
 
-    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
-        """Every topic will do."""
-        return TopicLimits(_MAX_MESSAGE_BYTES, compacted=False)
-
-    def ensure_topics(
-        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
-    ) -> TopicsFound:
-        """Every topic will do."""
-        return {topic: self.ensure_topic(topic, keyed=keyed) for topic, keyed in wanted.items()}
-
-    def marks(self, topic: str) -> Marks:
-        """Topics are empty."""
-        return {}
-
-    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
-        """Topics are empty."""
-        return iter(())
-
-    def check(self) -> dict[str, Any]:
-        """There is no service to ask."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is open."""
+    def discard(self, *, in_order: bool) -> None:
+        """Nothing is in flight."""

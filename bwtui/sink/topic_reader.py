@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -12,7 +13,7 @@ from confluent_kafka import Message as ConsumerMessage
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import headers_of
 from bwtui.model.headers import SESSION
-from bwtui.sink.base import KeyRecord, Marks
+from bwtui.sink.destination import KeyRecord, Marks, Readback
 
 _log = logging.getLogger("bwtui.kafka")
 _REQUEST_SECONDS = 10.0
@@ -22,25 +23,26 @@ _NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
 _BATCH = 10_000
 
 
-class TopicReader:
+class TopicReader(Readback):
     """A consumer without a group: it commits nothing, and nobody sees it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         #: Held by `marks`, which may hang in a thread that its caller has given up.
         self._asking = threading.Lock()
-        self._consumer = Consumer(
-            {
-                **config,
-                "group.id": "bwtui-unused",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
-            },
-            logger=_log,
-        )
+        self._config = {
+            **config,
+            "group.id": "bwtui-unused",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+
+    @cached_property
+    def _consumer(self) -> Consumer:
+        return Consumer(self._config, logger=_log)
 
     def marks(self, topic: str) -> Marks:
-        """Return the end offset of each partition of ``topic``. Raises ConnectionFailed."""
+        """See `Readback.marks`."""
         with self._asking:
             try:
                 found = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
@@ -51,11 +53,7 @@ class TopicReader:
             return {number: self._watermarks(topic, number, _just_wait)[1] for number in found.partitions}
 
     def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
-        """Yield every record in ``[start, end)``, in order within a partition.
-
-        Records without a key are left out. ``on_wait`` is called between reads, and may raise to end it.
-        Raises ConnectionFailed.
-        """
+        """See `Readback.keys`."""
         open_ends = self._assign(topic, start, end, on_wait)
         try:
             while open_ends:
@@ -69,7 +67,7 @@ class TopicReader:
 
     def close(self) -> None:
         """Close the connection; one that is still asked ends with the process."""
-        if self._asking.acquire(blocking=False):
+        if "_consumer" in vars(self) and self._asking.acquire(blocking=False):
             self._consumer.close()
 
     @staticmethod

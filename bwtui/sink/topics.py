@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from bwtui.errors import RefusedError, ServiceRefused
 from bwtui.kafka.client import NOT_LET_IN, QUICK_SECONDS, Heard, cluster_metadata, not_let_in, unreachable
-from bwtui.sink.base import TopicLimits, TopicsFound
+from bwtui.sink.destination import Limits, TopicLimits
 
 #: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
 #: not dropped for that. All else counts as an outage, which is waited for; but for a name that is no topic's.
@@ -69,7 +69,7 @@ class TopicAdmin:
             raise found
         return found
 
-    def ensure_all(self, wanted: Mapping[str, bool]) -> TopicsFound:
+    def ensure_all(self, wanted: Mapping[str, bool]) -> Limits:
         """Make the topics that are missing, and return the limits of all, or why one is refused.
 
         ``wanted`` says which of them are keyed. A topic of ours keeps every key's latest row for good: keyed
@@ -117,14 +117,14 @@ class TopicAdmin:
                 time.sleep(0.02)
         return found
 
-    def _create(self, wanted: Mapping[str, bool]) -> TopicsFound:
+    def _create(self, wanted: Mapping[str, bool]) -> Limits:
         """Make topics; those that somebody else has made meanwhile are not in what it returns."""
         topics = []
         for topic, keyed in wanted.items():
             config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
             config = {**config, "max.message.bytes": str(self._max_message_bytes)}
             topics.append(NewTopic(topic, -1, -1, config=config))
-        found: TopicsFound = {}
+        found: Limits = {}
         asked = self._asked().create_topics(topics, request_timeout=_REQUEST_SECONDS)
         for topic, future in asked.items():
             try:
@@ -136,13 +136,13 @@ class TopicAdmin:
                 found[topic] = self._ours(wanted[topic])
         return found
 
-    def _limits(self, topics: Sequence[str]) -> TopicsFound:
+    def _limits(self, topics: Sequence[str]) -> Limits:
         """Return the limits of those of ``topics`` that are there."""
         if not topics:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         asked = self._asked().describe_configs(resources, request_timeout=_REQUEST_SECONDS)
-        found: TopicsFound = {}
+        found: Limits = {}
         for resource, future in asked.items():
             topic = str(resource.name)
             try:

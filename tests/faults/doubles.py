@@ -3,10 +3,21 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from bwtui.encode.local_registry import LocalRegistry
 from bwtui.model.delivery import Receipt, Span
-from bwtui.sink.base import DeliveryFailure, Marks, Message, TopicLimits, TopicsFound
+from bwtui.sink.base import DeliveryFailure, Message
+from bwtui.sink.destination import (
+    Destination,
+    KeyRecord,
+    Limits,
+    Marks,
+    Readback,
+    Recall,
+    Service,
+    TopicLimits,
+)
 
 
 class Waiting(NamedTuple):
@@ -19,8 +30,10 @@ class Waiting(NamedTuple):
     index: int
 
 
-class MemorySink:
+class MemorySink(Service, Recall, Readback):
     """Takes every message, and makes it durable at the next poll; see `bwtui.sink.base.Sink`."""
+
+    name = "memory"
 
     def __init__(self) -> None:
         self.delivered: list[tuple[str, Message]] = []
@@ -49,16 +62,9 @@ class MemorySink:
         failures, self._failures = self._failures, []
         return failures
 
-    def outage(self) -> str | None:
-        """There is never one."""
-        return None
-
     def hold_back(self) -> None:
         """Forget what waits; see `discard`."""
         self._waiting.clear()
-
-    def before_sending(self, look: Callable[[], None]) -> None:
-        """Nothing is suspended here."""
 
     def discard(self, *, in_order: bool) -> None:
         """Forget what waits; nobody counts it down any more."""
@@ -69,33 +75,25 @@ class MemorySink:
         """Messages that wait."""
         return len(self._waiting)
 
-    def ensure_topic(self, topic: str, *, keyed: bool) -> TopicLimits:
+    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """Every topic is there."""
-        return TopicLimits(1 << 20, compacted=keyed)
-
-    def ensure_topics(
-        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
-    ) -> TopicsFound:
-        """Every topic is there."""
-        return {topic: self.ensure_topic(topic, keyed=keyed) for topic, keyed in wanted.items()}
+        return {topic: TopicLimits(1 << 20, compacted=keyed) for topic, keyed in wanted.items()}
 
     def marks(self, topic: str) -> Marks:
         """One partition, which ends behind what was delivered."""
         return {0: sum(name == topic for name, _ in self.delivered)}
 
-    def keys(
-        self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]
-    ) -> Iterator[tuple[bytes, bool]]:
+    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
         """Yield the keys of what was delivered."""
         found = [message for name, message in self.delivered if name == topic]
-        yield from ((m.key, m.value is None) for m in found[start[0] : end[0]] if m.key is not None)
+        yield from (
+            KeyRecord(m.key, m.value is None, None) for m in found[start[0] : end[0]] if m.key is not None
+        )
 
-    def check(self) -> dict[str, Any]:
-        """Everything is well."""
-        return {}
-
-    def close(self) -> None:
-        """Nothing is open."""
+    @property
+    def destination(self) -> Destination:
+        """What a relay that sends here is given."""
+        return Destination(self, LocalRegistry(), self, self, self)
 
     def _arrive(self, waiting: Waiting) -> None:
         self.delivered.append((waiting.topic, waiting.message))

@@ -20,9 +20,9 @@ from bwtui.relay.routes.routing import Router
 from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Sink
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.source.stream import ReplicationStream
+from tests.faults.doubles import MemorySink
 from tests.scripted_relay import Catalog
 
 ITEMS, OTHERS = 16_384, 16_385
@@ -126,7 +126,7 @@ class Fed:
     """A relay of transactions, each a list of frames; in JSON, if ``settings`` don't say otherwise."""
 
     def __init__(
-        self, sink: Sink, folder: Path, transactions: Sequence[list[bytes]], **settings: Any
+        self, sink: MemorySink, folder: Path, transactions: Sequence[list[bytes]], **settings: Any
     ) -> None:
         self._transactions = transactions
         chosen = RelaySettings(**{"output_format": "json", "on_error": "log", **settings})
@@ -143,7 +143,7 @@ class Fed:
         self._parts = Parts(
             settings=chosen,
             report=self.report,
-            sink=sink,
+            destination=sink.destination,
             router=router,
             policy=RowPolicy(chosen, self.report, self.letters, sink),
             toast=cast(Any, toast),

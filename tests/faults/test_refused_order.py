@@ -11,7 +11,7 @@ from bwtui.demo.shop import Table
 from bwtui.model.delivery import Span
 from bwtui.sandbox.supervisor import Services
 from bwtui.settings import RelaySettings
-from bwtui.sink.kafka import KafkaSink
+from bwtui.sink.kafka import KafkaService, KafkaSink
 from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
 from tests.faults.relays import execute, new_name
@@ -61,8 +61,9 @@ def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool)
     admin = AdminClient({"bootstrap.servers": services.broker})
     create_topic(admin, NewTopic(name, 1, 1, config={"max.message.bytes": str(LIMIT)}))
     small = (("batch.num.messages", "3"),)
-    sink = KafkaSink(RelaySettings(broker=services.broker, slot=name, kafka_config=small))
-    sink.ensure_topic(name, keyed=True)
+    settings = RelaySettings(broker=services.broker, slot=name, kafka_config=small)
+    sink = KafkaSink(settings)
+    KafkaService(settings, sink).ensure_topics({name: True})
     span = Span()
     sink.send(name, [(b"k", b"v", 1, None)], span)
     while span.pending:

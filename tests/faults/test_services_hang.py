@@ -14,7 +14,7 @@ from bwtui.encode.registry import RegisteredSchema
 from bwtui.relay.parts import StopRequested
 from bwtui.relay.snapshot.copying import stoppable
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
-from bwtui.sink.base import TopicsFound
+from bwtui.sink.destination import Limits
 from bwtui.source.connection import connect
 from bwtui.source.snapshot import copy_out
 from tests.database import Session, session, with_options
@@ -94,12 +94,10 @@ class CountingSink(HoldingSink):
         super().__init__()
         self.requests: list[set[str]] = []
 
-    def ensure_topics(
-        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
-    ) -> TopicsFound:
+    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """Every topic is there."""
         self.requests.append(set(wanted))
-        return super().ensure_topics(wanted, call)
+        return super().ensure_topics(wanted)
 
 
 def test_many_new_tables_at_once(database: str, tmp_path: Path) -> None:

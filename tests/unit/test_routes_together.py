@@ -1,7 +1,7 @@
 """Routes that are built together: one request for their topics, and schemas registered side by side."""
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from bwtui.pgoutput.messages import Column, Relation
 from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import TopicLimits, TopicsFound
+from bwtui.sink.destination import Limits, TopicLimits
 from tests.faults.doubles import MemorySink
 from tests.scripted_relay import Catalog
 
@@ -26,19 +26,13 @@ class CountingSink(MemorySink):
         self.asked: list[list[str]] = []
         self._away = away
 
-    def ensure_topics(
-        self, wanted: Mapping[str, bool], call: Callable[[Callable[[], TopicsFound]], TopicsFound]
-    ) -> TopicsFound:
+    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """Take note of the request, and refuse what is called so."""
-
-        def ask() -> TopicsFound:
-            self.asked.append(list(wanted))
-            if len(self.asked) <= self._away:
-                raise ConnectionFailed("no broker", "start it")
-            refused = RefusedError("no such right", "grant it")
-            return {name: refused if name == "refused" else TopicLimits(1 << 20, True) for name in wanted}
-
-        return call(ask)
+        self.asked.append(list(wanted))
+        if len(self.asked) <= self._away:
+            raise ConnectionFailed("no broker", "start it")
+        refused = RefusedError("no such right", "grant it")
+        return {name: refused if name == "refused" else TopicLimits(1 << 20, True) for name in wanted}
 
 
 class MeetingRegistry:

@@ -24,8 +24,9 @@ from bwtui.relay.routes.routing import Router
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message, TopicLimits, TopicsFound
+from bwtui.sink.base import DeliveryFailure, Message
 from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.destination import Limits, TopicLimits
 from bwtui.sink.kafka import KafkaSink
 from bwtui.sink.topics import TopicAdmin
 from tests.faults.doubles import RefuseTogether, Reject
@@ -95,7 +96,7 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
     """Its rows would all become dead letters."""
 
     class Forbidden(Reject):
-        def ensure_topics(self, wanted: Mapping[str, bool], call: Any) -> TopicsFound:
+        def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
             refused = "not authorized", "grant the right"
             return {topic: ServiceRefused(*refused) for topic in wanted}
 
@@ -141,7 +142,13 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
     report = Report()
     policy = RowPolicy(settings, report, DeadLetters(folder), sink)
     parts = SimpleNamespace(
-        sink=sink, policy=policy, report=report, stop_requested=lambda: False, session=b"", recorder=None
+        destination=sink.destination,
+        sink=sink,
+        policy=policy,
+        report=report,
+        stop_requested=lambda: False,
+        session=b"",
+        recorder=None,
     )
     return Copying(cast(Parts, parts), 0, lambda: None)
 

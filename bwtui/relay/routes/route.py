@@ -9,7 +9,8 @@ from bwtui.errors import BwtuiError, RowError
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.report import TableCounters
-from bwtui.sink.base import MessageTuple, TopicLimits
+from bwtui.sink.base import MessageTuple
+from bwtui.sink.destination import TopicLimits
 
 
 class Route:

@@ -25,7 +25,7 @@ from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.catalog_memory import CatalogMemory
 from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import Sink, TopicLimits
+from bwtui.sink.destination import Service, TopicLimits
 from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, load_types
 from bwtui.source.connection import Connection, holds_any_bytes
@@ -70,7 +70,7 @@ class Router:
     def __init__(
         self,
         settings: RelaySettings,
-        sink: Sink,
+        service: Service,
         registry: SchemaRegistry | LocalRegistry,
         report: Report,
         pulse: Callable[[float], None],
@@ -79,7 +79,7 @@ class Router:
         """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay."""
         self._catalog_memory = catalog_memory or CatalogMemory()
         self._settings = settings
-        self._sink = sink
+        self._service = service
         self._registry = registry
         self._report = report
         self._pulse = pulse
@@ -208,7 +208,8 @@ class Router:
         wanted = {draft.topic: bool(draft.keys) for draft in drafts}
         if not wanted:
             return
-        found = self._sink.ensure_topics(wanted, lambda ask: self.patiently("Kafka", ask))
+        service = self._service
+        found = self.patiently(service.name, lambda: service.ensure_topics(wanted))
         for draft in drafts:
             limits = found[draft.topic]
             if isinstance(limits, RefusedError):

@@ -26,8 +26,9 @@ from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.parts import Parts, StopRequested
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.leftovers import Leftovers
-from bwtui.sink.base import DeliveryFailure, Marks, Message
+from bwtui.sink.base import DeliveryFailure, Message
 from bwtui.sink.dead_letter import DroppedRow, Identity
+from bwtui.sink.destination import Marks
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 
@@ -103,7 +104,7 @@ class Copying:
             self._recorder.settle()
         self._acks.advance()
         report = parts.report
-        report.outage(parts.sink.outage())
+        report.outage(parts.destination.service.outage())
         report.in_flight = parts.sink.queued()
         report.in_flight_bytes = self._acks.bytes_in_flight
         report.durable = report.messages - report.in_flight
@@ -140,14 +141,17 @@ class Copying:
         return begun
 
     def _marks(self, topic: str) -> Marks:
-        return self._parts.router.patiently("Kafka", lambda: self._parts.sink.marks(topic))
+        destination = self._parts.destination
+        return self._parts.router.patiently(
+            destination.service.name, lambda: destination.readback.marks(topic)
+        )
 
     def _remove_leftovers(
         self, before: dict[str, Marks], begun: dict[str, Marks], sessions: list[bytes]
     ) -> None:
         """Take out of the topics what an earlier attempt sent and this one did not."""
         parts = self._parts
-        leftovers = Leftovers(parts.sink, parts.report, self.pulse, self._marks, parts.recorder)
+        leftovers = Leftovers(parts.destination, parts.report, self.pulse, self._marks, parts.recorder)
         for topic in sorted(set(before) & set(begun)):
             route = self._routes[topic]
             if route.key_columns:
@@ -302,7 +306,7 @@ class Copying:
 
     def _wait(self, failure: DeliveryFailure) -> None:
         report = self._parts.report
-        report.detail = f"waiting for Kafka: {failure.reason}"
+        report.detail = f"waiting for {self._parts.destination.service.name}: {failure.reason}"
         report.error("outage", ConnectionFailed(failure.reason, failure.hint))
         until = time.monotonic() + _OUTAGE_PAUSE_SECONDS
         while time.monotonic() < until:

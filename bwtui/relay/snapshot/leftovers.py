@@ -19,7 +19,8 @@ from bwtui.model.delivery import Span
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
-from bwtui.sink.base import Marks, Message, Sink
+from bwtui.sink.base import Message
+from bwtui.sink.destination import Destination, Marks
 
 _BATCH = 10_000
 
@@ -29,7 +30,7 @@ class Leftovers:
 
     def __init__(
         self,
-        sink: Sink,
+        destination: Destination,
         report: Report,
         pulse: Callable[[float], None],
         marks: Callable[[str], Marks],
@@ -37,9 +38,9 @@ class Leftovers:
     ) -> None:
         """``pulse(seconds)`` waits, takes deliveries, and raises to stop the relay.
 
-        ``marks`` is `Sink.marks`, but waits while the broker is away.
+        ``marks`` is `Readback.marks`, but waits while the broker is away.
         """
-        self._sink = sink
+        self._destination = destination
         self._report = report
         self._pulse = pulse
         self._marks = marks
@@ -88,12 +89,12 @@ class Leftovers:
         def wait() -> None:
             self._pulse(0)
 
-        for record in self._sink.keys(topic, before, begun, wait):
+        for record in self._destination.readback.keys(topic, before, begun, wait):
             if record.session in sessions and not record.is_tombstone:
                 database.execute("insert or ignore into left_over values (?)", (record.key,))
             else:
                 database.execute("delete from left_over where key = ?", (record.key,))
-        for record in self._sink.keys(topic, begun, self._marks(topic), wait):
+        for record in self._destination.readback.keys(topic, begun, self._marks(topic), wait):
             database.execute("delete from left_over where key = ?", (record.key,))
 
     def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:
@@ -103,7 +104,7 @@ class Leftovers:
             span = Span()
             messages = [message._replace(key=key) for (key,) in batch]
             receipt = self._recorder.write_cleanup(route, messages) if self._recorder is not None else None
-            self._sink.send(route.topic, messages, span, receipt)
+            self._destination.sink.send(route.topic, messages, span, receipt)
             while span.pending:
                 self._pulse(0.05)
             if self._recorder is not None and receipt is not None:

@@ -1,0 +1,58 @@
+"""What Kafka's error of a delivery means: the message's fault, the set-up's, or an outage; and what helps."""
+
+from confluent_kafka import KafkaError
+
+from bwtui.model.delivery import Receipt, Span
+from bwtui.sink.base import DeliveryFailure, Message
+
+#: The broker judged this message, or the batch that it was alone in; everything else may pass when the
+#: service recovers. INVALID_MSG is not among them: a checksum that does not match is damage on the way.
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
+# Beside these, what a broker's own checks say of the record: a null key in a compacted topic, a schema id.
+_MESSAGE_ERRORS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
+#: No message for the topic fares better, until somebody mends what the hint names.
+_SETUP_ERRORS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) to write to topic {topic}",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "grant the relay's user the right (ACL) IdempotentWrite",
+    KafkaError.TOPIC_EXCEPTION: "choose another --topic-prefix: Kafka does not let clients write to {topic}",
+    KafkaError.POLICY_VIOLATION: "ask whoever runs Kafka which policy forbids writing to topic {topic}",
+    KafkaError.INVALID_TIMESTAMP: "compare PostgreSQL's clock with Kafka's, or widen message.timestamp.after"
+    ".max.ms and message.timestamp.before.max.ms of topic {topic}",
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT: "set message.format.version of topic {topic} to 0.11 or newer",
+}
+#: The topic is not there any more: it is made again, so that nothing that comes now is lost.
+_TOPIC_GONE = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+#: Nothing is wrong with the message: another one was refused before it, or in the same request (KIP-467).
+_HELD_BACK = frozenset({KafkaError._PURGE_QUEUE, KafkaError._FATAL, KafkaError._INVALID_DIFFERENT_RECORD})
+
+
+def delivery_failure(
+    topic: str, error: KafkaError, message: Message, span: Span, receipt: Receipt | None, index: int
+) -> DeliveryFailure:
+    """Return why ``message`` was not delivered; ``index`` is its place in ``receipt``."""
+    code = error.code()
+    is_setup = code in _SETUP_ERRORS
+    is_outage = not is_setup and code not in _MESSAGE_ERRORS
+    is_final = code in _TOPIC_GONE or error.fatal()
+    size = len(message.key or b"") + len(message.value or b"")
+    reason = f"Kafka refuses a message of {size} bytes: {error.str()}"
+    if is_setup:
+        reason = f"Kafka lets nothing into topic {topic}: {error.str()}"
+    elif code in _HELD_BACK:
+        reason = "a message was held back behind one that failed"
+    hint = _hint(code, topic, is_outage=is_outage)
+    return DeliveryFailure(topic, reason, is_outage, hint, message, span, is_final, is_setup, receipt, index)
+
+
+def _hint(code: int, topic: str, *, is_outage: bool) -> str:
+    if code in _SETUP_ERRORS:
+        return _SETUP_ERRORS[code].format(topic=topic)
+    if code in _TOO_LARGE:
+        return f"raise max.message.bytes of topic {topic}; the producer would send it"
+    if code in _TOPIC_GONE:
+        return f"topic {topic} was deleted; it is made again, and the rows from before are not in it"
+    if is_outage:
+        return "the relay goes on by itself once Kafka takes messages again: look at the brokers"
+    return "mend the cause, or drop such rows into the dead letters with --on-error log"

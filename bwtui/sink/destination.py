@@ -1,0 +1,127 @@
+"""Where a relay's messages go: a sink, and what stands beside it where its kind has that.
+
+Another kind of sink is a file in this package with a function ``open_destination``; `RelaySettings.sink`
+names it.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from bwtui.errors import RefusedError
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import Sink
+
+if TYPE_CHECKING:
+    from bwtui.encode.local_registry import LocalRegistry
+    from bwtui.encode.registry import SchemaRegistry
+
+#: Where nothing bounds a message but the recording's own format.
+_MAX_MESSAGE_BYTES = 1 << 30
+#: Offsets by partition.
+Marks = dict[int, int]
+
+
+class KeyRecord(NamedTuple):
+    """A record as far as its key goes; ``session`` is the header bwtui.session, or None."""
+
+    key: bytes
+    is_tombstone: bool
+    session: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLimits:
+    """What may be sent to a topic: ``compacted`` wants keys, ``max_message_bytes`` bounds one message.
+
+    The bound is the producer's: what the topic takes the broker says, which looks at the compressed batch.
+    """
+
+    max_message_bytes: int
+    compacted: bool
+    partitions: int = 1
+
+
+#: The limits of topics by name, or why a topic can't be used.
+Limits = dict[str, TopicLimits | RefusedError]
+
+
+class Service:
+    """The service behind a sink, and its topics. This one stands for none: every topic will do."""
+
+    name = ""
+
+    def check(self) -> str:
+        """Return the service's identity. Raises ConnectionFailed."""
+        return ""
+
+    def outage(self) -> str | None:
+        """Return one sentence on why nothing can be delivered at present, or None."""
+        return None
+
+    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
+        """Make sure that the ``wanted`` topics exist, all of them together; the value says if one is keyed.
+
+        Any thread may ask. Raises ConnectionFailed, which is worth another try.
+        """
+        return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in wanted}
+
+    def close(self) -> None:
+        """Let go of every connection, the sink's too, without waiting for messages in flight."""
+
+
+class Recall:
+    """What is accepted and not under way can be kept back; here nothing waits."""
+
+    def hold_back(self) -> None:
+        """Send nothing more of what is accepted, until `Sink.discard`; any thread may call it.
+
+        What is under way to the service can't be called back. The rest fails.
+        """
+
+    def before_sending(self, look: Callable[[], None]) -> None:
+        """Call ``look`` from now on before anything goes to the service; it may call `hold_back`."""
+
+
+class Readback:
+    """What topics hold, for the rows of a snapshot that was cut off; here they are empty."""
+
+    def marks(self, topic: str) -> Marks:
+        """Return where each partition of ``topic`` ends now; any thread may ask. Raises ConnectionFailed."""
+        return {}
+
+    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+        """Yield every keyed record in ``[start, end)``, in order within a partition. Raises ConnectionFailed.
+
+        ``on_wait`` is called between reads, and may raise to end it.
+        """
+        return iter(())
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A sink with all that goes with it."""
+
+    sink: Sink
+    #: Gives ids to the schemas of its messages.
+    registry: "SchemaRegistry | LocalRegistry"
+    service: Service = field(default_factory=Service)
+    recall: Recall = field(default_factory=Recall)
+    readback: Readback = field(default_factory=Readback)
+    #: Where the service is, as the user named it.
+    address: str = ""
+    #: What is asked before the relay begins, beside PostgreSQL, in words.
+    checked: str = ""
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        self.service.close()
+        self.registry.close()
+
+
+def open_destination(settings: RelaySettings) -> Destination:
+    """Open the kind that ``settings`` name; no connection is needed yet. Raises UsageError."""
+    kind = importlib.import_module(f"bwtui.sink.{settings.sink}")
+    opened: Destination = kind.open_destination(settings)
+    return opened
