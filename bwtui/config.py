@@ -6,7 +6,6 @@ the defaults of `RelaySettings`. Tables of properties (``[kafka]``, ``[topic]``,
 key, every other value replaces the one below it. An unknown key is an error that names the nearest known one.
 """
 
-import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -215,9 +214,3 @@ def unknown_variables(environ: Mapping[str, str]) -> dict[str, str | None]:
     known = {option.variable for option in OPTIONS} | set(OTHER_VARIABLES)
     names = (name for name in environ if name.startswith("BWTUI_") and name not in known)
     return {name: nearest(name, known) for name in names}
-
-
-def field_defaults() -> dict[str, Any]:
-    """Return the defaults of `RelaySettings` by option name, for help texts."""
-    by_field = {f.name: f.default for f in dataclasses.fields(RelaySettings)}
-    return {option.name: by_field[option.field] for option in OPTIONS}

@@ -1,9 +1,10 @@
 """The options of a relay: one table that the command line, the environment and bwtui.toml share.
 
 Each option has one name, written as its long flag. ``BWTUI_`` with the name in capitals is its environment
-variable, and the name itself its key in bwtui.toml (underscores do as well as dashes). `parse` turns text
-into the value of the matching field of `RelaySettings`, or says in one plain sentence what is wrong with it;
-it never does any I/O.
+variable, and the name itself its key in bwtui.toml (underscores do as well as dashes). The commands' options
+and their help are made of it (`bwtui.cli.options.relay_options`); its default is that of its field in
+`RelaySettings`. `parse` turns text into that field's value, or says in one plain sentence what is wrong with
+it; it never does any I/O.
 """
 
 import difflib
@@ -34,15 +35,29 @@ class Option:
     """One option of a relay."""
 
     name: str
-    #: The field of RelaySettings that it fills.
-    field: str
+    #: Says what it does; the command line lacks an option without.
+    help: str = ""
+    #: The short flag.
+    flag: str = ""
+    metavar: str = ""
     kind: Kind = "text"
     #: Raises ValueError with a plain sentence when the text is not acceptable.
     check: Callable[[str], None] | None = None
+    #: The values that it takes, if they can be listed.
+    choices: tuple[str, ...] = ()
+    #: What holds where it is not given, in words, if its field's default does not say it.
+    default: str = ""
+    #: The field of RelaySettings that it fills, if that has another name.
+    fills: str = ""
     #: The table of bwtui.toml, for pairs.
     table: str = ""
     #: Whether empty text is a value: there is none then.
     optional: bool = False
+
+    @property
+    def field(self) -> str:
+        """Name of the field of RelaySettings that it fills."""
+        return self.fills or self.name.replace("-", "_")
 
     @property
     def variable(self) -> str:
@@ -98,6 +113,8 @@ def parse(option: Option, text: str) -> Value:
         return parse_lsn(text) if text else None
     if option.kind == "number":
         return _parse_number(text)
+    if option.choices:
+        _check_choice(option.choices, text)
     if option.check is not None and (text or not option.optional):
         option.check(text)
     return text
@@ -172,14 +189,11 @@ def _check_regex(text: str) -> None:
         ) from error
 
 
-def _one_of(*words: str) -> Callable[[str], None]:
-    def check(text: str) -> None:
-        if text not in words:
-            close = nearest(text.lower(), words)
-            advice = f"did you mean {close}?" if close else f"give {' or '.join(words)}"
-            raise ValueError(f"{text!r} is not one of {', '.join(words)} ({advice})")
-
-    return check
+def _check_choice(choices: tuple[str, ...], text: str) -> None:
+    if text not in choices:
+        close = nearest(text.lower(), choices)
+        advice = f"did you mean {close}?" if close else f"give {' or '.join(choices)}"
+        raise ValueError(f"{text!r} is not one of {', '.join(choices)} ({advice})")
 
 
 def _check_connection(text: str) -> None:
@@ -189,34 +203,126 @@ def _check_connection(text: str) -> None:
         )
 
 
+#: In the order in which the help tells of them.
 OPTIONS: tuple[Option, ...] = (
-    Option("postgres", "postgres", check=_check_connection, optional=True),
-    Option("slot", "slot", check=check_slot),
-    Option("broker", "broker", check=_check_brokers),
-    Option("schema-registry", "schema_registry", check=_check_registry),
-    Option("output-format", "output_format", check=_one_of("avro", "json")),
-    Option("allow-unkeyed", "allow_unkeyed", "switch"),
-    Option("topic-prefix", "topic_prefix", check=_check_topic, optional=True),
-    Option("on-error", "on_error", check=_one_of("exit", "log")),
-    Option("skip-snapshot", "skip_snapshot", "switch"),
-    Option("accept-divergence", "accept_divergence", "switch"),
-    Option("toast", "toast", check=_one_of("fetch", "error", "placeholder")),
-    Option("truncate-topic", "truncate_topic", check=_check_topic, optional=True),
-    Option("kafka-config", "kafka_config", "pairs", table="kafka"),
-    Option("topic-config", "topic_config", "pairs", table="topic"),
-    Option("registry-config", "registry_config", "pairs", table="registry"),
-    Option("publication", "publication", check=_check_publication, optional=True),
-    Option("table", "tables", "list", check=_check_regex),
-    Option("exclude-table", "exclude_tables", "list", check=_check_regex),
-    Option("headers", "headers", "switch"),
-    Option("dead-letter-topic", "dead_letter_topic", check=_check_topic, optional=True),
-    Option("record", "record", optional=True),
-    Option("on-record-error", "on_record_error", check=_one_of("stop", "stop-recording")),
-    Option("segment-bytes", "segment_bytes", "number"),
-    Option("segment-seconds", "segment_seconds", "number"),
-    Option("endpos", "end_lsn", "lsn"),
-    Option("until-caught-up", "until_caught_up", "switch"),
-    Option("name", "name", check=check_name, optional=True),
+    Option(
+        "postgres",
+        "Connection string or URI, given to libpq as it is; PG* variables, ~/.pgpass and services work.",
+        "d",
+        "DSN",
+        check=_check_connection,
+        optional=True,
+    ),
+    Option("slot", "Replication slot.", "s", "NAME", check=check_slot),
+    Option("broker", "Kafka brokers.", "b", "HOST:PORT,…", check=_check_brokers),
+    Option("schema-registry", "Schema registry.", "r", "URL", check=_check_registry),
+    Option("output-format", "avro or json.", "f", "FORMAT", choices=("avro", "json")),
+    Option("allow-unkeyed", "Relay tables without a key too, with a null key.", "u", kind="switch"),
+    Option(
+        "topic-prefix",
+        "Put P and a dot before the name of every topic.",
+        "p",
+        "P",
+        check=_check_topic,
+        optional=True,
+    ),
+    Option(
+        "on-error",
+        "A row can't be relayed: 'exit' stops before its transaction, so that it comes again; 'log' "
+        "keeps the row in the dead letters and goes on.",
+        "e",
+        "POLICY",
+        choices=("exit", "log"),
+    ),
+    Option(
+        "skip-snapshot", "Make the slot without copying what the tables hold already.", "x", kind="switch"
+    ),
+    Option(
+        "accept-divergence",
+        "Go on where the server's history lacks what was relayed (an older copy, a standby promoted too "
+        "soon): topics keep what it lacks.",
+        kind="switch",
+    ),
+    Option("kafka-config", "A property of librdkafka; repeatable.", "C", "K=V", "pairs", table="kafka"),
+    Option("topic-config", "A topic property; repeatable.", "T", "K=V", "pairs", table="topic"),
+    Option("registry-config", kind="pairs", table="registry"),
+    Option(
+        "publication",
+        "Publication to read.",
+        metavar="NAME",
+        check=_check_publication,
+        default="bwtui_SLOT",
+        optional=True,
+    ),
+    Option(
+        "table",
+        "Only tables whose schema.table matches REGEX as a whole; repeatable.",
+        metavar="REGEX",
+        kind="list",
+        check=_check_regex,
+        fills="tables",
+    ),
+    Option(
+        "exclude-table",
+        "Not these tables; repeatable.",
+        metavar="REGEX",
+        kind="list",
+        check=_check_regex,
+        fills="exclude_tables",
+    ),
+    Option("headers", "Add Kafka headers: commit LSN, ordinal, operation, xid.", kind="switch"),
+    Option(
+        "dead-letter-topic",
+        "Send rows that can't be relayed to TOPIC as well.",
+        metavar="TOPIC",
+        check=_check_topic,
+        optional=True,
+    ),
+    Option(
+        "toast",
+        "A large value that an UPDATE did not touch is not in the stream: 'fetch' reads the row's "
+        "present one, 'error' follows --on-error, 'placeholder' sends null and names the column in "
+        "__escaped.",
+        metavar="MODE",
+        choices=("fetch", "error", "placeholder"),
+    ),
+    Option(
+        "truncate-topic",
+        "Send a JSON message to TOPIC for every TRUNCATE.",
+        metavar="TOPIC",
+        check=_check_topic,
+        optional=True,
+    ),
+    Option(
+        "record",
+        "Record what is read and sent into DIR as well; nothing is confirmed that is not recorded.",
+        metavar="DIR",
+        optional=True,
+    ),
+    Option(
+        "on-record-error",
+        "The recording can't be written: 'stop' ends the relay, 'stop-recording' goes on without.",
+        metavar="POLICY",
+        choices=("stop", "stop-recording"),
+    ),
+    Option("segment-bytes", "Begin a new file of the recording after N bytes.", metavar="N", kind="number"),
+    Option("segment-seconds", "… or after N seconds.", metavar="N", kind="number"),
+    Option(
+        "endpos",
+        "End when everything up to LSN is confirmed.",
+        metavar="LSN",
+        kind="lsn",
+        fills="end_lsn",
+    ),
+    Option("until-caught-up", "End when everything committed before the start is confirmed.", kind="switch"),
+    Option(
+        "name",
+        "The relay's name for attach, status and stop.",
+        metavar="NAME",
+        check=check_name,
+        default="the slot's",
+        optional=True,
+    ),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
 PAIR_OPTIONS = {option.table: option for option in OPTIONS if option.kind == "pairs"}

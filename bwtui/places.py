@@ -16,8 +16,6 @@ DEFAULT = "default"
 #: Says where the property of an option's table was set: option name, property → place.
 OfProperty = Callable[[str, str], str]
 
-_FLAGS = {"kafka-config": "-C", "topic-config": "-T"}
-
 
 def place(origin: str, name: str, typed: Mapping[str, str]) -> str:
     """Return the place of option ``name``, which ``origin`` sets; ``typed`` are those as typed."""
@@ -39,5 +37,5 @@ def usual_place(name: str, key: str = "") -> str:
     """Return what sets option ``name`` usually, for whoever does not know where it was set."""
     option = BY_NAME[name]
     if option.kind == "pairs":
-        return _FLAGS.get(name, f"[{option.table}]")
+        return f"-{option.flag}" if option.flag else f"[{option.table}]"
     return f"--{name}"

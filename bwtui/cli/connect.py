@@ -50,7 +50,7 @@ def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: boo
 
 
 @click.command(epilog=_EPILOG)
-@relay_options.relay_options
+@relay_options.takes(*relay_options.ALL)
 @click.option("--headless", is_flag=True, help="Relay in this process, without screens.")
 @click.option("--json", "as_json", is_flag=True, help="With --headless: a status object a second on stdout.")
 @click.option("--detach", is_flag=True, help="Start the relay in the background and print its name.")

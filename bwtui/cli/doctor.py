@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.connect import relay_settings
-from bwtui.cli.options.relay_options import relay_options
+from bwtui.cli.options.relay_options import ALL, takes
 from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError
@@ -53,7 +53,7 @@ class Result:
 
 
 @click.command(epilog=_EPILOG)
-@relay_options
+@takes(*ALL)
 @click.option("--json", "as_json", is_flag=True, help="One object with all results.")
 def doctor(as_json: bool, **given: Any) -> None:
     """Check every precondition of a relay, and say how to mend what does not hold."""

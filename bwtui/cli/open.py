@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.cli.options.relay_options import profile_option
+from bwtui.cli.options import relay_options
 from bwtui.errors import BwtuiError
 from bwtui.terminal import need_screens
 
@@ -38,12 +38,10 @@ only; where they are not given, the dialogs propose those of the recording.
 @click.option(
     "--at", metavar="PLACE", help="Where to stand: a time, an LSN, 'xid N', 'N%' or '#N'; else the end."
 )
-@click.option("-b", "--broker", metavar="HOST:PORT,…", help="Kafka brokers.  [default: the recording's]")
-@click.option("-r", "--schema-registry", metavar="URL", help="Schema registry.  [default: the recording's]")
-@click.option(
-    "-C", "--kafka-config", metavar="K=V", multiple=True, help="A property of librdkafka; repeatable."
+@relay_options.takes(
+    *("broker", "schema-registry", "kafka-config"),
+    defaults=dict.fromkeys(("broker", "schema-registry"), "the recording's"),
 )
-@profile_option
 def open(recording: Path, at: str | None, **given: Any) -> None:
     """Look at RECORDING in the same screens as at a running relay, rewind it, verify it, and replay it;
     or at the REPORT of an audit. To look, no server is needed.
@@ -103,7 +101,6 @@ def _recording_of(report: "AuditReport") -> Path | None:
 def connections(given: dict[str, Any], broker: str, registry: str) -> "Connections":
     """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
     from bwtui.cli.auditing.single_records import records_by
-    from bwtui.cli.options import relay_options
     from bwtui.places import DEFAULT
     from bwtui.tui.audit.desk import Connections
 

@@ -25,7 +25,13 @@ recording's own; 'bwtui replay' registers the schemas and puts the registry's id
 @click.option(
     "-o", "--output", metavar="DIR", help="The recording's folder; a new one, or one to go on with."
 )
-@relay_options.relay_options
+@relay_options.takes(
+    *("postgres", "slot", "output-format", "allow-unkeyed", "topic-prefix", "on-error", "skip-snapshot"),
+    *("accept-divergence", "publication", "table", "exclude-table", "headers", "toast", "on-record-error"),
+    *("segment-bytes", "segment-seconds", "endpos", "until-caught-up", "name"),
+    # Only so that what the option would do is refused with a sentence.
+    hidden=("on-record-error",),
+)
 @click.option("--json", "as_json", is_flag=True, help="A status object a second on stdout.")
 def record(output: str | None, as_json: bool, **given: Any) -> None:
     """Record a database's changes into files.
@@ -46,12 +52,3 @@ def record(output: str | None, as_json: bool, **given: Any) -> None:
     except Interrupted as ended:
         # Ctrl-C is how a recording is meant to end, so that it stopped is all there is to say.
         raise click.exceptions.Exit(ended.exit_code) from ended
-
-
-relay_options.without(
-    record,
-    *("broker", "schema_registry", "kafka_config", "topic_config", "record"),
-    *("dead_letter_topic", "truncate_topic"),
-)
-# Only so that what the option would do is refused with a sentence.
-relay_options.hide(record, "on_record_error")

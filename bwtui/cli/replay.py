@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.options.numbers import Number
-from bwtui.cli.options.relay_options import profile_option
+from bwtui.cli.options.relay_options import load, takes
 from bwtui.cli.output.progress import progress_json_option
 from bwtui.cli.recording.selection import selection_options
 from bwtui.console import say, say_json
@@ -35,14 +35,7 @@ is kept, and what --only-missing can't mend. Exit codes: 2 refused, 4 no connect
 
 @click.command(epilog=_EPILOG)
 @click.argument("recording", type=click.Path(path_type=Path))
-@click.option("-b", "--broker", metavar="HOST:PORT,…", help="Kafka brokers.  [default: localhost:9092]")
-@click.option(
-    "-r", "--schema-registry", metavar="URL", help="Schema registry.  [default: http://localhost:8081]"
-)
-@click.option(
-    "-C", "--kafka-config", metavar="K=V", multiple=True, help="A property of librdkafka; repeatable."
-)
-@profile_option
+@takes("broker", "schema-registry", "kafka-config")
 @selection_options
 @click.option("--with-repeats", is_flag=True, help="Also what was sent again after a restart of the relay.")
 @click.option(
@@ -97,7 +90,7 @@ def replay(
     names = ("broker", "schema_registry", "kafka_config", "profile")
     # The prefix only to have it checked: a relay's own, in a variable or a file, is not meant.
     prefix = {"topic_prefix": given["topic_prefix"]}
-    settings = _settings({name: given.pop(name) for name in names} | prefix)
+    settings = load({name: given.pop(name) for name in names} | prefix).settings()
     options = _options(given)
     check_master(spark_master)
     chosen = _selection(recording, given, with_repeats=with_repeats)
@@ -131,12 +124,6 @@ def target(settings: "RelaySettings") -> "Target":
 
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
     return Target(client, producer, make_topic, registry)
-
-
-def _settings(given: dict[str, Any]) -> "RelaySettings":
-    from bwtui.cli.options.relay_options import load
-
-    return load(given).settings()
 
 
 def _options(given: dict[str, Any]) -> "Options":

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from bwtui.cli.options.relay_options import relay_options
+from bwtui.cli.options.relay_options import ALL, takes
 from bwtui.cli.output.table import columns
 from bwtui.console import say, say_json
 from bwtui.errors import DifferencesFound, UsageError
@@ -35,7 +35,7 @@ def schema() -> None:
 
 
 @schema.command(epilog=_EPILOG)
-@relay_options
+@takes(*ALL)
 @click.option(
     "--ddl", type=click.File(encoding="utf-8"), metavar="FILE", help="Check the tables as they'd be after it."
 )

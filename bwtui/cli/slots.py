@@ -52,7 +52,7 @@ def slots() -> None:
 
 
 @slots.command("list", epilog="\b\nExample:\n  bwtui slots list -d service=shop --json")
-@relay_options.postgres_options
+@relay_options.takes("postgres")
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
 def list_slots(as_json: bool, **given: Any) -> None:
     """List all slots: plugin, active or not, how much WAL each keeps, and what it has confirmed."""
@@ -81,7 +81,7 @@ def _row(slot: dict[str, Any]) -> tuple[str, ...]:
 
 @slots.command(epilog="\b\nExample:\n  bwtui slots drop bottledwater -d service=shop")
 @click.argument("name")
-@relay_options.postgres_options
+@relay_options.takes("postgres")
 @click.option("--yes", is_flag=True, help="Don't ask for the slot's name to be typed.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was dropped as an object.")
 def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:

@@ -45,7 +45,10 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
 
 @click.command(epilog=_EPILOG)
 @click.argument("recordings", nargs=-1, metavar="[RECORDING [RECORDING]]", type=click.Path(path_type=Path))
-@relay_options.relay_options
+@relay_options.takes(
+    *("postgres", "slot", "broker", "schema-registry", "topic-prefix", "kafka-config"),
+    *("publication", "table", "exclude-table"),
+)
 @click.option(
     "--database", is_flag=True, help="Compare the topics' latest values with the tables, as they are now."
 )
@@ -117,15 +120,6 @@ def verify(
     report.details["masked"] = not show_values and report.question != "recordings"
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
-
-
-# A relay is told what to send; here it is only found: slot, publication, tables, topics.
-relay_options.without(
-    verify,
-    *("output_format", "allow_unkeyed", "on_error", "skip_snapshot", "topic_config", "headers"),
-    *("accept_divergence", "dead_letter_topic", "toast", "truncate_topic", "record", "on_record_error"),
-    *("segment_bytes", "segment_seconds", "endpos", "until_caught_up", "name"),
-)
 
 
 def _check(recordings: tuple[Path, ...], database: bool) -> None:

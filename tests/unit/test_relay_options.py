@@ -1,0 +1,53 @@
+"""The commands' options are those of bwtui/options.py: made of it, and not written down again."""
+
+import click
+import pytest
+
+from bwtui.cli.main import cli
+from bwtui.options import OPTIONS
+from bwtui.settings import RelaySettings
+
+
+def _parameters(*path: str) -> dict[str, click.Option]:
+    command: click.Command | None = cli
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.get_command(click.Context(command), name)
+    assert command is not None
+    return {max(one.opts, key=len)[2:]: one for one in command.params if isinstance(one, click.Option)}
+
+
+@pytest.mark.parametrize("path", [("connect",), ("doctor",), ("schema", "check")])
+def test_what_a_relay_is_told_every_command_takes_that_needs_all_of_it(path: tuple[str, ...]) -> None:
+    taken = _parameters(*path)
+    assert {option.name for option in OPTIONS if option.help} <= set(taken)
+    for option in OPTIONS:
+        if option.help:
+            parameter = taken[option.name]
+            assert ([f"-{option.flag}"] if option.flag else []) == parameter.opts[:-1]
+            assert (parameter.help or "").startswith(option.help)
+
+
+def test_verify_and_record_take_what_they_name() -> None:
+    of_relay = {option.name for option in OPTIONS}
+    assert of_relay & set(_parameters("verify")) == {
+        *("postgres", "slot", "broker", "schema-registry", "topic-prefix", "kafka-config"),
+        *("publication", "table", "exclude-table"),
+    }
+    elsewhere = {"broker", "schema-registry", "kafka-config", "topic-config", "registry-config", "record"}
+    assert of_relay - set(_parameters("record")) == elsewhere | {"dead-letter-topic", "truncate-topic"}
+
+
+def test_the_help_says_the_default_that_holds() -> None:
+    settings, taken = RelaySettings(), _parameters("connect")
+    for name in ("slot", "broker", "schema-registry", "output-format", "on-error", "toast"):
+        value = getattr(settings, name.replace("-", "_"))
+        assert (taken[name].help or "").endswith(f"  [default: {value}]")
+    assert (taken["segment-bytes"].help or "").endswith(f"  [default: {settings.segment_bytes >> 20}M]")
+
+
+def test_a_command_can_not_take_what_no_relay_has() -> None:
+    from bwtui.cli.options.relay_options import takes
+
+    with pytest.raises(AssertionError, match="slott"):
+        takes("slott")
