@@ -5,6 +5,7 @@ costs less than it seems: a message is read in half a microsecond, and to have J
 each costs it thirty (docs/adr/0032-replay.md).
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from bwtui.model.duckdb_text import parquet, quoted
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, Surveyed, surveyed, surveys
-from bwtui.replay.plan import Count, conditions, files_of, sendable
+from bwtui.replay.plan import NOT_REFUSED, Count, conditions, files_of, sendable
 from bwtui.replay.rows import Route
 from bwtui.replay.send import Sent, Work, send
 from bwtui.spark.failure import in_task
@@ -50,6 +51,8 @@ select topic, key_schema_id kid, value_schema_id vid, state = 'refused' refused,
 _SPREAD = """
 select key from (select key, {recorded} from {files} where {where} and topic = {topic} and key is not null)
  group by key having min(recorded) <> max(recorded) limit 1"""
+#: Of the messages that are asked for, those that are meant.
+_AMONG = "select position, part from {files} semi join asked using ({names}) where {where}"
 _RECEIVED = "select epoch_us(received) received from {files} where {where} limit 1"
 #: In so many steps the counting is told of.
 _STEPS = 20
@@ -185,6 +188,16 @@ def _from(files: Sequence[File]) -> str:
     return parquet(file.path for file in files)
 
 
+@contextlib.contextmanager
+def _duckdb() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open DuckDB, with a folder for what its memory can't hold."""
+    with (
+        scratch("bwtui-replay-") as folder,
+        duckdb.connect(config={"temp_directory": str(folder / "spill")}) as connection,
+    ):
+        yield connection
+
+
 class FileRows:
     """What a selection has of a sealed recording."""
 
@@ -222,6 +235,16 @@ class FileRows:
             told(done, total)
         return found
 
+    def among(self, asked: pa.Table) -> pa.Table:
+        """Return position and part of the messages that are meant, repeats too, and are in ``asked``."""
+        where = f"{conditions(self._selection)} and {NOT_REFUSED}"
+        with _duckdb() as connection:
+            connection.register("asked", asked)
+            text = _AMONG.format(
+                files=_from(self._files.files), names=", ".join(asked.column_names), where=where
+            )
+            return connection.sql(text).to_arrow_table()
+
     @property
     def _rows(self) -> int:
         return sum(file.rows for file in self._files.files)
@@ -237,10 +260,7 @@ class FileRows:
         return bool(self._ask(_SPREAD, self._files.files, where=self._files.where, topic=quoted(topic)))
 
     def _ask(self, text: str, files: Sequence[File], **parts: str) -> list[Any]:
-        with (
-            scratch("bwtui-replay-") as folder,
-            duckdb.connect(config={"temp_directory": str(folder / "spill")}) as connection,
-        ):
+        with _duckdb() as connection:
             asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(files), **parts)
             answer = connection.sql(asked)
             row = NamedTuple("Row", [(name, Any) for name in answer.columns])  # type: ignore[misc]

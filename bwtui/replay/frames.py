@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
 from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, surveyed, surveys
-from bwtui.replay.plan import conditions, files_of
+from bwtui.replay.plan import NOT_REFUSED, conditions, files_of
 from bwtui.replay.rows import Route
 from bwtui.replay.send import Sent, Work, send
 from bwtui.spark.failure import in_task
@@ -32,12 +32,12 @@ _RESULT = "lane int, sent bigint, found bigint, doubled bigint, position bigint,
 _TYPES = (pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64())
 
 
-def selected(spark: SparkSession, sealed: Sealed, selection: Selection) -> DataFrame:
-    """Return the rows of the messages that are meant, with all columns; repeats and refused ones too."""
-    files = [str((sealed.root / file.path).resolve()) for file in files_of(sealed, selection)]
+def messages(spark: SparkSession, sealed: Sealed) -> DataFrame:
+    """Return all messages of a recording with all columns, repeats too, but those that were refused."""
+    files = [str((sealed.root / file.path).resolve()) for file in files_of(sealed, Selection())]
     # Folders' names are no columns here, and a recording's own name may hold what looks like a pattern.
     reader = spark.read.option("recursiveFileLookup", True).option("__globPaths__", False)
-    return reader.parquet(*files).where(conditions(selection, "spark"))
+    return reader.parquet(*files).where(f"{conditions(Selection())} and {NOT_REFUSED}")
 
 
 def columns(rows: DataFrame) -> DataFrame:

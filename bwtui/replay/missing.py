@@ -22,6 +22,7 @@ from bwtui.kafka.client import Config
 from bwtui.kafka.columns import COLUMNS
 from bwtui.kafka.offsets import pin
 from bwtui.model.lsn import parse_lsn
+from bwtui.replay.files import FileRows
 from bwtui.replay.frames import columns
 from bwtui.replay.place import RAW
 from bwtui.replay.plan import Count, TopicCount
@@ -45,8 +46,7 @@ class Missing:
             findings = [one for one in content["findings"] if one["class"] in CLASSES]
             counts = content.get("findings_total", content["classes"])
             counted = sum(int(counts.get(name, 0)) for name in CLASSES)
-            self._by_position = all(one.get("position") is not None for one in findings)
-            self._wanted = _table(findings, by_position=self._by_position)
+            self._wanted = _table(findings)
             self._recording, self._cluster = content.get("recording_id"), content.get("cluster")
             self._ends = {
                 (one["topic"], int(one["partition"])): int(one["high"]) for one in content.get("topics", ())
@@ -80,7 +80,7 @@ class Missing:
     def look(
         self,
         every: DataFrame,
-        chosen: DataFrame,
+        chosen: FileRows,
         config: Config,
         topics: Mapping[str, int],
         ends: Mapping[str, int] | None,
@@ -91,9 +91,9 @@ class Missing:
         "topic/partition" ended when the replay began, if an earlier run has begun it.
         """
         spark = every.sparkSession
-        names = ["position", "part"] if self._by_position else ["topic", "lsn", "ordinal", "part"]
-        wanted = spark.createDataFrame(self._wanted)
-        reported = columns(chosen).join(wanted, names, "left_semi").localCheckpoint()
+        # DuckDB understands what queries mean, and Spark has to find no more than these.
+        wanted = spark.createDataFrame(chosen.among(self._wanted))
+        reported = columns(every).join(wanted, ["position", "part"], "left_semi").localCheckpoint()
         found = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
         if not found:
             raise RefusedError(
@@ -168,9 +168,9 @@ class Missing:
         return found
 
 
-def _table(findings: list[dict[str, Any]], *, by_position: bool) -> pa.Table:
+def _table(findings: list[dict[str, Any]]) -> pa.Table:
     part = pa.array([int(one.get("part") or 0) for one in findings], pa.int32())
-    if by_position:
+    if all(one.get("position") is not None for one in findings):
         return pa.table(
             {"position": pa.array([int(one["position"]) for one in findings], pa.int64()), "part": part}
         )

@@ -6,9 +6,10 @@ from typing import Any
 from bwtui.errors import UsageError
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.query.language import to_sql
-from bwtui.recording.query.regex import Dialect
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
+
+NOT_REFUSED = "state <> 'refused'"
 
 
 @dataclass(slots=True)
@@ -92,18 +93,17 @@ def files_of(sealed: Sealed, selection: Selection) -> list[SealedFile]:
     return files
 
 
-def conditions(selection: Selection, dialect: Dialect = "duckdb") -> str:
+def conditions(selection: Selection) -> str:
     """Return the condition of a selection in SQL, repeats and refused messages left aside."""
     found = ["topic is not null"]
     for column, sign, lsn in (("lsn", ">=", selection.from_lsn), ("lsn", "<=", selection.to_lsn)):
         found += [] if lsn is None else [f"{column} {sign} {lsn}"]
-    micros = "make_timestamp({})" if dialect == "duckdb" else "timestamp_micros({}L)"
     for sign, time in ((">=", selection.from_time), ("<=", selection.to_time)):
-        found += [] if time is None else [f"commit_time {sign} {micros.format(time)}"]
-    found += [] if selection.query is None else [f"({to_sql(selection.query, dialect)})"]
+        found += [] if time is None else [f"commit_time {sign} make_timestamp({time})"]
+    found += [] if selection.query is None else [f"({to_sql(selection.query)})"]
     return " and ".join(found)
 
 
 def sendable(selection: Selection) -> str:
     """Return the condition that takes repeats and refused messages away."""
-    return "state <> 'refused'" + ("" if selection.with_repeats else " and not is_repeat")
+    return NOT_REFUSED + ("" if selection.with_repeats else " and not is_repeat")

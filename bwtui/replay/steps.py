@@ -10,11 +10,10 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.kafka.offsets import partitions, pin
 from bwtui.recording.query.language import to_sql
 from bwtui.recording.sealed import Sealed
-from bwtui.recording.selection import Selection
 from bwtui.replay.changed import refuse_changed
 from bwtui.replay.delivery import Delivery
 from bwtui.replay.files import FileRows
-from bwtui.replay.frames import FrameRows, selected
+from bwtui.replay.frames import FrameRows, messages
 from bwtui.replay.job import Job, Outcome, Plan, Rows, TopicPlan, Watch
 from bwtui.replay.missing import Missing
 from bwtui.replay.place import Survey
@@ -154,10 +153,8 @@ class Steps:
     def _look_for_missing(self, missing: Missing, earlier: Progress | None) -> tuple[Rows, Count]:
         missing.refuse_other(self._sealed.manifest.recording, self._cluster)
         # What is missing is told one by one, so a repeat may be among it.
-        every, chosen = (
-            selected(self._spark(), self._sealed, one).where("state <> 'refused'")
-            for one in (Selection(), self._job.selection)
-        )
+        chosen = FileRows(self._sealed, self._job.selection)
+        every = messages(self._spark(), self._sealed)
         starts = {place: lane.start for place, lane in earlier.lanes.items()} if earlier else None
         missing.look(every, chosen, self._job.target.client, self._topics, starts)
         return FrameRows(missing.rows()), missing.count()

@@ -14,7 +14,10 @@ from bwtui.cli.output.replay_view import Screen, question, told
 from bwtui.cli.output.verify_view import Silent
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import partitions
+from bwtui.model.lsn import format_lsn
+from bwtui.recording.query.language import parse
 from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.selection import Selection
 from bwtui.replay.missing import Missing
 from bwtui.replay.progress import Progress
 from bwtui.replay.steps import progress_file
@@ -123,6 +126,28 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
         with pytest.raises(RefusedError, match="all that the report found missing is in the topics by now"):
             replays.run(loss.folder, only_missing=again, restart=True)
     assert topic_content(services, loss.topic)[0] == content
+
+
+def test_only_missing_and_meant(replays: Replays, loss: Loss, tmp_path: Path) -> None:
+    """Of what is missing only what a query finds is sent, by a report that names no positions too."""
+    by_position, by_identity = loss.report(tmp_path / "report.json"), tmp_path / "identity.json"
+    with contextlib.closing(open_recording(loss.folder)) as view:
+        lost = {one.position: one for one in view.changes() if one.position in loss.lost}
+    content = json.loads(by_position.read_text())
+    for finding in content["findings"]:
+        change = lost[finding["position"]]
+        finding |= {"position": None, "lsn": change.lsn, "ordinal": change.ordinal}
+    by_identity.write_text(json.dumps(content))
+    one = lost[loss.lost[0]]
+    first = f"lsn = {format_lsn(one.lsn)} and ordinal = {one.ordinal} and time < 1970-01-02"
+    for text, found in (("table ~ '^missing' and after.body ~ '^[0-9]+$'", 3), (first, 1)):
+        meant = Selection(query=parse(text))
+        for report in (by_position, by_identity):
+            outcome = replays.run(loss.folder, selection=meant, only_missing=report, dry_run=True)
+            assert (outcome.plan.missing or {})["messages"] == found, text
+    nothing = Selection(query=parse("table = other"))
+    with pytest.raises(RefusedError, match="has none of the messages that the report found missing"):
+        replays.run(loss.folder, selection=nothing, only_missing=by_position)
 
 
 def test_what_is_back_is_not_sent(

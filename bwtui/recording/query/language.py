@@ -17,7 +17,6 @@ from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.query.fields import FIELDS, FieldName, Ref
 from bwtui.recording.query.match import Test, compiled, whole
 from bwtui.recording.query.parser import parse_tree
-from bwtui.recording.query.regex import Dialect
 from bwtui.recording.query.sql import condition
 from bwtui.recording.query.syntax import And, Compare, Node, Not, Or
 from bwtui.recording.query.tokens import QueryError
@@ -53,9 +52,9 @@ def parse(text: str, end: int | None = None) -> Query:
     return Query(text, tree, whole(test, any(ref.field.of_message for ref in _refs(tree))), test)
 
 
-def to_sql(query: Query, dialect: Dialect = "duckdb") -> str:
-    """Return the condition on a sealed recording's columns that finds the rows ``query`` finds."""
-    return condition(query.tree, dialect)
+def to_sql(query: Query) -> str:
+    """Return the condition on a sealed recording's columns, for DuckDB, that finds what ``query`` finds."""
+    return condition(query.tree)
 
 
 def _refs(node: Node) -> Iterator[Ref]:

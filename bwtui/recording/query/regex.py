@@ -1,21 +1,19 @@
-r"""Regular expressions that mean the same to Python, DuckDB and Spark.
+r"""Regular expressions that mean the same wherever a recording is searched.
 
-The three differ in what ``$``, ``\s`` and ``\w`` match, in ignoring case, and in what they have beyond the
-common. So an expression is read here, and written again for each in words that all of them understand alike:
+Engines differ in what ``$``, ``\s`` and ``\w`` match, in ignoring case, and in what they have beyond the
+common. So an expression is read here, and written again in words that all of them understand alike:
 literals, ``.``, ``[classes]``, ``\d \w \s`` (ASCII) and their opposites, ``^ $ \b``, groups, ``|``, the
 quantifiers, and ``(?i)`` at the beginning, for the letters a to z.
 
 A recording is searched by RE2, as DuckDB searches: its time grows with the text's length and nothing else,
-whatever the expression. Python's own engine, and Java's, can take for ever over ``(a+)+$``.
+whatever the expression. Python's own engine can take for ever over ``(a+)+$``.
 """
 
 import re
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import re2
-
-Dialect = Literal["duckdb", "spark"]
 
 _WORD_CLASS = "0-9A-Za-z_"
 _CLASSES = {"d": "0-9", "w": _WORD_CLASS, "s": r"\t\n\x0b\x0c\r "}
@@ -24,7 +22,6 @@ _QUANTIFIER = re.compile(r"(?:[*+?]|\{(\d{1,6})(,?)(\d{0,6})\})\??")
 #: RE2, which DuckDB uses, has no more repetitions, nested ones multiplied.
 _MOST_REPEATS = 1000
 _DEEPEST = 50
-_EDGE_SPARK = rf"(?:(?<=[{_WORD_CLASS}])(?![{_WORD_CLASS}])|(?<![{_WORD_CLASS}])(?=[{_WORD_CLASS}]))"
 
 
 class RegexError(ValueError):
@@ -38,39 +35,30 @@ class RegexError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """An expression, as it was written, and as each engine understands it; it is searched for anywhere."""
+    """An expression, as it was written, and as RE2 understands it; it is searched for anywhere."""
 
     text: str
-    duckdb: str
-    spark: str
+    re2: str
     #: What RE2 made of it; only whether `search` finds anything counts.
     pattern: Any
-
-    def for_dialect(self, dialect: Dialect) -> str:
-        """Return the expression for an engine."""
-        return self.duckdb if dialect == "duckdb" else self.spark
 
 
 def parse_regex(text: str) -> Regex:
     """Return the expression that ``text`` is. Raises RegexError."""
     body, ignore_case = (text[4:], True) if text.startswith("(?i)") else (text, False)
     parts = _Reader(body, ignore_case, len(text) - len(body)).read()
-    duckdb = _written(parts, {"$": r"\z"})
+    written = "".join(r"\z" if part == "$" else part for part in parts)
     options = re2.Options()
     options.log_errors = False
     options.never_capture = True
     try:
-        pattern = re2.compile(duckdb, options)
+        pattern = re2.compile(written, options)
     except re2.error as error:
         reason = "it is too large" if "too large" in str(error) else "RE2 can't read it"
         raise RegexError(
             f"not a regular expression: {reason}", 0, "make it shorter, or two conditions of it"
         ) from error
-    return Regex(text, duckdb, _written(parts, {"$": r"\z", r"\b": _EDGE_SPARK}), pattern)
-
-
-def _written(parts: list[str], words: dict[str, str]) -> str:
-    return "".join(words.get(part, part) for part in parts)
+    return Regex(text, written, pattern)
 
 
 class _Reader:
