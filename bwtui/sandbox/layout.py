@@ -147,12 +147,12 @@ class Layout:
     def postgres_place(self, memory: Memory, user: ServerUser | None) -> Path:
         """Return the folder for PostgreSQL's data, and for its programs when they can't be in the cache.
 
-        It is the sandbox's own, unless PostgreSQL has to run under another user who can't get there;
+        It is the sandbox's own, unless PostgreSQL has to run under another user, who can't get there;
         then it is a new folder in /var/tmp, which outlives a reboot as the sandbox's folder does.
         """
         if user is None or memory.postgres_place:
             return Path(memory.postgres_place or self.data)
-        if not reachable_by_others(self.folder):
+        if not reachable_by_others(self.data):
             place = tempfile.mkdtemp(prefix="bwtui-", dir="/var/tmp" if Path("/var/tmp").is_dir() else None)
             Path(place).chmod(0o755)
             memory.postgres_place = place

@@ -15,7 +15,14 @@ import pytest
 from bwtui.errors import RefusedError, UsageError
 from bwtui.packages.progress import Plain
 from bwtui.sandbox import kafka, ports, processes
-from bwtui.sandbox.layout import Layout, Memory, demo_folder, reachable_by_others, sandbox_folder
+from bwtui.sandbox.layout import (
+    Layout,
+    Memory,
+    ServerUser,
+    demo_folder,
+    reachable_by_others,
+    sandbox_folder,
+)
 from bwtui.sandbox.supervisor import Sandbox
 
 
@@ -172,6 +179,22 @@ def test_reachable_by_others_looks_at_every_folder_above(tmp_path: Path) -> None
     inner.mkdir(parents=True)
     inner.parent.chmod(0o700)
     assert not reachable_by_others(inner)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o755])
+def test_the_user_that_postgres_runs_under_gets_to_its_folder(mode: int) -> None:
+    """The demo makes the folder around its own first, open to others; what a sandbox makes in it is not."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(mode)
+    layout = Layout(folder)
+    layout.make()
+    layout.starting.touch()
+    place = layout.postgres_place(layout.recall(), ServerUser(65534, 65534))
+    try:
+        assert reachable_by_others(place)
+    finally:
+        layout.wipe()
+    assert not place.exists()
 
 
 def test_a_remembered_port_is_taken_again_only_while_it_is_free() -> None:
