@@ -45,6 +45,27 @@ def test_tables(attempts: Attempts, database: str, source: Session) -> None:
     assert "table public.large" not in warnings(attempts, database, "-u")
 
 
+def test_partitioned_tables(attempts: Attempts, database: str, source: Session) -> None:
+    def part(name: str, columns: str) -> None:
+        source.run(f"create table {name} ({columns}) partition by list (id)")
+        source.run(f"create table {name}_1 partition of {name} for values in (1)")
+        source.run(f"create table {name}_2 partition of {name} for values in (2)")
+
+    part("unkeyed", "id int")
+    part("keyed", "id int primary key")
+    part("bare", "id int primary key")
+    source.run("alter table bare_2 replica identity nothing")
+    found = {name: one for name, one in warnings(attempts, database, "-u").items() if "table " in name}
+    assert {name: one["message"].split(":")[0] for name, one in found.items()} == {
+        "table public.unkeyed": "no key",
+        "table public.bare": "REPLICA IDENTITY NOTHING",
+    }
+    hint = found["table public.bare"]["hint"]
+    assert hint == 'run: ALTER TABLE "public"."bare_2" REPLICA IDENTITY DEFAULT;'
+    source.run(hint.removeprefix("run: "))
+    assert "table public.bare" not in warnings(attempts, database, "-u")
+
+
 def test_settings(attempts: Attempts, database: str, source: Session) -> None:
     source.run("create table fine (id int primary key)")
     found = warnings(attempts, database)

@@ -16,6 +16,16 @@ select c.oid from pg_catalog.pg_class c
  where c.oid = any(%s) and c.relreplident <> 'f' and c.reltoastrelid <> 0
    and pg_catalog.pg_relation_size(c.reltoastrelid) > 0
 """
+# A root's own setting is not that of its partitions, and they are what is written to.
+_NOTHING_SQL = """
+select root.oid, n.nspname, c.relname
+  from pg_catalog.pg_class root
+ cross join lateral (
+       select root.oid as relid union select relid from pg_catalog.pg_partition_tree(root.oid)) t
+  join pg_catalog.pg_class c on c.oid = t.relid
+  join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+ where root.oid = any(%s) and c.relreplident = 'n' order by 2, 3
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +74,14 @@ def _of_server(connection: Connection) -> Iterator[Advice]:
 def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advice]:
     tables = selected_tables(connection, settings)
     toasted = {row[0] for row in query(connection, _TOAST_SQL, [table.oid for table in tables])}
+    nothing: dict[int, list[str]] = {}
+    for oid, namespace, relation in query(connection, _NOTHING_SQL, [table.oid for table in tables]):
+        nothing.setdefault(oid, []).append(f"{_alter(namespace, relation)} DEFAULT")
     for table in tables:
-        alter = f"ALTER TABLE {quote_qualified(table.namespace, table.name)} REPLICA IDENTITY"
         name = f"table {table.qualified_name}"
-        if table.replica_identity == "n":
+        if statements := nothing.get(table.oid):
             message = "REPLICA IDENTITY NOTHING: updates and deletes are not captured"
-            yield Advice(name, message, f"run: {printed(f'{alter} DEFAULT')}")
+            yield Advice(name, message, f"run: {printed(*statements)}")
         elif not table.has_key:
             full = table.replica_identity == "f"
             message = "no key: messages have a null key and keep no order" + (
@@ -78,4 +90,8 @@ def _of_tables(connection: Connection, settings: RelaySettings) -> Iterator[Advi
             yield Advice(name, message, "give it a primary key: the columns that tell its rows apart")
         if table.oid in toasted:
             message = "large values: an UPDATE that does not touch them does not send them (see --toast)"
-            yield Advice(name, message, f"run: {printed(f'{alter} FULL')}")
+            yield Advice(name, message, f"run: {printed(f'{_alter(table.namespace, table.name)} FULL')}")
+
+
+def _alter(namespace: str, name: str) -> str:
+    return f"ALTER TABLE {quote_qualified(namespace, name)} REPLICA IDENTITY"
