@@ -150,7 +150,7 @@ def _database(
     from bwtui.cycles import look_rarely
     from bwtui.verify.database import Request, verify_database
 
-    tables, missing = _tables(settings, narrower)
+    tables, missing, notes = _tables(settings, narrower)
     request = Request(
         settings.postgres,
         settings.slot,
@@ -160,19 +160,22 @@ def _database(
         how["findings"],
         missing,
         lambda database: reconnecting(settings.slot, database),
+        notes,
     )
     look_rarely()
     return verify_database(request, ask_registry(settings), told)
 
 
-def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "tuple[list[Table], dict[str, str]]":
-    """Return the tables of the relay's publication that both choose, with the topics that they go to, and
-    why others that they choose are not captured.
+def _tables(
+    settings: "RelaySettings", narrower: "RelaySettings"
+) -> "tuple[list[Table], dict[str, str], list[str]]":
+    """Return the tables of the relay's publication that both choose, with the topics that they go to, why
+    others that they choose are not captured, and what of them is left out.
     """
     from bwtui.encode.names import topic_name
     from bwtui.source.catalog import TableFilter, list_tables, load_relation
     from bwtui.source.connection import connect
-    from bwtui.source.coverage import shortfalls
+    from bwtui.source.coverage import narrowed, shortfalls
     from bwtui.source.publication import existing, published_tables
     from bwtui.verify.database import Table
 
@@ -185,12 +188,15 @@ def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "tuple[list
                 "name the relay's slot with -s, or its publication with --publication",
             )
         known = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
-        found = []
-        for published in published_tables(connection, publications):
+        found, notes = [], []
+        entries = published_tables(connection, publications)
+        narrow = narrowed(connection, publications, entries)
+        for published in entries:
             info = known.get((published.namespace, published.name))
             if info is None or not all(takes(published.namespace, published.name) for takes in filters):
                 continue
             relation = load_relation(connection, info, published.columns)
+            notes += [f"{info.qualified_name} {says}" for says in narrow.get((info.namespace, info.name), ())]
             found.append(
                 Table(
                     published.namespace,
@@ -206,7 +212,7 @@ def _tables(settings: "RelaySettings", narrower: "RelaySettings") -> "tuple[list
             for one in shortfalls(connection, settings)
             if one.info and not one.captured and filters[1](one.info.namespace, one.info.name)
         }
-    return found, missing
+    return found, missing, notes
 
 
 def _kafka(settings: "RelaySettings") -> dict[str, Any]:

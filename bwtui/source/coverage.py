@@ -26,12 +26,23 @@ _LISTED_SQL = """
 select count(*) from pg_catalog.pg_publication_rel r join pg_catalog.pg_publication p on p.oid = r.prpubid
  where p.pubname = %s and r.prrelid = %s
 """
+# Column lists exist from PostgreSQL 15 on; generated columns are left out without one.
+_COLUMNS_SQL = """
+select t.schemaname, t.tablename, array_agg(distinct a.attname::text order by a.attname::text)
+  from pg_catalog.pg_publication_tables t
+  join pg_catalog.pg_namespace n on n.nspname = t.schemaname
+  join pg_catalog.pg_class c on c.relnamespace = n.oid and c.relname = t.tablename
+  join pg_catalog.pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
+   and a.attgenerated = '' and a.attname <> all (t.attnames)
+ where t.pubname = any(%s) group by 1, 2
+"""
 _LEAVES_SQL = """
 select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p.level > 0 order by 1
 """
 _EVERYTHING = "insert, update, delete, truncate"
 _BARE = "it has no replica identity: give it a primary key first"
 _JOINS = f"{_BARE}, or add it to the publication of inserts"
+_EARLIER = "rows from before come with a new slot's snapshot only, those from now on after this: "
 _NEW_ONE = "while the relay runs, and start it again once it has caught up with that, run: {}"
 _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
 
@@ -88,9 +99,15 @@ def shortfalls(
     is_mixed = names[0] in opened or any(
         (table.namespace, table.name) in own for table in filter(lacks_identity, every)
     )
+    narrow = narrowed(connection, names, list(published.values()))
     for table in every:
         entry = published.get((table.namespace, table.name))
-        if entry is None or lacks_identity(table) or not chosen(table.namespace, table.name):
+        if entry is None or not chosen(table.namespace, table.name):
+            continue
+        for says in narrow.get((table.namespace, table.name), ()):
+            name = names[0] if (table.namespace, table.name) in own else names[-1]
+            yield _shortfall(table, says, _widen(name, table, has_slot=has_slot))
+        if lacks_identity(table):
             continue
         if (table.namespace, table.name) not in own:
             move = _move(connection, settings.publication_name, table)
@@ -100,6 +117,30 @@ def shortfalls(
         else:
             alter = f"ALTER PUBLICATION {quote_identifier(names[0])} SET (publish = '{_EVERYTHING}')"
             yield from _in_part(table, entry, f"run: {printed(alter)}")
+
+
+def narrowed(
+    connection: Connection, names: Sequence[str], published: Sequence[PublishedTable]
+) -> dict[tuple[str, str], list[str]]:
+    """Return, by schema and name, what says that rows or columns of a published table are left out."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for table in published:
+        if table.row_filter is not None:
+            says = f"is published only where {table.row_filter}: its other rows are not captured"
+            found.setdefault((table.namespace, table.name), []).append(says)
+    if connection.server_version >= 150000:
+        for namespace, name, columns in query(connection, _COLUMNS_SQL, list(names)):
+            plural = "columns" if len(columns) > 1 else "column"
+            says = f"is published without its {plural} {', '.join(columns)}"
+            found.setdefault((namespace, name), []).append(says)
+    return found
+
+
+def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:
+    """Return what has publication ``name``, which lists a table, publish all rows and columns of it."""
+    alter, to = f"ALTER PUBLICATION {quote_identifier(name)}", table_clause(table)
+    whole = printed(f"{alter} DROP TABLE {to}", f"{alter} ADD TABLE {to}")
+    return f"if that is not meant: {_EARLIER}{whole}" if has_slot else f"if that is not meant, run: {whole}"
 
 
 def _open(connection: Connection, names: Sequence[str]) -> dict[str, bool]:
@@ -216,7 +257,7 @@ class _Adding:
     def _when(self) -> str:
         if not self._has_slot:
             return "run: "
-        return "rows from before come with a new slot's snapshot only, those from now on after this: "
+        return _EARLIER
 
 
 def _add(name: str, table: TableInfo) -> str:

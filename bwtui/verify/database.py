@@ -60,6 +60,8 @@ class Request:
     not_captured: Mapping[str, str] = field(default_factory=dict)
     #: Returns the name of the relay that runs with the slot of a database, if there is one here.
     reconnecting: Callable[[str], str | None] = lambda _: None
+    #: What the report says besides, such as rows that are not published.
+    notes: Sequence[str] = ()
 
 
 def verify_database(
@@ -197,7 +199,7 @@ class _Live:
         )
 
     def _notes(self) -> list[str]:
-        notes = []
+        notes = list(self._request.notes)
         unkeyed = [table.full_name for table in self._request.tables if not table.key]
         if unkeyed:
             notes.append(f"without a key, so that only missing rows can be found: {', '.join(unkeyed)}")

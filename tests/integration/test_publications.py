@@ -140,6 +140,55 @@ def test_a_table_without_a_key_that_the_relay_leaves_out_is_told_of(database: st
     assert list(told(database, "p")) == [says for says in told(database, "p") if says.startswith("publ")]
 
 
+@pytest.mark.since(15, "publications have column lists and row filters")
+def test_rows_and_columns_that_are_left_out_are_told_of(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    source.run("create table t (id int primary key, a text, b text, g int generated always as (id) stored)")
+    source.run("create table whole (id int primary key); create table bare (i int, j int)")
+    source.run("create table root (id int primary key, a text) partition by range (id)")
+    main = f"bwtui_{attempts.name}"
+    source.run(
+        f"create publication {main} for table t (id) where (id > 5), whole, root (id)"
+        " with (publish_via_partition_root = true)"
+    )
+    source.run(f"create publication {main}_unkeyed for table bare (j) with (publish = 'insert')")
+    found = {name: hint for name, hint in told(database, main).items() if "published " in name}
+    assert list(found) == [
+        "table public.bare is published without its column i",
+        "table public.root is published without its column a",
+        "table public.t is published only where (id > 5): its other rows are not captured",
+        "table public.t is published without its columns a, b",
+    ]
+    shown = warnings(attempts, database, "-u")
+    assert shown["table public.bare"]["message"] == "is published without its column i"
+    for hint in dict.fromkeys(found.values()):
+        assert hint.startswith("if that is not meant, run: BEGIN; ALTER PUBLICATION")
+        source.run(statement(hint))
+    assert told(database, main) == {}
+
+
+@pytest.mark.since(15, "publications have column lists and row filters")
+def test_an_audit_notes_rows_and_columns_that_are_left_out(
+    attempts: Attempts, database: str, source: Session
+) -> None:
+    source.run("create table t (id int primary key, a text); insert into t values (1, 'x'), (9, 'y')")
+    source.run(f"create publication bwtui_{attempts.name} for table t (id) where (id > 5)")
+    services = attempts.services
+    ends = ["-d", database, "-b", services.broker, "-r", services.schema_registry, "-s", attempts.name]
+    assert attempts.command_here("connect", *ends, "--detach").code == 0
+    try:
+        ended = attempts.command_here("verify", "--database", *ends, "--json")
+        notices = json.loads(attempts.command_here("status", attempts.name, "--json").stdout)["errors"]
+    finally:
+        attempts.command_here("stop", attempts.name)
+    report = json.loads(ended.stdout)
+    assert (ended.code, report["verdict"], report["expected"]) == (0, "clean", 1)
+    left_out = ["only where (id > 5): its other rows are not captured", "without its column a"]
+    assert report["notes"] == [f"public.t is published {one}" for one in left_out]
+    assert [one["message"] for one in notices] == [f"table {one}" for one in report["notes"]]
+
+
 @pytest.mark.parametrize("via_root", [True, False])
 def test_a_partition_without_a_key_is_told_of(database: str, source: Session, via_root: bool) -> None:
     source.run("create table t (id int primary key) partition by range (id)")
