@@ -153,8 +153,9 @@ def _environment(environ: Mapping[str, str]) -> Layer:
         text = environ.get(option.variable)
         if not text:
             continue
+        lines = [line for line in text.splitlines() if line]
         try:
-            _set_text(layer, option, text.splitlines() if option.kind in ("list", "pairs") else text)
+            _set_text(layer, option, lines if option.kind in ("list", "pairs") else text)
         except ValueError as error:
             problem, advice = said(error)
             raise UsageError(f"{option.variable}: {problem}", advice) from error
@@ -184,7 +185,7 @@ def _set_text(layer: Layer, option: Option, text: Any) -> None:
     elif option.kind == "list":
         for item in text:
             parse(option, item)
-        layer.values[option.name] = tuple(item for item in text if item)
+        layer.values[option.name] = tuple(text)
     elif option.kind == "switch":
         layer.values[option.name] = parse_switch(text)
     else:

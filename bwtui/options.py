@@ -53,6 +53,8 @@ class Option:
     table: str = ""
     #: Whether empty text is a value: there is none then.
     optional: bool = False
+    #: Whether it names a file or folder, whose name may be any bytes.
+    is_path: bool = False
 
     @property
     def field(self) -> str:
@@ -96,6 +98,7 @@ def parse_pair(text: str) -> tuple[str, str]:
             "a property is written KEY=VALUE, and there is no '=' in what was given (such as linger.ms=20)"
         )
     check_property(key)
+    _check_characters(value)
     return key, value.strip()
 
 
@@ -107,10 +110,12 @@ def check_property(key: str) -> None:
 
 def parse(option: Option, text: str) -> Value:
     """Return the value of ``option`` that ``text`` stands for; raises ValueError with a plain sentence."""
+    if not option.is_path:
+        _check_characters(text)
     if option.kind == "switch":
         return parse_switch(text)
     if option.kind == "lsn":
-        return parse_lsn(text) if text else None
+        return parse_lsn(text)
     if option.kind == "number":
         return _parse_number(text)
     if option.choices:
@@ -118,6 +123,17 @@ def parse(option: Option, text: str) -> Value:
     if option.check is not None and (text or not option.optional):
         option.check(text)
     return text
+
+
+def _check_characters(text: str) -> None:
+    """Raise ValueError, without the text, which may hold a password, where its bytes were no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"character {error.start + 1} of what was given is not UTF-8 (PostgreSQL, Kafka and the registry"
+            " take nothing else)"
+        ) from error
 
 
 def _parse_number(text: str) -> int:
@@ -181,6 +197,11 @@ def _check_topic(text: str) -> None:
 
 
 def _check_regex(text: str) -> None:
+    # As an unset variable of a shell leaves it, which must not come to mean every table.
+    if not text:
+        raise ValueError(
+            "'' matches no table (it is matched with the whole schema.table; '.*' is all of them)"
+        )
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
@@ -298,6 +319,7 @@ OPTIONS: tuple[Option, ...] = (
         "Record what is read and sent into DIR as well; nothing is confirmed that is not recorded.",
         metavar="DIR",
         optional=True,
+        is_path=True,
     ),
     Option(
         "on-record-error",

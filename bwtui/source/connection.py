@@ -85,6 +85,9 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
             cursor.execute(_PIN_LANGUAGE_SQL)
     except psycopg2.Error as error:
         raise connection_failed(str(error)) from error
+    except UnicodeDecodeError as error:
+        # What is said before a client's encoding counts is in the server's own, or no server said it.
+        raise connection_failed(error.object.decode(errors="replace")) from error
     return connection
 
 

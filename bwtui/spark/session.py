@@ -57,7 +57,9 @@ WRITE_ONCE: Mapping[str, str] = MappingProxyType(
     {"spark.task.maxFailures": "1", "spark.stage.maxConsecutiveAttempts": "1", "spark.speculation": "false"}
 )
 
-_MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)")
+_MASTER = re.compile(
+    r"local(\[(\*|[1-9]\d*)(,[1-9]\d*)?\])?|spark://[^,/\s]+:\d+(,[^,/\s]+:\d+)*|(yarn|k8s://\S+)"
+)
 _MEMORY = re.compile(r"\d+[kmgt]?", re.IGNORECASE)
 _CONNECT_SECONDS = 5.0
 #: So long a folder's path may be for Spark to put sockets there, whose whole path has 107 bytes at most.

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from bwtui.cli.main import cli
 
 SHOP = str(Path(__file__).parents[2] / "recordings" / "shop")
-MASTERS = ["bogus", "local[x]", "local[0", "spark://x", "spark://x:y", ""]
+MASTERS = ["bogus", "local[x]", "local[0]", "local[*,0]", "local[0", "spark://x", "spark://x:y", ""]
 PREFIXES = ["a b", "ä", "a/b", "x" * 201, ".."]
 #: Within the test's folder.
 PLACES = ["file", "file/below", "full", "/proc/nope", ""]

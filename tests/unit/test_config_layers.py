@@ -186,6 +186,26 @@ def test_a_right_value_is_taken(name: str, value: object) -> None:
     assert config.load({name: value}, environ={})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("postgres", "host=h password=hunter2\udcff"),
+        ("broker", "\udcff:1"),
+        ("schema-registry", "http://hunter2\udcff"),
+        ("kafka-config", ("sasl.password=hunter2\udcff",)),
+        ("topic-config", ("cleanup.policy=\udcff",)),
+        ("table", ("\udcff",)),
+    ],
+)
+def test_what_is_not_utf_8_is_refused_and_not_told(name: str, value: object) -> None:
+    """As Python hands over bytes of the command line; libpq and librdkafka choke on them."""
+    with pytest.raises(UsageError, match="is not UTF-8") as caught:
+        config.load({name: value}, environ={})
+    assert caught.value.hint
+    assert "hunter2" not in caught.value.message
+    assert config.load({"record": "/tmp/\udcff"}, environ={})
+
+
 def test_the_value_of_a_wrong_property_is_not_told() -> None:
     with pytest.raises(UsageError) as caught:
         config.load({"kafka-config": ("sasl.passwordhunter2",)}, environ={})

@@ -15,6 +15,7 @@ import pytest
 
 from bwtui.errors import ConnectionFailed
 from bwtui.sink.topics import TopicAdmin
+from bwtui.source.connection import connect, connect_raw
 
 #: What is promised is two seconds; a machine that runs other tests takes longer.
 QUICK_SECONDS = 6.0
@@ -54,7 +55,7 @@ def answering(answer: bytes) -> Iterator[int]:
                         connection.recv(100)
                         connection.sendall(answer)
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
@@ -88,6 +89,18 @@ def test_a_broker_that_is_none(broker: "contextlib.AbstractContextManager[int]",
         assert time.monotonic() - begin < QUICK_SECONDS
         assert "receive.message.max.bytes" not in refused.value.message
         assert refused.value.hint
+
+
+@pytest.mark.parametrize(
+    "answer", [b"E\xff\xfe\xfd no words\0", b"E\0\0\0\x0cM\xfcde\0\0\0", b"\xff" * 4_000]
+)
+def test_a_postgresql_whose_words_are_not_utf_8(answer: bytes) -> None:
+    """As one in another language says them, in the encoding of its system; or something else."""
+    with answering(answer) as port:
+        dsn = f"host=127.0.0.1 port={port} user=u dbname=d sslmode=disable"
+        for connecting in (connect, connect_raw):
+            with pytest.raises(ConnectionFailed, match="can't connect to PostgreSQL: "):
+                connecting(dsn)
 
 
 @pytest.mark.parametrize(
