@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
@@ -31,6 +32,8 @@ def run_app(app: App[T], hint: str) -> T | None:
 
     Raises Interrupted with ``hint`` after a signal.
     """
+    # A worker may be made while the screens end, and never begin; Python would tell of it on the terminal.
+    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
     with _closed_by_signals(app) as was_told:
         ending = app.run()
     if was_told.is_set():

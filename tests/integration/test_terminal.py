@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,6 +37,20 @@ class Stuck(App):
     def exit(self, *_): pass
 running._CLOSE_SECONDS = 0.2
 running.run_app(Stuck(), "")
+"""
+
+
+#: Screens that end before a worker of theirs begins, as after an early signal.
+UNBEGUN = """
+from textual.app import App
+from bwtui.tui import running
+
+class Early(App):
+    def run(self):
+        async def sample(): pass
+        sample()
+
+running.run_app(Early(), "")
 """
 
 
@@ -120,3 +135,9 @@ def test_a_terminal_that_can_only_print_is_refused_in_plain_words(
         error, hint = terminal.said.decode().splitlines()
         assert error.startswith("bwtui: error: ")
         assert hint.startswith("hint: ") and ("--headless" in hint or "recording info" in hint)
+
+
+def test_a_worker_that_never_begins_is_not_told_of() -> None:
+    command = [sys.executable, "-c", UNBEGUN]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
