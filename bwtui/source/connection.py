@@ -14,10 +14,11 @@ from psycopg import pq
 from bwtui.blocking import interruptible
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.masking import mask_connection
-from bwtui.model.sql import quote_literal
+from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.options import nearest
 from bwtui.pgoutput.transcode import Decode
 from bwtui.source.encoding import decoder
+from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy, remedy_for
 
 #: Settings that decide the text form of values, and timeouts that would cut a long snapshot.
@@ -57,6 +58,8 @@ _REFUSED = re.compile(
     r"password authentication failed|no password supplied|authentication failed|pg_hba\.conf"
 )
 _FULL = re.compile(r"too many (?:connections|clients)|connection slots are reserved|max_wal_senders")
+_NO_LOGIN = re.compile(r'role "(.+)" is not permitted to log in')
+_NO_CONNECT = re.compile(r'permission denied for database "(.+)"')
 _NO_CONVERSION = re.compile(r"conversion between \w+ and \w+ is not supported")
 # What libpq says of a value in the connection string before it tries to connect.
 _MALFORMED = re.compile(r"invalid (?:integer value|port number|[a-z_]+ value)\b")
@@ -84,7 +87,7 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
             cursor.execute(_PIN_TIMEOUTS_SQL)
             cursor.execute(_PIN_LANGUAGE_SQL)
     except psycopg2.Error as error:
-        raise connection_failed(str(error)) from error
+        raise connection_failed(str(error), told) from error
     except UnicodeDecodeError as error:
         # What is said before a client's encoding counts is in the server's own, or no server said it.
         raise connection_failed(error.object.decode(errors="replace")) from error
@@ -102,7 +105,7 @@ def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
     if connection.status != pq.ConnStatus.OK:
         message = _text(connection.error_message)
         connection.finish()
-        raise connection_failed(message)
+        raise connection_failed(message, info)
     try:
         execute_raw(connection, _PIN_SQL)
         execute_raw(connection, _PIN_TIMEOUTS_SQL)
@@ -200,9 +203,10 @@ def server_error(result: pq.abc.PGresult) -> ServerError:
     return ServerError(f"PostgreSQL: {primary}", state, remedy_for(state))
 
 
-def connection_failed(message: str) -> ConnectionFailed:
+def connection_failed(message: str, info: str = "") -> ConnectionFailed:
     """Return the error for libpq's connection message, on one line and with a hint.
 
+    ``info``: the connection string that was tried, if none was ever open.
     Raises BwtuiError when the connection string is to blame, since then no connection was tried.
     """
     plain = " ".join(message.split())
@@ -210,6 +214,13 @@ def connection_failed(message: str) -> ConnectionFailed:
         raise BwtuiError(f"libpq refuses the connection string: {plain}", "check -d/--postgres")
     if _REFUSED.search(plain):
         hint = "check user and password (PGPASSWORD, ~/.pgpass) and the server's pg_hba.conf"
+    elif role := _NO_LOGIN.search(plain):
+        hint = f"let a superuser run: {printed(f'ALTER ROLE {quote_identifier(role[1])} LOGIN')}"
+    elif (database := _NO_CONNECT.search(plain)) and info:
+        grant = (
+            f"GRANT CONNECT ON DATABASE {quote_identifier(database[1])} TO {quote_identifier(_user(info))}"
+        )
+        hint = f"let the database's owner run: {printed(grant)}"
     elif _NO_CONVERSION.search(plain):
         hint = "move the data into a database with ENCODING 'UTF8'"
     elif "does not exist" in plain:
@@ -220,6 +231,15 @@ def connection_failed(message: str) -> ConnectionFailed:
         # The text may be in any language, and libpq keeps the SQLSTATE of a login to itself.
         hint = "check that PostgreSQL runs there and lets us in, and -d/--postgres or BWTUI_POSTGRES"
     return ConnectionFailed(f"can't connect to PostgreSQL: {plain}", hint)
+
+
+def _user(info: str) -> str:
+    """Return the role that a connection string means, also where a service or the system's user says it."""
+    begun = pq.PGconn.connect_start(info.encode())
+    try:
+        return _text(begun.user)
+    finally:
+        begun.finish()
 
 
 def statement_failed(error: psycopg2.Error) -> BwtuiError:

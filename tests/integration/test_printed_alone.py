@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from bwtui.errors import ConnectionFailed
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import connect
 from bwtui.source.coverage import shortfalls
@@ -165,6 +166,25 @@ def test_doctor_prints_what_a_role_lacks(
         settings = RelaySettings(postgres=walk.dsn, publication=publications(attempts)[0], allow_unkeyed=True)
         with closing(connect(walk.dsn)) as connection:
             assert not list(shortfalls(connection, settings))
+
+
+def test_who_may_not_log_in_or_not_into_the_database_is_told_what_to_run(
+    database: str, source: Session
+) -> None:
+    name = source.value("select current_database()")
+    source.run("drop role if exists \"No One's\"; create role \"No One's\" nologin password 'x'")
+    source.run(f'revoke connect on database "{name}" from public')
+    where = urlsplit(database)
+    dsn = f"host={where.hostname} port={where.port} dbname='{name}' user='No One\\'s' password=x"
+    try:
+        for _ in range(2):
+            with pytest.raises(ConnectionFailed) as refused:
+                connect(dsn)
+            (statement,) = statements(f"hint: {refused.value.hint}")
+            source.run(statement)
+        connect(dsn).close()
+    finally:
+        source.run('drop owned by "No One\'s"; drop role "No One\'s"')
 
 
 def test_without_u_the_option_that_is_printed_leaves_a_table_out(
