@@ -74,3 +74,22 @@ def test_numbers_have_the_same_order(duck: Any, values: list[str], wanted: str, 
     parsed = parse(f"after.id {order} {wanted}")
     expected = [one.position for one in changes if parsed.matches(one)]
     assert _by_sql(duck, to_sql(parsed), changes) == expected
+
+
+@given(values=st.lists(texts, min_size=1, max_size=20), wanted=st.lists(numbers | floats, min_size=1))
+def test_a_list_of_numbers_means_the_same(duck: Any, values: list[str], wanted: list[str]) -> None:
+    table: Relation = relation("orders", ("id",))
+    changes = [change(table, "insert", [value], position=position) for position, value in enumerate(values)]
+    for asked in ("after.id in ({})", "not (after.id in ({}) or after.id = x)"):
+        parsed = parse(asked.format(", ".join(wanted)))
+        expected = [one.position for one in changes if parsed.matches(one)]
+        assert _by_sql(duck, to_sql(parsed), changes) == expected
+
+
+def test_a_long_list_of_numbers_is_no_megabyte(duck: Any) -> None:
+    """Who replays some hundred rows names their keys."""
+    listed = ", ".join(map(str, range(1000)))
+    sql = to_sql(parse(f"after.id in ({listed})"))
+    assert len(sql) < 100_000
+    table: Relation = relation("orders", ("id",))
+    assert _by_sql(duck, sql, [change(table, "insert", ["7.0"]), change(table, "insert", ["x"])]) == [0]

@@ -4,6 +4,8 @@ The condition is asked of each row, that is of each message; a change without on
 true, false or null exactly as `query_match` answers.
 """
 
+from collections.abc import Iterator, Sequence
+
 from bwtui.model.duckdb_text import quoted
 from bwtui.recording.query.fields import Ref
 from bwtui.recording.query.match import BOOLEANS
@@ -21,7 +23,7 @@ def condition(node: Node) -> str:
         case And():
             return f"({' AND '.join(map(condition, node.parts))})"
         case Or():
-            return f"({' OR '.join(map(condition, node.parts))})"
+            return f"({' OR '.join(_either(node.parts))})"
         case Not():
             return f"(NOT {condition(node.part)})"
         case Compare():
@@ -32,6 +34,33 @@ def condition(node: Node) -> str:
             return _is_null(node.ref)
         case IsUnchanged():
             return _is_unchanged(node.ref)
+
+
+def _either(parts: Sequence[Node]) -> Iterator[str]:
+    """Yield what an OR is made of: all numbers that one column may equal as one list.
+
+    It takes so much text to make a number of a column that a list of some hundred would be megabytes.
+    """
+    numbers: dict[Ref, list[str]] = {}
+    for part in parts:
+        if isinstance(part, Compare) and (number := _equal_number(part)) is not None:
+            numbers.setdefault(part.ref, []).append(number)
+        else:
+            yield condition(part)
+    for ref, found in numbers.items():
+        column, texts = _column(ref), ", ".join(map(quoted, found))
+        keys = ", ".join(quoted(sort_key(number)) for number in found)
+        compared = f"{_sort_key(column)} IN ({keys})"
+        yield f"(CASE WHEN {_is_number(column)} THEN {compared} ELSE {column} IN ({texts}) END)"
+
+
+def _equal_number(node: Compare) -> str | None:
+    """Return the number that a column is to equal, if that is what is asked."""
+    operand = node.operand
+    if node.ref.kind != "column" or node.order != "=" or not isinstance(operand, Text) or not operand.bare:
+        return None
+    is_number = operand.value.lower() not in BOOLEANS and as_number(operand.value) is not None
+    return operand.value if is_number else None
 
 
 def _name(ref: Ref) -> str:
