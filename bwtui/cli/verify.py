@@ -273,7 +273,7 @@ def _tell(report: "Report", as_json: bool, html: Path | None) -> None:
 def _write(report: "Report", html: Path) -> BwtuiError | None:
     """Write the report as a page; return why that can't be done, if it can't."""
     from bwtui.audit.page import page
-    from bwtui.recording.folder import private_file
+    from bwtui.durable import private_file
 
     try:
         # It shows rows, so it is nobody else's business, as the recording itself.

@@ -4,12 +4,11 @@ import contextlib
 import fcntl
 import os
 import re
-import stat
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from bwtui.durable import private_folders, sync
 from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.recording.format.blocks import PARTIAL_SUFFIX, SUFFIX, next_name, partial_name
@@ -113,7 +112,7 @@ class FolderLock:
         for path in private_folders(folder):
             self._made.append(path)
             with contextlib.suppress(PermissionError):
-                sync_folder(path.parent)
+                sync(path.parent)
 
     def _lock(self) -> bool:
         """Take it, also from behind `is_being_written`, which holds it for a moment."""
@@ -163,48 +162,6 @@ def is_being_written(folder: Path) -> bool:
     finally:
         os.close(fd)
     return False
-
-
-def private_folders(folder: Path) -> Iterator[Path]:
-    """Make a folder and those above it that are missing, for their owner alone; yield each."""
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for path in reversed(missing):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
-            yield path
-
-
-def private_parent(path: Path) -> None:
-    """Make the folder of ``path`` as `private_folders` does. Raises OSError."""
-    for _ in private_folders(path.parent):
-        pass
-
-
-def private_file(path: Path) -> Path:
-    """Make a file that only its owner may read, or make one of ours that is there such one; return it.
-
-    A pipe, a device and a file of somebody else stay as they are. Raises OSError.
-    """
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        found = os.fstat(fd)
-        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid():
-            os.fchmod(fd, 0o600)
-    finally:
-        os.close(fd)
-    return path
-
-
-def sync_folder(folder: Path) -> None:
-    """Make names in ``folder`` durable. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def partial_path(folder: Path, number: int) -> Path:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bwtui.durable import private_file, sync
 from bwtui.errors import DamagedRecording
 from bwtui.file_errors import file_failed
 from bwtui.recording.folder import (
@@ -14,9 +15,7 @@ from bwtui.recording.folder import (
     lacks_what_follows,
     next_path,
     partial_path,
-    private_file,
     segments,
-    sync_folder,
 )
 from bwtui.recording.format.blocks import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.statements import statement
@@ -91,7 +90,7 @@ def _announce_missing(folder: Path) -> list[Recovered]:
             number = last[0].number + 1
             try:
                 private_file(next_path(folder, number))
-                sync_folder(folder)
+                sync(folder)
             except OSError as error:
                 raise file_failed(f"{folder} can't be recovered", error) from error
             reason = "it is missing, and taken for empty"

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.recording.folder import next_path, partial_path, sync_folder
+from bwtui.durable import sync
+from bwtui.recording.folder import next_path, partial_path
 from bwtui.recording.format.blocks import (
     MAX_PAYLOAD,
     IndexEntry,
@@ -76,7 +77,7 @@ class SegmentWriter:
         self._begin(path, number, os.open(path, flags, 0o600))
         try:
             # What is synced into a file whose name is not on the disk is lost with it.
-            sync_folder(folder)
+            sync(folder)
             if not ahead:
                 next_path(folder, number).unlink(missing_ok=True)
         except OSError:
@@ -88,14 +89,14 @@ class SegmentWriter:
         final = partial_path(self.folder, self.number)
         self.path.rename(final)
         self.path = final
-        sync_folder(self.folder)
+        sync(self.folder)
 
     def put_back(self) -> None:
         """Take everything away but that the segment was to be begun."""
         os.ftruncate(self._fd, 0)
         self.abandon()
         self.path.rename(next_path(self.folder, self.number))
-        sync_folder(self.folder)
+        sync(self.folder)
 
     def _begin(self, path: Path, number: int, fd: int) -> None:
         self.folder = path.parent
@@ -202,7 +203,7 @@ class SegmentWriter:
         totals = self.totals
         final = self.folder / segment_name(self.number, totals.first_lsn, totals.last_lsn)
         self.path.rename(final)
-        sync_folder(self.folder)
+        sync(self.folder)
         self.path = final
         return final, digest
 

@@ -7,10 +7,10 @@ the slot or the slot was dropped and made again. Both leave a gap that no later 
 
 import contextlib
 import json
-import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from bwtui.durable import write_durably
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.lsn import format_lsn
 from bwtui.sink.destination import Marks
@@ -118,6 +118,7 @@ class SlotMemory:
         if last == self.last:
             return
         try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_durably(self.path, json.dumps(asdict(last)))
         except OSError as error:
             # Nothing is confirmed that is not remembered, so the relay ends here.
@@ -262,23 +263,3 @@ def newest_memory(system_identifier: str, database: str, slot: str) -> Remembere
             last = SlotMemory(state_folder(name), system_identifier, database, slot).last
             found += [last] if last is not None else []
     return max(found, key=lambda last: last.confirmed_lsn, default=None)
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Replace the file so that a crash leaves the old text or the new one."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    _fsync_folder(path.parent)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

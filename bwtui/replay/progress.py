@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bwtui.durable import write_durably
 from bwtui.errors import RefusedError, StateFailed
 
 _FORMAT = 2
@@ -125,15 +126,9 @@ class ProgressFile:
 
     def save(self, progress: Progress) -> None:
         """Write it down, from whatever thread. Raises StateFailed."""
-        new = self.path.with_suffix(".new")
         try:
             with self._saving:
-                with new.open("w") as stream:
-                    stream.write(json.dumps({"format": _FORMAT, **asdict(progress)}))
-                    stream.flush()
-                    # A name that is durable before its content would be an empty file after a power cut.
-                    os.fsync(stream.fileno())
-                new.replace(self.path)
+                write_durably(self.path, json.dumps({"format": _FORMAT, **asdict(progress)}))
         except OSError as error:
             raise self._failed(error) from error
 

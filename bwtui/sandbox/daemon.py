@@ -23,9 +23,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from bwtui.durable import write_whole
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.sandbox import kafka, ports, postgres, processes, registry
-from bwtui.sandbox.layout import Layout, Memory, write_private
+from bwtui.sandbox.layout import Layout, Memory
 from bwtui.sandbox.runner import REMAINS_SECONDS, Runner
 from bwtui.sandbox.service import Service
 
@@ -129,7 +130,7 @@ class Supervisor:
             "services": {name: _describe(runner) for name, runner in self._runners.items()},
         }
         if status != self._published:
-            write_private(self._layout.status, status)
+            write_whole(self._layout.status, json.dumps(status, indent=1))
             self._published = status
 
 

@@ -13,10 +13,11 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import platformdirs
 
+from bwtui.durable import write_whole
 from bwtui.errors import RefusedError
 from bwtui.file_errors import reason_of, remedy
 
@@ -134,7 +135,7 @@ class Layout:
 
     def remember(self, memory: Memory) -> None:
         """Write the memory, atomically."""
-        write_private(self.memory, asdict(memory))
+        write_whole(self.memory, json.dumps(asdict(memory), indent=1))
 
     def recall(self) -> Memory:
         """Return the memory of the last start, or a new one that is remembered at once."""
@@ -201,11 +202,3 @@ class Layout:
 def reachable_by_others(folder: Path) -> bool:
     """Say whether any user may pass through the folder and all folders above it."""
     return all(path.stat().st_mode & stat.S_IXOTH for path in (folder, *folder.parents))
-
-
-def write_private(path: Path, content: dict[str, Any]) -> None:
-    """Write JSON to a file that only its owner may read; readers see the old or the new text whole."""
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as stream:
-        json.dump(content, stream, indent=1)
-    fresh.replace(path)

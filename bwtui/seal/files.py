@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from bwtui.durable import private_file, private_parent, sync
 from bwtui.errors import BwtuiError
 from bwtui.recording.export.parquet import SCHEMA
-from bwtui.recording.folder import private_file, private_parent, sync_folder
 from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import sha256_of
 from bwtui.seal.columns import CODED, CODED_SCHEMA
@@ -207,19 +207,10 @@ def checked_file(path: Path, expected: list[list[int]], file: SealedFile) -> Sea
     return replace(file, bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
-def sync(path: Path) -> None:
-    """Make a file durable."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def sync_folders(root: Path) -> None:
     """Make all names below ``root`` durable."""
     for folder, _, _ in os.walk(root):
-        sync_folder(Path(folder))
+        sync(Path(folder))
 
 
 def digests(table: pa.Table) -> list[int]:

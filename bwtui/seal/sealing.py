@@ -21,11 +21,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from bwtui.durable import private_parent, write_durably
 from bwtui.errors import DamagedRecording, RefusedError, StateFailed
-from bwtui.recording.folder import existing_segments, private_file, private_parent, sync_folder
+from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
 from bwtui.recording.sealed import check_all, check_size
-from bwtui.seal.files import SCHEMAS, sync, sync_folders, write_table
+from bwtui.seal.files import SCHEMAS, sync_folders, write_table
 from bwtui.seal.plan import TASK_BYTES, Plan, finished_segments, make_plan
 from bwtui.seal.task import Part, Task, read_part, run
 from bwtui.spark.failure import in_task
@@ -156,7 +157,7 @@ def _commit(folder: Path, work: Path, plan: Plan) -> Manifest:
         manifest.files.append(_schemas_file(sealed, f"schemas/{min(parts)[:8]}.parquet", new))
     sync_folders(sealed)
     check_all(sealed, manifest.files)
-    _write_manifest(sealed, manifest)
+    write_durably(sealed / MANIFEST, manifest.to_text())
     _remove_strangers(sealed, manifest)
     shutil.rmtree(work.parent)
     return manifest
@@ -184,14 +185,6 @@ def _new_schemas(manifest: Manifest, parts: list[Part]) -> list[dict[str, Any]]:
 def _schemas_file(sealed: Path, relative: str, schemas: list[dict[str, Any]]) -> SealedFile:
     rows = [{name: one[name] for name in SCHEMAS.names} for one in schemas]
     return write_table(sealed, relative, "schemas", pa.Table.from_pylist(rows, schema=SCHEMAS))
-
-
-def _write_manifest(sealed: Path, manifest: Manifest) -> None:
-    path = sealed / f"{MANIFEST}.tmp"
-    private_file(path).write_text(manifest.to_text())
-    sync(path)
-    path.replace(sealed / MANIFEST)
-    sync_folder(sealed)
 
 
 def _remove_strangers(sealed: Path, manifest: Manifest) -> None:

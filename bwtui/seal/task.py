@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from bwtui.recording.folder import existing_segments, private_file, sync_folder
+from bwtui.durable import sync, write_durably, write_whole
+from bwtui.recording.folder import existing_segments
 from bwtui.recording.format.batch import Batch
 from bwtui.recording.format.blocks import Block, Kind, Place, TransactionEntry, damaged
 from bwtui.recording.format.context import Known, read_batch
@@ -33,7 +34,7 @@ from bwtui.recording.manifest import (
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.segment_reader import BATCHES, SegmentReader
 from bwtui.seal.batches import Gathered
-from bwtui.seal.files import TRANSACTIONS, PartFiles, sync, sync_folders, write_table
+from bwtui.seal.files import TRANSACTIONS, PartFiles, sync_folders, write_table
 from bwtui.seal.rows import RowMaker
 from bwtui.seal.transactions import TransactionLengths
 
@@ -93,11 +94,10 @@ def run(task: Task) -> int:
     made.mkdir(mode=0o700)
     try:
         part = _Sealing(task, made).part()
-        private_file(made / PART).write_text(with_checksum(asdict(part)))
-        sync(made / PART)
+        write_durably(made / PART, with_checksum(asdict(part)))
         sync_folders(made)
         made.rename(work / task.name)
-        sync_folder(work)
+        sync(work)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
         raise
@@ -253,9 +253,7 @@ class _Sealing:
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:
             self._told = now
-            path = _progress_file(self._task)
-            path.with_suffix(".new").write_text(str(self._done))
-            path.with_suffix(".new").replace(path)
+            write_whole(_progress_file(self._task), str(self._done))
 
 
 def _progress_file(task: Task) -> Path:

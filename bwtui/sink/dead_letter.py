@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bwtui.durable import private
 from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field
 
@@ -72,8 +73,7 @@ class DeadLetters:
     def keep(self, letter: dict[str, Any]) -> None:
         """Write ``letter`` down, durably. Raises OSError."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with open(self.path, "ab", opener=private) as file:
             file.write(json.dumps(letter).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())

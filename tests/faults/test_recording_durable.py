@@ -313,15 +313,15 @@ def fail_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fail_behind_rename(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the fsync of the folder fail behind the finished segment's renaming."""
-    real = segment_module.sync_folder
+    real = segment_module.sync
 
     def sync(folder: Path) -> None:
         if not list(folder.glob("*.partial")):
-            monkeypatch.setattr(segment_module, "sync_folder", real)
+            monkeypatch.setattr(segment_module, "sync", real)
             raise OSError(errno.EIO, "Input/output error")
         real(folder)
 
-    monkeypatch.setattr(segment_module, "sync_folder", sync)
+    monkeypatch.setattr(segment_module, "sync", sync)
 
 
 @pytest.mark.parametrize("fail", [fail_sync, fail_behind_rename])

@@ -44,8 +44,8 @@ def no_disk() -> Iterator[None]:
     """Nothing here is about what a disk holds, so nobody waits for it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SegmentWriter, "sync", lambda writer: None)
-        patch.setattr("bwtui.recording.segment.sync_folder", lambda folder: None)
-        patch.setattr("bwtui.recording.folder.sync_folder", lambda folder: None)
+        patch.setattr("bwtui.recording.segment.sync", lambda folder: None)
+        patch.setattr("bwtui.recording.folder.sync", lambda folder: None)
         yield
 
 

@@ -14,7 +14,7 @@ from bwtui.audit.page import page
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.terminal import line, show
 from bwtui.cli.verify import _write
-from bwtui.recording.folder import private_file
+from bwtui.durable import private_file
 
 
 def report(question: Question, classes: dict[str, int], findings: list[Finding], **more: Any) -> Report:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from bwtui.durable import private, sync
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.file_errors import file_failed
 
@@ -44,7 +45,7 @@ def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         # Rows are nobody else's business, as in the recording itself.
-        with open(temporary, "xb", opener=_open_private) as file:
+        with open(temporary, "xb", opener=private) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -52,13 +53,9 @@ def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
             temporary.replace(path)
         else:
             _publish(temporary, path)
-        _sync_folder(path.parent)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _open_private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _publish(temporary: Path, path: Path) -> None:
@@ -72,14 +69,6 @@ def _publish(temporary: Path, path: Path) -> None:
         if path.exists():
             raise _exists(path) from None
         temporary.rename(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _exists(path: Path) -> BwtuiError:

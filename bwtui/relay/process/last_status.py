@@ -2,10 +2,10 @@
 
 import contextlib
 import json
-import os
 import time
 from dataclasses import dataclass
 
+from bwtui.durable import write_whole
 from bwtui.model.status import Status
 from bwtui.relay.process import outcome
 from bwtui.relay.process.log import log_path
@@ -28,13 +28,8 @@ class LastStatus:
         if time.monotonic() < self._due:
             return
         self._due = time.monotonic() + EVERY
-        path = state_folder(self.name) / _FILE_NAME
-        partial = path.with_suffix(".partial")
         with contextlib.suppress(OSError):
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(status.to_json(), file)
-            partial.replace(path)
+            write_whole(state_folder(self.name) / _FILE_NAME, json.dumps(status.to_json()))
 
     def forget(self) -> None:
         """Remove it: another run begins, or it is known how this one ended, and nobody writes it any more."""

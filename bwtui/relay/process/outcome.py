@@ -6,11 +6,11 @@ The engine's process writes it as its last act; ``connect`` reads it for the err
 
 import dataclasses
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
 from bwtui import errors
+from bwtui.durable import write_whole
 from bwtui.model.status import Status
 from bwtui.state_folder import state_folder
 
@@ -53,14 +53,9 @@ def error_with_code(exit_code: int, message: str, hint: str) -> errors.BwtuiErro
 
 def write(name: str, outcome: Outcome) -> None:
     """Keep ``outcome`` as the end of the relay's last run."""
-    path = state_folder(name) / _FILE_NAME
     data: dict[str, Any] = dataclasses.asdict(outcome)
     data["status"] = outcome.status.to_json() if outcome.status else None
-    partial = path.with_suffix(".partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        json.dump(data, file)
-    partial.replace(path)
+    write_whole(state_folder(name) / _FILE_NAME, json.dumps(data))
 
 
 def read(name: str) -> Outcome | None:

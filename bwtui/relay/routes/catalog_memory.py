@@ -11,6 +11,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+from bwtui.durable import write_whole
 from bwtui.types.registry import TypeInfo
 
 
@@ -75,9 +76,7 @@ class CatalogMemory:
         text = json.dumps({"identity": self._identity, **known})
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            partial = self._path.with_suffix(".partial")
-            partial.write_text(text)
-            partial.rename(self._path)
+            write_whole(self._path, text)
         except OSError:
             # The slot's own memory, in the same folder, ends the relay with a sentence about it.
             return

@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bwtui.durable import write_whole
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.state_folder import state_root
 from bwtui.tui import figures
@@ -139,9 +139,7 @@ class RecordingDesk(Desk):
         path = self.place(recording_id)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # It shows rows.
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-                file.write(output)
+            write_whole(path, output.decode())
         except OSError as error:
             raise BwtuiError(
                 f"the report can't be kept in {path.parent}: {error.strerror}",
