@@ -1,9 +1,10 @@
 """The decision: every message and every record gets its class, in DuckDB, from digests alone.
 
 The connection must hold ``expected_in``, ``actual_in``, ``topics_in``, ``partitions_in``, ``passes_in`` and
-``gaps_in``, as `INPUTS` declares them, as tables or as views on Parquet. What only a look at the bytes can
-tell is asked of a `Look`, for those messages and records that differ. The rules are in sql/, one file a
-family of classes, in the order in which they run; docs/audit.md says them in words.
+``gaps_in``, as `INPUTS` declares them, as tables or as views on Parquet. What digests can't
+decide is asked of a `ByteReader`, for the messages and records that differ. The rules are in sql/, one file
+a family of classes, in the order in which they run; sql/00_dictionary.md explains their tables and columns,
+docs/audit.md the rules.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,9 +26,10 @@ CHUNK = 10_000
 INPUTS = {
     "expected_in": "id bigint, pass integer, is_repeat boolean, lsn bigint, ordinal integer, part integer,"
     " op varchar, xid bigint, commit_us bigint, received_us bigint, topic varchar, partition integer,"
-    ' "offset" bigint, state varchar, without varchar, kd bigint, vd bigint, hash31 integer, hd bigint',
+    ' "offset" bigint, state varchar, no_message_reason varchar,'
+    " key_digest bigint, value_digest bigint, key_hash integer, headers_digest bigint",
     "actual_in": 'topic varchar, partition integer, "offset" bigint, offset_end bigint, kind varchar,'
-    " ts bigint, kd bigint, vd bigint, hd bigint",
+    " timestamp_ms bigint, key_digest bigint, value_digest bigint, headers_digest bigint",
     "topics_in": "topic varchar, partitions integer, settings_known boolean, compacts boolean,"
     " deletes boolean, retention_ms bigint, retention_bytes bigint, min_compaction_lag_ms bigint,"
     " delete_retention_ms bigint, log_append boolean",
@@ -52,42 +54,47 @@ class Window:
     resumed: int = (1 << 63) - 1
 
 
-class Record(NamedTuple):
-    """A place in Kafka; ``t`` counts the topics by name."""
+class RecordPlace(NamedTuple):
+    """Where a record is in Kafka; ``topic_id`` counts the audit's topics from 0, sorted by name."""
 
-    t: int
-    p: int
-    o: int
+    topic_id: int
+    partition: int
+    offset: int
 
 
-class Pair(NamedTuple):
-    """A message and the other bytes at its place."""
+class DifferingPair(NamedTuple):
+    """A message, by its id, and the place of the record with other bytes at its offset."""
 
     id: int
-    t: int
-    p: int
-    o: int
+    topic_id: int
+    partition: int
+    offset: int
+
+    @property
+    def place(self) -> RecordPlace:
+        """Where the record is."""
+        return RecordPlace(self.topic_id, self.partition, self.offset)
 
 
-class Judged(NamedTuple):
-    """What a look at a record told: whether the relay made it, and which change its headers name."""
+class Inspected(NamedTuple):
+    """What inspecting a record showed: whether the relay made it, and which change its headers name."""
 
-    t: int
-    p: int
-    o: int
-    ours: bool
+    topic_id: int
+    partition: int
+    offset: int
+    is_relays: bool
     lsn: int | None = None
     ordinal: int | None = None
 
 
-class Look(Protocol):
-    """Looks at the bytes."""
+class ByteReader(Protocol):
+    """Answers what digests can't: it reads messages and records again. Raises ConnectionFailed."""
 
-    def equal_rows(self, pairs: Sequence[Pair]) -> Iterable[int]:
-        """Return the ids of those whose rows are equal though their bytes are not."""
+    def equal_rows(self, pairs: Sequence[DifferingPair]) -> Iterable[int]:
+        """Return the ids of the messages whose rows equal their records' rows, though the bytes differ."""
 
-    def judge(self, records: Sequence[Record]) -> Iterable[Judged]:
-        """Say of records that are no copies of a message what they are."""
+    def inspect(self, places: Sequence[RecordPlace]) -> Iterable[Inspected]:
+        """Inspect records; one that has been removed from Kafka since the scan is left out."""
 
     def miscoded(self) -> Iterable[int]:
         """Return the ids of messages that do not say what PostgreSQL said."""
@@ -97,21 +104,25 @@ class Broken(BwtuiError):
     """The audit does not balance: it is itself at fault."""
 
 
-def run(connection: duckdb.DuckDBPyConnection, window: Window, look: Look) -> None:
-    """Fill the tables of classes. Raises Broken when they do not come to the whole."""
+def run(connection: duckdb.DuckDBPyConnection, window: Window, reader: ByteReader) -> None:
+    """Fill the tables of classes. Raises Broken when they don't add up to all messages and records."""
     for name in window.__slots__:
         connection.execute(f"set variable {name} = {int(getattr(window, name))}::bigint")
-    _run(connection, "10_load", "20_quiet", "30_places")
-    _excuse_equal_rows(connection, look)
-    _search(connection, "35_wanted_word", "word")
+    _run(connection, "10_load", "20_suspects", "30_places")
+    _match_equal_rows(connection, reader)
+    _search(connection, "35_sought_unacknowledged", "searched")
     _run(connection, "50_excuses")
-    _search(connection, "55_wanted_moved", "moved")
-    _run(connection, "57_shifted", "58_same_bytes", "60_astray")
-    _give(connection, "stray order by is_near desc, id, t, p, o", "misrouted")
-    _run(connection, "65_astray_by_relay", "70_extra")
-    _judge_extras(connection, look)
+    _search(connection, "55_sought_moved", "moved")
+    _run(connection, "57_shifted", "58_same_bytes", "60_misplaced")
+    _assign(
+        connection,
+        "misplaced order by is_own_topic desc, id, topic_id, partition_id, log_offset",
+        "misrouted",
+    )
+    _run(connection, "65_mispartitioned", "70_extra")
+    _inspect_extras(connection, reader)
     _run(connection, "75_extra_classes", "80_classes")
-    _mark_miscoded(connection, look)
+    _mark_miscoded(connection, reader)
     _run(connection, "85_balance", "90_order")
     _find_late(connection)
     _run(connection, "95_structure")
@@ -131,73 +142,81 @@ def _run(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
             connection.execute(statement)
 
 
-def _search(connection: duckdb.DuckDBPyConnection, wanted: str, how: str) -> None:
-    _run(connection, wanted)
-    if one(connection, "select count(*) from wanted"):
+def _search(connection: duckdb.DuckDBPyConnection, sought: str, how: str) -> None:
+    _run(connection, sought)
+    if one(connection, "select count(*) from sought"):
         connection.execute(f"set variable how = '{how}'")
         _run(connection, "40_search")
-        _give(connection, "open_choice order by id, away, o, p", how)
+        _assign(connection, "ambiguous_choice order by id, deviation, log_offset, partition_id", how)
 
 
-def _give(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) -> None:
-    """Give each message the first record that it may have, in order, if no message before it has it."""
-    found, served, taken = [], set(), set()
-    rows = connection.execute(f"select id, t, p, o from {candidates}").fetchall()
+def _assign(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) -> None:
+    """Match each message, in order, with its first candidate that no earlier message has taken."""
+    matches, matched, taken = [], set(), set()
+    rows = connection.execute(f"select id, topic_id, partition_id, log_offset from {candidates}").fetchall()
     for number, *at in rows:
         place = tuple(at)
-        if number not in served and place not in taken:
-            served.add(number)
+        if number not in matched and place not in taken:
+            matched.add(number)
             taken.add(place)
-            found.append((number, *place, how))
-    _insert(connection, "hit", found)
+            matches.append((number, *place, how))
+    _insert(connection, "match", matches)
 
 
-def _excuse_equal_rows(connection: duckdb.DuckDBPyConnection, look: Look) -> None:
-    connection.execute("create table alike (id bigint)")
-    for rows in _chunks(connection, "select id, t, p, o from differing order by t, p, o"):
-        equal = pa.table({"id": pa.array(look.equal_rows([Pair(*row) for row in rows]), pa.int64())})
-        _with(connection, equal, "insert into alike select * from looked")
-    _run(connection, "32_alike")
+def _match_equal_rows(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
+    connection.execute("create table equal_row (id bigint)")
+    differing = (
+        "select id, topic_id, partition_id, log_offset from different_bytes"
+        " order by topic_id, partition_id, log_offset"
+    )
+    for rows in _chunks(connection, differing):
+        pairs = [DifferingPair(*row) for row in rows]
+        equal = pa.table({"id": pa.array(reader.equal_rows(pairs), pa.int64())})
+        _with(connection, equal, "insert into equal_row select * from python_rows")
+    _run(connection, "32_equal_rows")
 
 
-def _judge_extras(connection: duckdb.DuckDBPyConnection, look: Look) -> None:
+def _inspect_extras(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
     connection.execute(
-        "create table judged (t smallint, p integer, o bigint, ours boolean, lsn bigint, ordinal bigint)"
+        "create table inspected (topic_id smallint, partition_id integer, log_offset bigint,"
+        " is_relays boolean, lsn bigint, ordinal bigint)"
     )
-    unknown = (
-        "select t, p, o from extra left join copied using (t, p, o)"
-        " where not is_before and (here is null or not here or is_behind) order by t, p, o"
+    extras = (
+        "select topic_id, partition_id, log_offset from extra"
+        " left join copy using (topic_id, partition_id, log_offset)"
+        " where not is_before_window and (is_same_topic is null or not is_same_topic or is_after_window)"
+        " order by topic_id, partition_id, log_offset"
     )
-    for rows in _chunks(connection, unknown):
-        found = list(look.judge([Record(*row) for row in rows]))
-        columns = zip(*found, strict=True) if found else ((),) * 6
-        table = pa.table(dict(zip(Judged._fields, map(list, columns), strict=True)))
-        _with(connection, table, "insert into judged select t, p, o, ours, lsn, ordinal from looked")
+    for rows in _chunks(connection, extras):
+        _insert(connection, "inspected", list(reader.inspect([RecordPlace(*row) for row in rows])))
 
 
-def _mark_miscoded(connection: duckdb.DuckDBPyConnection, look: Look) -> None:
-    """A message that was wrong before it was sent is corrupted, wherever it stands."""
+def _mark_miscoded(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
+    """A message that was encoded wrongly is corrupted, wherever its record is."""
     connection.execute("create table miscoded (id bigint)")
-    wrong = pa.table({"id": pa.array(look.miscoded(), pa.int64())})
-    _with(connection, wrong, "insert into miscoded select distinct id from looked")
-    if not wrong.num_rows:
-        return
-    # Those of quiet partitions come among the others: they stand at their places.
-    _run(connection, "82_miscoded")
+    wrong = pa.table({"id": pa.array(reader.miscoded(), pa.int64())})
+    _with(connection, wrong, "insert into miscoded select distinct id from python_rows")
+    if wrong.num_rows:
+        _run(connection, "82_miscoded")
 
 
 def _find_late(connection: duckdb.DuckDBPyConnection) -> None:
-    connection.execute("create table late (t smallint, p integer, o bigint, id bigint)")
+    connection.execute(
+        "create table late_message (topic_id smallint, partition_id integer, log_offset bigint, id bigint)"
+    )
     rows: list[tuple[Any, ...]] = []
-    ordered = "select t, p, kd, o, id from disordered order by t, p, kd, o"
-    found: list[tuple[Any, ...]] = []
+    ordered = (
+        "select topic_id, partition_id, key_digest, log_offset, id from disordered_message"
+        " order by topic_id, partition_id, key_digest, log_offset"
+    )
+    late_ones: list[tuple[Any, ...]] = []
     for row in _rows(connection, ordered):
         if rows and rows[-1][:3] != row[:3]:
-            found += _late_of_key(rows)
+            late_ones += _late_of_key(rows)
             rows = []
         rows.append(row)
-    found += _late_of_key(rows)
-    _insert(connection, "late", found)
+    late_ones += _late_of_key(rows)
+    _insert(connection, "late_message", late_ones)
 
 
 def _late_of_key(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -207,22 +226,30 @@ def _late_of_key(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
     """Compare the classes with the whole, and each side with the other. Raises Broken."""
     expected, actual = classes_of(connection, "expected_classes"), classes_of(connection, "actual_classes")
-    whole = one(connection, "select count(*) from e where t is not null or without is null")
-    records = one(connection, "select count(*) from r")
-    pairs = one(connection, "select count(*) from hit")
+    whole = one(
+        connection, "select count(*) from message where topic_id is not null or no_message_reason is null"
+    )
+    records = one(connection, "select count(*) from record")
+    pairs = one(connection, "select count(*) from match")
     equations = {
         "every message has a class": (sum(expected.values()), whole),
         "every record has a class": (sum(actual.values()), records),
         "no other class": (0, len(set(expected) - set(EXPECTED)) + len(set(actual) - set(ACTUAL))),
-        "a message is found once": (one(connection, "select count(distinct id) from hit"), pairs),
+        "a message has one record": (one(connection, "select count(distinct id) from match"), pairs),
         "a record is counted once": (
-            one(connection, "select count(*) from (select distinct t, p, o from hit)")
-            + one(connection, "select count(*) from (select distinct t, p, o from extra)"),
-            one(connection, "select count(*) from f"),
+            one(
+                connection,
+                "select count(*) from (select distinct topic_id, partition_id, log_offset from match)",
+            )
+            + one(
+                connection,
+                "select count(*) from (select distinct topic_id, partition_id, log_offset from extra)",
+            ),
+            one(connection, "select count(*) from suspect_record"),
         ),
         "every offset is in a record or in a hole": (
-            records + one(connection, "select coalesce(sum(o_end - o), 0)::bigint from hole"),
-            one(connection, "select coalesce(sum(high - low), 0)::bigint from part"),
+            records + one(connection, "select coalesce(sum(end_offset - log_offset), 0)::bigint from hole"),
+            one(connection, "select coalesce(sum(high - low), 0)::bigint from partition_range"),
         ),
     }
     for name in ("matched", "redelivered", "corrupted", "rekeyed"):
@@ -248,13 +275,13 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tu
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
         made = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])
-        _with(connection, made, f"insert into {table} select * from looked")
+        _with(connection, made, f"insert into {table} select * from python_rows")
 
 
 def _with(connection: duckdb.DuckDBPyConnection, table: pa.Table, sql: str) -> None:
-    connection.register("looked", table)
+    connection.register("python_rows", table)
     connection.execute(sql)
-    connection.unregister("looked")
+    connection.unregister("python_rows")
 
 
 def _rows(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[tuple[Any, ...]]:

@@ -135,7 +135,8 @@ def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int 
         classes=counts,
         without=dict(
             connection.execute(
-                "select without, count(*) from e where without is not null group by without order by without"
+                "select no_message_reason, count(*) from message"
+                " where no_message_reason is not null group by all order by all"
             ).fetchall()
         ),
         findings=_findings(connection, samples),
@@ -145,7 +146,7 @@ def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int 
         notes=unreadable(
             dict(
                 connection.execute(
-                    "select topic, sum(o_end - o)::bigint from hole join topic using (t)"
+                    "select topic, sum(end_offset - log_offset)::bigint from hole join topic using (topic_id)"
                     " where kind = 'damaged' group by topic"
                 ).fetchall()
             )
@@ -166,17 +167,18 @@ def _counts(
     connection: duckdb.DuckDBPyConnection, expected: Mapping[str, int], actual: Mapping[str, int]
 ) -> dict[str, int]:
     beside = {
-        "reordered": "select count(*) from late",
-        "regressed": "select count(*) from latest_wrong where class = 'regressed'",
-        "resurrected": "select count(*) from latest_wrong where class = 'resurrected'",
-        "torn_transaction": "select count(*) from torn",
-        "interleaved_sessions": "select count(*) from interleaved",
+        "reordered": "select count(*) from late_message",
+        "regressed": "select count(*) from wrong_latest where class = 'regressed'",
+        "resurrected": "select count(*) from wrong_latest where class = 'resurrected'",
+        "torn_transaction": "select count(*) from torn_transaction",
+        "interleaved_sessions": "select count(*) from interleaved_partition",
         "offset_gap": "select count(*) from offset_gap",
-        "equivalent": "select count(*) from hit where how = 'equivalent'",
-        "moved": "select count(*) from hit where how = 'moved'",
+        "equivalent": "select count(*) from match where how = 'equivalent'",
+        "moved": "select count(*) from match where how = 'moved'",
         "time_differs": "select count(*) from time_differs",
         "headers_differ": "select count(*) from headers_differ",
-        "aborted": "select coalesce(sum(o_end - o), 0)::bigint from hole where kind = 'aborted'",
+        "aborted": "select coalesce(sum(end_offset - log_offset), 0)::bigint from hole"
+        " where kind = 'aborted'",
     }
     counts = {name: max(expected.get(name, 0), actual.get(name, 0)) for name in CLASSES}
     return counts | {name: one(connection, sql) for name, sql in beside.items()}
@@ -194,15 +196,19 @@ def _window(window: Window) -> dict[str, Any]:
 
 
 _FINDINGS = """
-select f.class, topic.topic, f.p, f.o, coalesce(e.lsn, x.lsn), coalesce(e.ordinal, x.ordinal),
-       e.id // 4096, e.part, i."schema" || '.' || i."table", e.op, f.hop, f.note
+select f.class, topic.topic, f.partition_id, f.log_offset, coalesce(message.lsn, x.lsn),
+       coalesce(message.ordinal, x.ordinal), message.id // 4096, message.part,
+       i."schema" || '.' || i."table", message.op, f.hop, f.note
   from (select * from finding
-        qualify row_number() over (partition by class order by id nulls last, t, p, o) <= ?) as f
-  left join topic on topic.t = f.t
-  left join e on e.id = f.id
+        qualify row_number() over (partition by class
+                                   order by id nulls last, topic_id, partition_id, log_offset) <= ?) as f
+  left join topic on topic.topic_id = f.topic_id
+  left join message on message.id = f.id
   left join expected_in i on i.id = f.id
-  left join extra_class x on x.t = f.t and x.p = f.p and x.o = f.o and f.id is null
- order by e.id nulls last, topic.topic, f.p, f.o
+  left join extra_class x
+    on x.topic_id = f.topic_id and x.partition_id = f.partition_id and x.log_offset = f.log_offset
+   and f.id is null
+ order by message.id nulls last, topic.topic, f.partition_id, f.log_offset
 """
 
 
@@ -215,36 +221,41 @@ def _findings(connection: duckdb.DuckDBPyConnection, samples: int) -> list[Findi
 def _by_topic(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:
     """Return for each partition how many messages and records there are, and of which classes."""
     rows = connection.execute("""
-        with sent as (select t, p, count(*) as n from e where t is not null and p is not null group by t, p),
-             odd as (select t, p, map_from_entries(list((class, n) order by class)) as classes
-                       from (select t, p, class, count(*) as n from finding where t is not null group by all)
-                      group by t, p)
-        select topic.topic, part.p, part.low, part.high, coalesce(sent.n, 0), coalesce(records.n, 0),
-               odd.classes
-          from part join topic using (t) left join sent using (t, p) left join records using (t, p)
-          left join odd using (t, p)
-         order by topic.topic, part.p""").fetchall()
+        with sent as (
+          select topic_id, partition_id, count(*) as n from message
+           where topic_id is not null and partition_id is not null group by all),
+        found as (
+          select topic_id, partition_id, map_from_entries(list((class, n) order by class)) as classes
+            from (select topic_id, partition_id, class, count(*) as n from finding
+                   where topic_id is not null group by all)
+           group by all)
+        select topic.topic, partition_id, low, high, coalesce(sent.n, 0), coalesce(record_count.n, 0),
+               found.classes
+          from partition_range join topic using (topic_id)
+          left join sent using (topic_id, partition_id)
+          left join record_count using (topic_id, partition_id)
+          left join found using (topic_id, partition_id)
+         order by topic.topic, partition_id""").fetchall()
     names = ("topic", "partition", "low", "high", "messages", "records", "classes")
     return [dict(zip(names, (*row[:6], row[6] or {}), strict=True)) for row in rows]
 
 
-def _by_time(
-    connection: duckdb.DuckDBPyConnection, window: Window, buckets: int = 60
-) -> list[dict[str, Any]]:
+def _by_time(connection: duckdb.DuckDBPyConnection, window: Window, count: int = 60) -> list[dict[str, Any]]:
     """Return the messages by time of commit, and the findings among them."""
-    width = max(1, (window.last_commit_us - window.first_received_us) // buckets + 1)
+    width = max(1, (window.last_commit_us - window.first_received_us) // count + 1)
     rows = connection.execute(
         """
-        with odd as (select id, class from finding where id is not null)
-        select greatest((e.commit_us - ?) // ?, 0) as bucket, count(distinct e.id), odd.class, count(odd.id)
-          from e left join odd using (id) group by bucket, odd.class order by bucket""",
+        with found as (select id, class from finding where id is not null)
+        select greatest((message.commit_us - ?) // ?, 0) as bucket, count(distinct message.id),
+               found.class, count(found.id)
+          from message left join found using (id) group by bucket, found.class order by bucket""",
         [window.first_received_us, width],
     ).fetchall()
-    found: dict[int, dict[str, Any]] = {}
+    buckets: dict[int, dict[str, Any]] = {}
     for bucket, messages, name, number in rows:
         start = window.first_received_us + bucket * width
-        entry = found.setdefault(bucket, {"start_us": start, "messages": 0, "classes": {}})
+        entry = buckets.setdefault(bucket, {"start_us": start, "messages": 0, "classes": {}})
         entry["messages"] += messages
         if name:
             entry["classes"][name] = number
-    return [found[bucket] for bucket in sorted(found)]
+    return [buckets[bucket] for bucket in sorted(buckets)]

@@ -38,8 +38,8 @@ PARTS = 4096
 #: What the recording's side has beside `bwtui.audit.core.INPUTS`.
 BESIDE = '"schema" varchar, "table" varchar, session varchar, key_schema_id integer, value_schema_id integer'
 _DIGESTS = """
-(md5_number(key) >> 65)::bigint as kd,
-(md5_number(value) >> 65)::bigint as vd
+(md5_number(key) >> 65)::bigint as key_digest,
+(md5_number(value) >> 65)::bigint as value_digest
 """
 #: The headers that a record has, as `SENT_HEADERS` writes them.
 _FOUND_HEADERS = """
@@ -49,14 +49,14 @@ case when len(headers) > 0 then array_to_string(
 _EXPECTED = """
 select position * {parts} + part as id, pass, is_repeat, lsn, ordinal, part, op, xid,
        epoch_us(commit_time) as commit_us, epoch_us(received) as received_us,
-       topic, "partition", "offset", state, without,
+       topic, "partition", "offset", state, without as no_message_reason,
        "schema", "table", session, key_schema_id, value_schema_id,
-       {digests}, (md5_number({headers}) >> 65)::bigint as hd, key
+       {digests}, (md5_number({headers}) >> 65)::bigint as headers_digest, key
   from rows
 """
 _ACTUAL = """
-select topic, "partition", "offset", offset_end, kind, "timestamp" as ts,
-       {digests}, (md5_number({headers}) >> 65)::bigint as hd
+select topic, "partition", "offset", offset_end, kind, "timestamp" as timestamp_ms,
+       {digests}, (md5_number({headers}) >> 65)::bigint as headers_digest
   from rows
 """
 _KAFKA = ("kind", "topic", "partition", "offset", "offset_end", "timestamp", "key", "value")
@@ -169,7 +169,7 @@ def _expected(
     sql = f"with rows as (select * from {source}) {made}"
     for batch in connection.sql(sql).to_arrow_reader(_BATCH):
         keys = batch.column("key").cast(pa.binary())
-        yield batch.drop_columns(["key"]).append_column("hash31", murmur2_of(keys))
+        yield batch.drop_columns(["key"]).append_column("key_hash", murmur2_of(keys))
 
 
 def _gathered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

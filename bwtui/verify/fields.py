@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bwtui.audit.core import Record
+from bwtui.audit.core import RecordPlace
 from bwtui.audit.decoding import Undecodable
 from bwtui.audit.report import Finding
 from bwtui.audit.texts import ESCAPED, parse_row, written
 from bwtui.verify.digests import PARTS
-from bwtui.verify.look import KafkaLook, RowReader, Seen
+from bwtui.verify.look import KafkaByteReader, KafkaRecord, RowReader
 
 #: Stands for a value that is not shown.
 MASKED = "…"
@@ -18,7 +18,7 @@ _DIFFERING = ("corrupted", "regressed", "resurrected", "misrouted", "duplicated"
 
 def add_fields(
     findings: Sequence[Finding],
-    look: KafkaLook,
+    bytes_of: KafkaByteReader,
     reader: RowReader,
     topics: Sequence[str],
     *,
@@ -27,16 +27,16 @@ def add_fields(
     """Look at both sides of the first findings."""
     some = findings[:_MOST]
     ids = {id(one): one.position * PARTS + (one.part or 0) for one in some if one.position is not None}
-    messages = look.messages(sorted(set(ids.values())))
+    messages = bytes_of.messages(sorted(set(ids.values())))
     places = {
-        id(one): Record(topics.index(one.topic), one.partition, one.offset)
+        id(one): RecordPlace(topics.index(one.topic), one.partition, one.offset)
         for one in some
         if one.name in _DIFFERING
         and one.topic is not None
         and one.partition is not None
         and one.offset is not None
     }
-    records = look.records(sorted(set(places.values())))
+    records = bytes_of.records(sorted(set(places.values())))
     for one in some:
         message = messages.get(ids.get(id(one), -1))
         record = records.get(places[id(one)]) if id(one) in places else None
@@ -46,7 +46,7 @@ def add_fields(
 def _describe(
     finding: Finding,
     message: tuple[bytes | None, bytes | None, dict[str, Any]] | None,
-    record: Seen | None,
+    record: KafkaRecord | None,
     reader: RowReader,
     *,
     show_values: bool,

@@ -1,4 +1,4 @@
-"""Looks at the bytes of what differs: the messages out of the recording, the records out of Kafka."""
+"""Reads the bytes of what differs: the messages out of the recording, the records out of Kafka."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import duckdb
 import pyarrow as pa
 
-from bwtui.audit.core import Judged, Pair, Record
+from bwtui.audit.core import DifferingPair, Inspected, RecordPlace
 from bwtui.audit.decoding import Schemas, Undecodable, schema_id
 from bwtui.kafka.client import Config, headers_of
 from bwtui.kafka.scan import SplitScan
@@ -24,8 +24,8 @@ _HEADERS = "bwtui."
 _PATIENCE_SECONDS = 5.0
 
 
-class Seen(NamedTuple):
-    """A record as Kafka has it."""
+class KafkaRecord(NamedTuple):
+    """A record's bytes as Kafka has them, and those of its headers that the relay writes."""
 
     key: bytes | None
     value: bytes | None
@@ -54,15 +54,18 @@ class RowReader:
         return found
 
 
-class KafkaLook:
-    """See `bwtui.audit.core.Look`."""
+class KafkaByteReader:
+    """Reads the messages that differ out of the recording, and the records out of Kafka.
+
+    It is the `bwtui.audit.core.ByteReader` of an audit. Raises ConnectionFailed when Kafka can't be read.
+    """
 
     def __init__(
         self,
         config: Config,
         topics: Sequence[str],
         files: Sequence[Path],
-        reader: RowReader,
+        rows: RowReader,
         known_ids: Mapping[str, frozenset[int]],
         sessions: Iterable[str],
         miscoded: Sequence[int] = (),
@@ -71,26 +74,26 @@ class KafkaLook:
         self._config = config
         self._topics = topics
         self._files = exact(files)
-        self._reader = reader
+        self._rows = rows
         self._known_ids = known_ids
         self._sessions = {bytes.fromhex(one) for one in sessions if one}
         self._miscoded = miscoded
 
     def miscoded(self) -> Iterable[int]:
-        """Return what `bwtui.verify.deep` found before."""
+        """Return the ids that `bwtui.verify.deep` found in Spark's tasks."""
         return self._miscoded
 
-    def equal_rows(self, pairs: Sequence[Pair]) -> Iterator[int]:
-        """Compare the rows of messages with those of the records at their places."""
-        sent = self.messages([pair.id for pair in pairs])
-        there = self.records([Record(*pair[1:]) for pair in pairs])
+    def equal_rows(self, pairs: Sequence[DifferingPair]) -> Iterator[int]:
+        """Yield the ids of messages that decode to the same row as the records at their offsets."""
+        messages = self.messages([pair.id for pair in pairs])
+        records = self.records([pair.place for pair in pairs])
         for pair in pairs:
-            record, message = there.get(Record(*pair[1:])), sent.get(pair.id)
+            record, message = records.get(pair.place), messages.get(pair.id)
             if record is None or message is None:
                 continue
             try:
                 same = all(
-                    _plain(self._reader.row(left)) == _plain(self._reader.row(right))
+                    _plain(self._rows.row(left)) == _plain(self._rows.row(right))
                     for left, right in ((record.key, message[0]), (record.value, message[1]))
                 )
             except Undecodable:
@@ -98,20 +101,22 @@ class KafkaLook:
             if same:
                 yield pair.id
 
-    def judge(self, records: Sequence[Record]) -> Iterator[Judged]:
-        """Say which records are of the relay's make."""
-        for place, record in self.records(records).items():
+    def inspect(self, places: Sequence[RecordPlace]) -> Iterator[Inspected]:
+        """Say which records the relay made, and which change their headers name."""
+        for place, record in self.records(places).items():
             session = record.headers.get("bwtui.session")
-            ours = session in self._sessions or self._is_ours(self._topics[place.t], record)
-            named = [record.headers.get(name) if ours else None for name in ("bwtui.lsn", "bwtui.ordinal")]
-            yield Judged(*place, ours, *map(_number, named))
+            is_relays = session in self._sessions or self._is_relays(self._topics[place.topic_id], record)
+            named = [
+                record.headers.get(name) if is_relays else None for name in ("bwtui.lsn", "bwtui.ordinal")
+            ]
+            yield Inspected(*place, is_relays, *map(_number, named))
 
-    def _is_ours(self, topic: str, record: Seen) -> bool:
+    def _is_relays(self, topic: str, record: KafkaRecord) -> bool:
         if record.key is None and record.value is None:
             return False
         try:
             for data in (record.key, record.value):
-                if self._reader.row(data) is not None and not self._is_known(topic, schema_id(data)):
+                if self._rows.row(data) is not None and not self._is_known(topic, schema_id(data)):
                     return False
         except Undecodable:
             return False
@@ -122,9 +127,7 @@ class KafkaLook:
         known = self._known_ids.get(topic, frozenset())
         if number is None or number in known:
             return True
-        return _name_of(self._reader.schemas, number) in {
-            _name_of(self._reader.schemas, one) for one in known
-        }
+        return _name_of(self._rows.schemas, number) in {_name_of(self._rows.schemas, one) for one in known}
 
     def messages(self, ids: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None, dict[str, Any]]]:
         """Return key, value, and what PostgreSQL said, of messages."""
@@ -150,19 +153,20 @@ class KafkaLook:
             for row in rows
         }
 
-    def records(self, places: Sequence[Record]) -> dict[Record, Seen]:
-        """Read records again; what has gone since is left out."""
-        found: dict[Record, Seen] = {}
-        for (t, p), group in groupby(sorted(places), key=lambda place: place[:2]):
-            for low, high, wanted in _runs(place.o for place in group):
-                split = Split(self._topics[t], p, low, high)
-                for part in SplitScan(self._config, split, "read_uncommitted", _PATIENCE_SECONDS):
-                    for message, offset in zip(part.messages, part.offsets, strict=True):
+    def records(self, places: Sequence[RecordPlace]) -> dict[RecordPlace, KafkaRecord]:
+        """Read records again; one that has been removed since the scan is left out."""
+        records: dict[RecordPlace, KafkaRecord] = {}
+        for (topic_id, partition), group in groupby(sorted(places), key=lambda place: place[:2]):
+            for low, high, wanted in _runs(place.offset for place in group):
+                split = Split(self._topics[topic_id], partition, low, high)
+                for batch in SplitScan(self._config, split, "read_uncommitted", _PATIENCE_SECONDS):
+                    for message, offset in zip(batch.messages, batch.offsets, strict=True):
                         if offset in wanted:
                             headers = headers_of(message)
                             ours = {k: v for k, v in headers if k.startswith(_HEADERS) and v is not None}
-                            found[Record(t, p, offset)] = Seen(message.key(), message.value(), ours)
-        return found
+                            record = KafkaRecord(message.key(), message.value(), ours)
+                            records[RecordPlace(topic_id, partition, offset)] = record
+        return records
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,7 @@ from bwtui.verify.deep import Comparison, one_of
 from bwtui.verify.digests import BESIDE, OnCount, Sides, write_digests
 from bwtui.verify.facts import Facts
 from bwtui.verify.fields import add_fields
-from bwtui.verify.look import KafkaLook, RowReader
+from bwtui.verify.look import KafkaByteReader, RowReader
 
 #: Told what is under way.
 OnPhase = Callable[[str], None]
@@ -129,11 +129,11 @@ def _judge(
     reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
     topics, files = sorted(pinned.topics), sealed.paths("changes")
     known, sessions = _known_ids(connection), _sessions(connection, facts)
-    look = KafkaLook(config, topics, files, reader, known, sessions, wrong)
+    bytes_of = KafkaByteReader(config, topics, files, reader, known, sessions, wrong)
     window = _inputs(connection, pinned, facts)
-    core.run(connection, window, look)
+    core.run(connection, window, bytes_of)
     report = collect(connection, window, options.samples)
-    add_fields(report.findings, look, reader, topics, show_values=options.show_values)
+    add_fields(report.findings, bytes_of, reader, topics, show_values=options.show_values)
     return report
 
 

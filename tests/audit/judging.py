@@ -10,26 +10,26 @@ from tests.audit.truth import Finding
 from tests.audit.world import NOW_MS, World
 
 
-class Eyes:
-    """Looks at a made-up world."""
+class WorldReader:
+    """The `bwtui.audit.core.ByteReader` of a made-up world."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.names = sorted(world.topics)
 
     def equal_rows(self, pairs):
-        """See `bwtui.audit.core.Look`."""
+        """Return the ids of the pairs that the world says are equal."""
         return [pair.id for pair in pairs if pair.id in self.world.equal_pairs]
 
-    def judge(self, records):
-        """See `bwtui.audit.core.Look`."""
-        for t, p, o in records:
+    def inspect(self, places):
+        """Say of each record that still exists who made it, and which change it names."""
+        for t, p, o in places:
             record = self.world.topics[self.names[t]].logs[p][o]
             if not record.is_gone:
-                yield core.Judged(t, p, o, record.is_ours, record.lsn, record.ordinal)
+                yield core.Inspected(t, p, o, record.is_ours, record.lsn, record.ordinal)
 
     def miscoded(self):
-        """See `bwtui.audit.core.Look`."""
+        """Return the ids of the messages that the world says were encoded wrongly."""
         return list(self.world.miscoded)
 
 
@@ -46,7 +46,7 @@ def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
         last_commit_us=max(s.time_ms for s in sends) * 1000,
         now_ms=NOW_MS,
     )
-    core.run(connection, window, Eyes(world))
+    core.run(connection, window, WorldReader(world))
     return findings(connection), connection
 
 
@@ -57,36 +57,46 @@ def findings(connection: duckdb.DuckDBPyConnection) -> Counter[Finding]:
         return connection.execute(sql).fetchall()
 
     found: Counter[Finding] = Counter()
-    quiet = """select e.id, case when a.id is null then 'matched' else 'redelivered' end, topic, e.p, e.o
-                 from e join topic using (t) left join arrived_again a using (id) anti join s using (id)"""
-    for number, name, topic, p, o in rows(quiet):
+    sound = """select message.id, case when again.id is null then 'matched' else 'redelivered' end,
+                      topic, message.partition_id, message.log_offset
+                 from message join topic using (topic_id) left join redelivered_message as again using (id)
+                 anti join suspect using (id)"""
+    for number, name, topic, p, o in rows(sound):
         found["message", name, number] += 1
         found["record", name, (topic, p, o)] += 1
-    for number, name in rows("select id, class from settled union all select id, class from without_message"):
+    for number, name in rows(
+        "select id, class from message_class union all select id, class from without_message"
+    ):
         found["message", name, number] += 1
     for name, *place in rows(
-        "select class, topic, hit.p, hit.o from hit join settled using (id) join topic on topic.t = hit.t"
+        "select class, topic, match.partition_id, match.log_offset"
+        " from match join message_class using (id) join topic on topic.topic_id = match.topic_id"
     ):
         found["record", name, tuple(place)] += 1
-    for name, *place in rows("select class, topic, p, o from extra_class join topic using (t)"):
+    for name, *place in rows(
+        "select class, topic, partition_id, log_offset from extra_class join topic using (topic_id)"
+    ):
         found["record", name, tuple(place)] += 1
     for *key, number in rows(
-        "select topic, late.p, s.kd, count(*) from late join s using (id)"
-        " join topic on topic.t = late.t group by all"
+        "select topic, late_message.partition_id, key_digest, count(*)"
+        " from late_message join suspect using (id)"
+        " join topic on topic.topic_id = late_message.topic_id group by all"
     ):
         found["key", "reordered", tuple(key)] += number
-    for name, *key in rows("select class, topic, p, kd from latest_wrong join topic using (t)"):
+    for name, *key in rows(
+        "select class, topic, partition_id, key_digest from wrong_latest join topic using (topic_id)"
+    ):
         found["key", name, tuple(key)] += 1
-    for (lsn,) in rows("select lsn from torn"):
+    for (lsn,) in rows("select lsn from torn_transaction"):
         found["transaction", "torn_transaction", lsn] += 1
-    for name, number in rows("select how, id from hit where how in ('moved', 'equivalent')"):
+    for name, number in rows("select how, id from match where how in ('moved', 'equivalent')"):
         found["note", name, number] += 1
     for name in ("time_differs", "headers_differ"):
         for (number,) in rows(f"select id from {name}"):
             found["note", name, number] += 1
-    for place in rows("select topic, p, o from offset_gap join topic using (t)"):
+    for place in rows("select topic, partition_id, log_offset from offset_gap join topic using (topic_id)"):
         found["hole", "offset_gap", place] += 1
-    for place in rows("select topic, p from interleaved join topic using (t)"):
+    for place in rows("select topic, partition_id from interleaved_partition join topic using (topic_id)"):
         found["partition", "interleaved_sessions", place] += 1
     return found
 
@@ -95,8 +105,8 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
     """Fill the audit's inputs."""
     expected = [
         (s.id, s.pass_number, s.is_repeat, s.lsn, s.ordinal, s.part, s.op, 1, s.time_ms * 1000,
-         s.time_ms * 1000 + 1_000_000, s.topic, s.partition, s.offset, s.state, s.without, s.kd, s.vd,
-         s.hash31, s.hd)
+         s.time_ms * 1000 + 1_000_000, s.topic, s.partition, s.offset, s.state, s.without,
+         s.key_digest, s.value_digest, s.key_hash, s.headers_digest)
         for s in world.sends
     ]  # fmt: skip
     actual, partitions = [], []
@@ -112,7 +122,17 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
                 if o in log:
                     record = log[o]
                     actual.append(
-                        (topic.name, p, o, o + 1, "record", record.ts, record.kd, record.vd, record.hd)
+                        (
+                            topic.name,
+                            p,
+                            o,
+                            o + 1,
+                            "record",
+                            record.ts,
+                            record.key_digest,
+                            record.value_digest,
+                            record.headers_digest,
+                        )
                     )
                 expected_offset = o + 1
     topics = [

@@ -30,15 +30,15 @@ class Made:
         self.number += 1
         facts = {"lsn": 100 * self.number, "ordinal": 1, "pass_number": 1, "op": "update", "time_ms": LAST_MS}
         home = None if key is None else p
-        send = Send(self.number * 4096, part=0, topic=topic, kd=key, vd=value, hash31=home, state=state,
-                    **facts | more)  # fmt: skip
+        send = Send(self.number * 4096, part=0, topic=topic, key_digest=key, value_digest=value,
+                    key_hash=home, state=state, **facts | more)  # fmt: skip
         self.world.passes[send.pass_number] = True
         self.world.sends.append(send)
         self.world.confirmed = send.lsn
         there = self.world.topics[topic]
         offset = there.high[p]
         if arrives:
-            there.append(p, Record(key, value, send.time_ms, "", send, hd=send.hd))
+            there.append(p, Record(key, value, send.time_ms, "", send, headers_digest=send.headers_digest))
         elif state == "acknowledged":
             there.high[p] += 1
         if state == "acknowledged":

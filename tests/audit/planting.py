@@ -77,7 +77,11 @@ def lost_unsent(world: World) -> bool:
 def pending(world: World) -> bool:
     """The last message was never heard of, and never confirmed."""
     lsn = max(s.lsn for s in world.sends) + 1
-    made = [s for s in world.sends if s.topic and s.kd is not None and (s.topic, s.kd) not in world.used_keys]
+    made = [
+        s
+        for s in world.sends
+        if s.topic and s.key_digest is not None and (s.topic, s.key_digest) not in world.used_keys
+    ]
     if not made:
         return False
     like = world.rng.choice(made)
@@ -86,7 +90,7 @@ def pending(world: World) -> bool:
         return False
     world.sends.append(
         Send(max(s.id for s in world.sends) + 4096, number, lsn, 1, 0, "insert", NOW_MS - DAY_MS, like.topic,
-             like.kd, world.fresh_value(), like.hash31, state="unknown", truth="pending")
+             like.key_digest, world.fresh_value(), like.key_hash, state="unknown", truth="pending")
     )  # fmt: skip
     use(world, like)
     return True
@@ -111,13 +115,13 @@ def duplicated(world: World) -> bool:
         return False
 
     def wanted(topic: Topic, send: Send) -> bool:
-        return (send.kd is not None or not topic.keyed) and is_confirmed(world, send)
+        return (send.key_digest is not None or not topic.keyed) and is_confirmed(world, send)
 
     for send in victims(world, wanted)[:1]:
         topic = world.topics[send.topic]
         # If the relay went on, a later copy may be its own.
         time = send.time_ms if went_on(world) else world.rng.choice([send.time_ms, NOW_MS])
-        record = Record(send.kd, send.vd, time, "duplicated")
+        record = Record(send.key_digest, send.value_digest, time, "duplicated")
         topic.append(send.partition, record)
         use(world, send)
         return True
@@ -128,16 +132,18 @@ def corrupted(world: World) -> bool:
     """The value at a message's place is another, or its key is."""
     for send in victims(world, lambda topic, _: True)[:1]:
         record = world.topics[send.topic].logs[send.partition][send.offset]
-        if send.vd is not None and send.kd is not None and world.rng.random() < 0.3:
-            of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+        if send.value_digest is not None and send.key_digest is not None and world.rng.random() < 0.3:
+            of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
             if len(of_key) == 1:
-                record.kd = world.fresh_value()
+                record.key_digest = world.fresh_value()
             else:
-                record.vd = world.fresh_value()
+                record.value_digest = world.fresh_value()
         else:
-            record.vd = None if send.vd is not None and world.rng.random() < 0.2 else world.fresh_value()
-        if record.vd is None and _tombstones(world, send):
-            record.vd = world.fresh_value()
+            record.value_digest = (
+                None if send.value_digest is not None and world.rng.random() < 0.2 else world.fresh_value()
+            )
+        if record.value_digest is None and _tombstones(world, send):
+            record.value_digest = world.fresh_value()
         send.truth = record.truth = "corrupted"
         use(world, send)
         return True
@@ -145,7 +151,9 @@ def corrupted(world: World) -> bool:
 
 
 def _tombstones(world: World, send: Send) -> bool:
-    return any((s.topic, s.kd, s.vd) == (send.topic, send.kd, None) for s in world.sends)
+    return any(
+        (s.topic, s.key_digest, s.value_digest) == (send.topic, send.key_digest, None) for s in world.sends
+    )
 
 
 def miscoded(world: World) -> bool:
@@ -161,8 +169,8 @@ def miscoded(world: World) -> bool:
 
 def equivalent(world: World) -> bool:
     """The bytes differ, and the row is the same."""
-    for send in victims(world, lambda topic, send: send.vd is not None)[:1]:
-        world.topics[send.topic].logs[send.partition][send.offset].vd = world.fresh_value()
+    for send in victims(world, lambda topic, send: send.value_digest is not None)[:1]:
+        world.topics[send.topic].logs[send.partition][send.offset].value_digest = world.fresh_value()
         world.equal_pairs.add(send.id)
         use(world, send)
         return True
@@ -174,10 +182,10 @@ def reordered(world: World) -> bool:
     if world.gaps:
         return False
     rng = world.rng
-    for send in victims(world, lambda topic, s: s.kd is not None):
+    for send in victims(world, lambda topic, s: s.key_digest is not None):
         topic = world.topics[send.topic]
         log = topic.logs[send.partition]
-        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+        of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
         if len(of_key) < 2 or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
                                   send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
             continue
@@ -198,8 +206,8 @@ def exchanged(world: World) -> bool:
     """Two messages of a key have changed places behind the ledger's back."""
     if world.gaps:
         return False
-    for send in victims(world, lambda topic, s: s.kd is not None):
-        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+    for send in victims(world, lambda topic, s: s.key_digest is not None):
+        of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
         if len(of_key) < 2 or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
                                   send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
             continue
@@ -215,15 +223,15 @@ def interleaved(world: World) -> bool:
     """A record of a later pass stands before one of an earlier pass, of other keys."""
     if world.gaps:
         return False
-    found = victims(world, lambda topic, s: s.kd is not None)
+    found = victims(world, lambda topic, s: s.key_digest is not None)
     for first in found:
         for second in found:
             if (
                 first.topic == second.topic
                 and first.partition == second.partition
                 and first.pass_number < second.pass_number
-                and len({k.kd for k in (first, second)}) == 2
-                and all(sum((s.topic, s.kd) == (x.topic, x.kd) for s in world.sends) == 1
+                and len({k.key_digest for k in (first, second)}) == 2
+                and all(sum((s.topic, s.key_digest) == (x.topic, x.key_digest) for s in world.sends) == 1
                         for x in (first, second))
             ):  # fmt: skip
                 log = world.topics[first.topic].logs[first.partition]
@@ -259,7 +267,7 @@ def _stranger(world: World, record: Record) -> bool:
     if not places:
         return False
     topic, p, offset = rng.choice(places)
-    if record.kd is None and topic.compacts:
+    if record.key_digest is None and topic.compacts:
         return False
     if offset is None:
         topic.append(p, record)
@@ -286,8 +294,8 @@ def foreign(world: World) -> bool:
 
 def own_key_by_another(world: World) -> bool:
     """Another producer's record under a key of ours, which readers now take for the row."""
-    for send in victims(world, lambda t, s: s.kd is not None)[:1]:
-        record = Record(send.kd, world.fresh_value(), NOW_MS, "foreign", is_ours=False)
+    for send in victims(world, lambda t, s: s.key_digest is not None)[:1]:
+        record = Record(send.key_digest, world.fresh_value(), NOW_MS, "foreign", is_ours=False)
         world.topics[send.topic].append(send.partition, record)
         use(world, send)
         return True
@@ -309,14 +317,17 @@ def resurrected(world: World) -> bool:
     """A tombstone has gone, and the row before it is still there."""
 
     def wanted(topic: Topic, send: Send) -> bool:
-        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
+        of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
         return (
-            send.vd is None
+            send.value_digest is None
             and topic.settings_known
             and send is of_key[-1]
             and is_last_of_key(topic, send)
             and all(s.state == "acknowledged" and s.truth == "matched" for s in of_key)
-            and any(r.kd == send.kd and r.vd is not None for r in topic.logs[send.partition].values())
+            and any(
+                r.key_digest == send.key_digest and r.value_digest is not None
+                for r in topic.logs[send.partition].values()
+            )
         )
 
     for send in victims(world, wanted)[:1]:

@@ -9,12 +9,14 @@ def rekeyed(world: World) -> bool:
 
     def wanted(topic: Topic, send: Send) -> bool:
         # What it took away when it stood under its own key has no excuse any more.
-        of_key = [s for s in world.sends if (s.topic, s.kd) == (send.topic, send.kd)]
-        return send.kd is not None and (not topic.compacts or all(s.truth == "matched" for s in of_key))
+        of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
+        return send.key_digest is not None and (
+            not topic.compacts or all(s.truth == "matched" for s in of_key)
+        )
 
     for send in victims(world, wanted)[:1]:
         record = world.topics[send.topic].logs[send.partition][send.offset]
-        record.kd = world.fresh_value()
+        record.key_digest = world.fresh_value()
         world.equal_pairs.add(send.id)
         send.truth = record.truth = "rekeyed"
         use(world, send)
@@ -35,7 +37,7 @@ def reheadered(world: World) -> bool:
     """A record has other headers than its message, or one of the two has none."""
     for send in victims(world, lambda topic, _: True)[:1]:
         record = world.topics[send.topic].logs[send.partition][send.offset]
-        send.hd, record.hd = world.rng.choice([(1, 2), (None, 2), (1, None)])
+        send.headers_digest, record.headers_digest = world.rng.choice([(1, 2), (None, 2), (1, None)])
         use(world, send)
         return True
     return False

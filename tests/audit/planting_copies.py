@@ -9,15 +9,18 @@ def copied_elsewhere(world: World) -> bool:
     until = min(oldest_tail_ms(world), max(s.time_ms for s in world.sends))
     for send in victims(world, lambda *_: True):
         for topic in world.topics.values():
-            is_own = any((s.topic, s.kd, s.vd) == (topic.name, send.kd, send.vd) for s in world.sends)
-            if topic.name == send.topic or is_own or (send.kd is None and topic.compacts):
+            is_own = any(
+                (s.topic, s.key_digest, s.value_digest) == (topic.name, send.key_digest, send.value_digest)
+                for s in world.sends
+            )
+            if topic.name == send.topic or is_own or (send.key_digest is None and topic.compacts):
                 continue
             places = [p for p, log in enumerate(topic.logs) if any(r.send for r in log.values())]
             if not places:
                 continue
             # One that looks like the topic's own, and is as late as what the relay sends next, may be that.
             is_ours = send.time_ms < until and world.rng.random() < 0.5
-            record = Record(send.kd, send.vd, send.time_ms, "misrouted", is_ours=is_ours)
+            record = Record(send.key_digest, send.value_digest, send.time_ms, "misrouted", is_ours=is_ours)
             topic.append(world.rng.choice(places), record)
             use(world, send)
             return True

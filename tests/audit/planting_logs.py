@@ -12,7 +12,9 @@ def start_moved(world: World) -> bool:
             continue
         p = world.rng.randrange(topic.partitions)
         mine = [s for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
-        if not mine or any((s.topic, s.kd) in world.used_keys for s in world.sends if s.topic == topic.name):
+        if not mine or any(
+            (s.topic, s.key_digest) in world.used_keys for s in world.sends if s.topic == topic.name
+        ):
             continue
         if any(s.topic == topic.name and s.state != "acknowledged" for s in world.sends):
             continue
@@ -29,7 +31,7 @@ def end_lost(world: World) -> bool:
         mine = [s for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
         if not mine or topic.compacts or not topic.settings_known:
             continue
-        if any((s.topic, s.kd) in world.used_keys for s in world.sends if s.topic == topic.name):
+        if any((s.topic, s.key_digest) in world.used_keys for s in world.sends if s.topic == topic.name):
             continue
         if any(s.topic == topic.name and s.state != "acknowledged" for s in world.sends):
             continue
@@ -45,7 +47,7 @@ def _drop(world: World, topic: Topic, p: int, gone: set[int]) -> None:
         if (send.topic, send.partition) == (topic.name, p) and send.offset is not None:
             if send.offset in gone:
                 send.truth = "lost_acked"
-            world.used_keys.add((send.topic, send.kd))
+            world.used_keys.add((send.topic, send.key_digest))
     for o in gone & set(topic.logs[p]):
         del topic.logs[p][o]
     # A change that came twice and of which only one is left came once.
@@ -70,12 +72,12 @@ def gone_with_its_tombstone(world: World) -> bool:
         ):
             continue
         for last in mine:
-            of_key = [s for s in mine if s.kd == last.kd]
-            records = [(p, o) for p, o, r in topic.records() if r.kd == last.kd]
+            of_key = [s for s in mine if s.key_digest == last.key_digest]
+            records = [(p, o) for p, o, r in topic.records() if r.key_digest == last.key_digest]
             if (
-                last.vd is not None
+                last.value_digest is not None
                 or last is not of_key[-1]
-                or (topic.name, last.kd) in world.used_keys
+                or (topic.name, last.key_digest) in world.used_keys
                 or any(s.state != "acknowledged" or s.truth != "matched" for s in of_key)
                 or len(records) != len(of_key)
             ):
@@ -85,7 +87,7 @@ def gone_with_its_tombstone(world: World) -> bool:
                 del topic.logs[p][o]
             for send in of_key:
                 # What took the rows can't be known; no tombstone has gone by right.
-                send.truth = "indeterminate" if send.vd is not None else "lost_acked"
+                send.truth = "indeterminate" if send.value_digest is not None else "lost_acked"
             use(world, last)
             return True
     return False
@@ -102,7 +104,7 @@ def taken_too_early(world: World) -> bool:
     for send in victims(world, wanted)[:1]:
         take_away(world, send)
         send.truth = "indeterminate"
-        later = Record(send.kd, world.fresh_value(), NOW_MS - 1000, "outside_window")
+        later = Record(send.key_digest, world.fresh_value(), NOW_MS - 1000, "outside_window")
         world.topics[send.topic].append(send.partition, later)
         use(world, send)
         return True
@@ -122,7 +124,7 @@ def settings_hidden(world: World) -> bool:
             topic.settings_known = False
             for send in gone:
                 send.truth = "indeterminate"
-                world.used_keys.add((send.topic, send.kd))
+                world.used_keys.add((send.topic, send.key_digest))
             return True
     return False
 

@@ -9,11 +9,11 @@ def misrouted_by_relay(world: World) -> bool:
 
     def wanted(topic: Topic, send: Send) -> bool:
         sends = [s for s in world.sends if s.topic == topic.name and s.partition is not None]
-        astray = [s for s in sends if s.hash31 is not None and topic.home(s.hash31) != s.partition]
+        astray = [s for s in sends if s.key_hash is not None and topic.home(s.key_hash) != s.partition]
         return (
             topic.partitions > 1
-            and send.hash31 is not None
-            and (len(astray) + 1) < 0.1 * len([s for s in sends if s.hash31 is not None])
+            and send.key_hash is not None
+            and (len(astray) + 1) < 0.1 * len([s for s in sends if s.key_hash is not None])
             and not topic.compacts
         )
 
@@ -33,7 +33,7 @@ def misrouted_by_relay(world: World) -> bool:
 def misrouted_later(world: World) -> bool:
     """A message has gone from its place, and stands in another partition or topic."""
     others = list(world.topics.values())
-    for send in victims(world, lambda t, s: is_provable_loss(world)(t, s) and s.kd is not None):
+    for send in victims(world, lambda t, s: is_provable_loss(world)(t, s) and s.key_digest is not None):
         places = [
             (t, p)
             for t in others
@@ -52,17 +52,17 @@ def misrouted_later(world: World) -> bool:
 
 def misrouted_copy(world: World) -> bool:
     """A copy of a message stands in a partition that is not the key's."""
-    for send in victims(world, lambda t, s: t.partitions > 1 and s.hash31 is not None):
+    for send in victims(world, lambda t, s: t.partitions > 1 and s.key_hash is not None):
         topic = world.topics[send.topic]
         if not _knows_homes(world, topic):
             continue
-        p = next(n for n in range(topic.partitions) if n != topic.home(send.hash31))
+        p = next(n for n in range(topic.partitions) if n != topic.home(send.key_hash))
         if any(r.send for r in topic.logs[p].values()):
-            topic.append(p, Record(send.kd, send.vd, send.time_ms, "misrouted"))
+            topic.append(p, Record(send.key_digest, send.value_digest, send.time_ms, "misrouted"))
             use(world, send)
             return True
     return False
 
 
 def _knows_homes(world: World, topic: Topic) -> bool:
-    return any(s.topic == topic.name and s.offset is not None and s.hash31 is not None for s in world.sends)
+    return any(s.topic == topic.name and s.offset is not None and s.key_hash is not None for s in world.sends)

@@ -19,10 +19,12 @@ def doubled_when_restored(world: World) -> bool:
     """A message was written twice, one behind the other, and all behind it is shifted."""
     for topic, p, mine in _restorable(world):
         for send in world.rng.sample(mine, len(mine)):
-            if has_twin(world, send) or send.kd is None or not is_confirmed(world, send):
+            if has_twin(world, send) or send.key_digest is None or not is_confirmed(world, send):
                 continue
             _shift(topic, p, send.offset + 1, 1)
-            topic.logs[p][send.offset + 1] = Record(send.kd, send.vd, send.time_ms, "duplicated")
+            topic.logs[p][send.offset + 1] = Record(
+                send.key_digest, send.value_digest, send.time_ms, "duplicated"
+            )
             for one in mine:
                 use(world, one)
             return True
@@ -33,7 +35,7 @@ def _restorable(world: World):
     """Yield topic, partition and messages where nothing has gone, and no other fault is."""
     for topic in world.rng.sample(list(world.topics.values()), len(world.topics)):
         sends = [s for s in world.sends if s.topic == topic.name]
-        if world.gaps or topic.compacts or any((s.topic, s.kd) in world.used_keys for s in sends):
+        if world.gaps or topic.compacts or any((s.topic, s.key_digest) in world.used_keys for s in sends):
             continue
         if any(s.offset is None or s.truth not in ("matched", "redelivered") for s in sends):
             continue

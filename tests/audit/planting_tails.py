@@ -14,28 +14,36 @@ def tail_again(world: World) -> bool:
         return False
     for send in tail:
         topic = world.topics[send.topic]
-        p = topic.home(send.hash31) if send.kd is not None else world.rng.randrange(topic.partitions)
-        record = Record(send.kd, send.vd, send.time_ms, "outside_window")
-        if send.vd is not None and world.rng.random() < 0.3:
-            record.vd = world.fresh_value()
+        p = (
+            topic.home(send.key_hash)
+            if send.key_digest is not None
+            else world.rng.randrange(topic.partitions)
+        )
+        record = Record(send.key_digest, send.value_digest, send.time_ms, "outside_window")
+        if send.value_digest is not None and world.rng.random() < 0.3:
+            record.value_digest = world.fresh_value()
             record.lsn, record.ordinal = world.rng.choice([(None, None), (send.lsn, send.ordinal)])
         elif send.truth == "pending":
             # Nobody can tell it from the one of which no word came.
             record.truth, record.send, send.truth = "matched", send, "matched"
         topic.append(p, record)
-        world.used_keys.add((send.topic, send.kd))
+        world.used_keys.add((send.topic, send.key_digest))
     return True
 
 
 def _may_come_again(world: World, send: Send) -> bool:
-    same = [s for s in world.sends if (s.topic, s.kd, s.vd) == (send.topic, send.kd, send.vd)]
+    same = [
+        s
+        for s in world.sends
+        if (s.topic, s.key_digest, s.value_digest) == (send.topic, send.key_digest, send.value_digest)
+    ]
     return (
         not world.topics[send.topic].compacts
-        and (send.topic, send.kd) not in world.used_keys
+        and (send.topic, send.key_digest) not in world.used_keys
         and send.truth in ("matched", "redelivered", "pending")
         and (send.truth != "pending" or len(same) == 1)
         # Of one without a key nobody knows in which partition it arrived.
-        and (send.kd is not None or send.state == "acknowledged")
+        and (send.key_digest is not None or send.state == "acknowledged")
     )
 
 

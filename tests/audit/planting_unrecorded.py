@@ -21,7 +21,7 @@ def later_of_the_relay(world: World) -> bool:
 def sent_again(world: World) -> bool:
     """A run that nobody recorded sent once more what had not been confirmed."""
     for send in victims(world, lambda t, s: not t.compacts and not is_confirmed(world, s))[:1]:
-        record = Record(send.kd, send.vd, send.time_ms, "outside_window")
+        record = Record(send.key_digest, send.value_digest, send.time_ms, "outside_window")
         world.topics[send.topic].append(send.partition, record)
         use(world, send)
         return True
@@ -35,7 +35,9 @@ def same_bytes_later(world: World) -> bool:
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
     for send in victims(world, lambda t, s: not t.compacts and t.keyed)[:1]:
         topic = world.topics[send.topic]
-        topic.append(send.partition, Record(send.kd, send.vd, NOW_MS, "outside_window", lsn=lsn))
+        topic.append(
+            send.partition, Record(send.key_digest, send.value_digest, NOW_MS, "outside_window", lsn=lsn)
+        )
         if lsn is None:
             other = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window")
             topic.append(send.partition, other)

@@ -36,9 +36,10 @@ def settle_missing(world: "World") -> None:
 def _may_be_excused(world: "World", send: "Send") -> bool:
     topic = world.topics[send.topic]
     expired = any(low > 0 for low in topic.low)
-    keyed = any(r.kd == send.kd and r.kd is not None for _, _, r in topic.records())
+    keyed = any(r.key_digest == send.key_digest and r.key_digest is not None for _, _, r in topic.records())
     # A tombstone takes a key's rows with it, and then goes itself.
-    buried = send.kd is not None and any(
-        (s.topic, s.kd, s.vd) == (send.topic, send.kd, None) and s.id >= send.id for s in world.sends
+    buried = send.key_digest is not None and any(
+        (s.topic, s.key_digest, s.value_digest) == (send.topic, send.key_digest, None) and s.id >= send.id
+        for s in world.sends
     )
     return (topic.compacts and (keyed or expired or buried)) or (topic.deletes and expired)

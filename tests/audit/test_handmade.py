@@ -166,7 +166,7 @@ def _widened(before: int, after: int, counts: tuple[int, ...]) -> Made:
     for number in range(before + after):
         at = min(number // max(before // (len(counts) - 1), 1), len(counts) - 1)
         hashed = rng.getrandbits(31)
-        made.send(number, 1000 + number, p=hashed % counts[at]).hash31 = hashed
+        made.send(number, 1000 + number, p=hashed % counts[at]).key_hash = hashed
     return made
 
 
@@ -192,7 +192,7 @@ def test_a_wrong_partition_is_found_among_those_of_before_and_after(number: int)
 
 def test_what_was_never_heard_of_is_looked_for_where_its_key_was_then() -> None:
     made = _widened(40, 200, (3, 4))
-    send = next(s for s in made.world.sends[:30] if s.hash31 % 3 != s.hash31 % 4)
+    send = next(s for s in made.world.sends[:30] if s.key_hash % 3 != s.key_hash % 4)
     send.state, send.partition, send.offset = "unknown", None, None
     messages, records, _ = made.classes()
     assert messages == {"matched": 240} and records == {"matched": 240}

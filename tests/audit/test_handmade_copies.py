@@ -14,7 +14,7 @@ def test_a_key_in_other_bytes_is_another_key(value: int | None) -> None:
     made = Made()
     made.send(2, 20)
     send = made.send(1, value)
-    made.topic.logs[0][1].kd = 11
+    made.topic.logs[0][1].key_digest = 11
     made.world.equal_pairs.add(send.id)
     messages, records, beside = made.classes()
     assert messages == records == {"matched": 1, "rekeyed": 1}
@@ -25,7 +25,7 @@ def test_a_key_in_other_bytes_leaves_the_older_row_under_its_own() -> None:
     made = Made()
     made.send(1, 10)
     send = made.send(1, 12)
-    made.topic.logs[0][1].kd = 11
+    made.topic.logs[0][1].key_digest = 11
     made.world.equal_pairs.add(send.id)
     messages, _, beside = made.classes()
     assert messages == {"matched": 1, "rekeyed": 1}
@@ -35,7 +35,7 @@ def test_a_key_in_other_bytes_leaves_the_older_row_under_its_own() -> None:
 def test_a_value_in_other_bytes_is_equivalent_under_the_same_key() -> None:
     made = Made()
     send = made.send(1, 10)
-    made.topic.logs[0][0].vd = 11
+    made.topic.logs[0][0].value_digest = 11
     made.world.equal_pairs.add(send.id)
     messages, records, beside = made.classes()
     assert messages == records == {"matched": 1}
@@ -46,7 +46,7 @@ def test_a_tombstone_under_another_key_is_a_changed_key() -> None:
     made = Made()
     made.send(2, 20)
     made.send(1, None)
-    made.topic.logs[0][1].kd = 11
+    made.topic.logs[0][1].key_digest = 11
     messages, records, _ = made.classes()
     assert messages == records == {"matched": 1, "corrupted": 1}
 
@@ -103,7 +103,8 @@ def test_a_doubled_tombstone_in_a_shifted_log() -> None:
         made.send(1, value)
     first = made.topic.logs[0][0]
     made.topic.logs[0] = {
-        o: Record(1, vd, LAST_MS, "", first.send) for o, vd in enumerate([None, None, 10, None])
+        o: Record(1, value_digest, LAST_MS, "", first.send)
+        for o, value_digest in enumerate([None, None, 10, None])
     }
     made.topic.high[0] = 4
     messages, records, beside = made.classes()
@@ -117,7 +118,7 @@ def test_a_doubled_tombstone_at_the_place_of_another() -> None:
     for value in (None, 10, None):
         made.send(1, value)
     made.topic.logs[0] = {0: Record(9, 90, LAST_MS, "", is_ours=False)} | {
-        o: Record(1, vd, LAST_MS, "") for o, vd in enumerate([None, None, 10, None], 1)
+        o: Record(1, value_digest, LAST_MS, "") for o, value_digest in enumerate([None, None, 10, None], 1)
     }
     made.topic.high[0] = 5
     messages, records, beside = made.classes()
@@ -187,10 +188,10 @@ def test_another_timestamp_is_noted_unless_the_broker_sets_it(log_append: bool) 
 
 def test_other_headers_are_noted() -> None:
     made = Made()
-    made.send(1, 10, hd=7)
+    made.send(1, 10, headers_digest=7)
     for sent, found in ((7, 8), (7, None), (None, 7)):
-        made.send(2, made.number, hd=sent)
-        made.topic.logs[0][made.number - 1].hd = found
+        made.send(2, made.number, headers_digest=sent)
+        made.topic.logs[0][made.number - 1].headers_digest = found
     messages, _, beside = made.classes()
     assert messages == {"matched": 4}
     assert beside == {"headers_differ": 3}

@@ -27,7 +27,7 @@ def truth(world: World) -> Counter[Finding]:
                     found["note", "moved", record.send.id] = 1
                 if record.ts != record.send.time_ms:
                     found["note", "time_differs", record.send.id] = 1
-                if record.hd != record.send.hd:
+                if record.headers_digest != record.send.headers_digest:
                     found["note", "headers_differ", record.send.id] = 1
     found.update(_gaps(world))
     found.update(_order(world))
@@ -67,8 +67,8 @@ def _arrived(world: World):
 def _order(world: World) -> Counter[Finding]:
     keys: dict[tuple, list[int]] = {}
     for topic, p, _, record in _arrived(world):
-        if record.kd is not None:
-            keys.setdefault((topic.name, p, record.kd), []).append(record.send.id)
+        if record.key_digest is not None:
+            keys.setdefault((topic.name, p, record.key_digest), []).append(record.send.id)
     return Counter({
         ("key", "reordered", key): len(ids) - _longest_run(ids)
         for key, ids in keys.items() if _longest_run(ids) < len(ids)
@@ -86,22 +86,26 @@ def _latest(world: World) -> Counter[Finding]:
     found: Counter[Finding] = Counter()
     last = {}
     for send in sorted(world.sends, key=lambda s: s.id):
-        if send.topic and send.kd is not None and send.truth not in ("pending", "resent", "refused"):
-            last[send.topic, send.kd] = send
+        if send.topic and send.key_digest is not None and send.truth not in ("pending", "resent", "refused"):
+            last[send.topic, send.key_digest] = send
     for (name, key), send in last.items():
         topic = world.topics[name]
         place = world.place_of(send) if send.truth in ("matched", "redelivered") else None
         p = place[0] if place else send.partition
         if p is None:
             continue
-        inside = [(o, r) for o, r in topic.logs[p].items() if r.kd == key and r.truth != "outside_window"]
+        inside = [
+            (o, r) for o, r in topic.logs[p].items() if r.key_digest == key and r.truth != "outside_window"
+        ]
         if not inside:
             continue
         newest = max(inside, key=lambda one: one[0])[1]
-        is_equal = newest.vd == send.vd or (newest.send is not None and newest.send.id in world.equal_pairs)
+        is_equal = newest.value_digest == send.value_digest or (
+            newest.send is not None and newest.send.id in world.equal_pairs
+        )
         if not is_equal:
             is_there = any(r.send is send for _, _, r in topic.records()) or send.truth == "misrouted"
-            name_ = "resurrected" if send.vd is None and not is_there else "regressed"
+            name_ = "resurrected" if send.value_digest is None and not is_there else "regressed"
             found["key", name_, (name, p, key)] += 1
     return found
 

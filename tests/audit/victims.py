@@ -10,7 +10,7 @@ def victims(world: World, wanted: Callable[[Topic, Send], bool]) -> list[Send]:
     for send in world.sends:
         if send.truth not in ("matched",) or send.state != "acknowledged" or send.topic is None:
             continue
-        if (send.topic, send.kd) in world.used_keys or has_twin(world, send):
+        if (send.topic, send.key_digest) in world.used_keys or has_twin(world, send):
             continue
         if wanted(world.topics[send.topic], send):
             found.append(send)
@@ -20,14 +20,14 @@ def victims(world: World, wanted: Callable[[Topic, Send], bool]) -> list[Send]:
 
 def has_twin(world: World, send: Send) -> bool:
     """Whether other messages have the same bytes: then nobody could tell which one is meant."""
-    return any(
-        o is not send and (o.topic, o.kd, o.vd) == (send.topic, send.kd, send.vd) for o in world.sends
-    ) or any(r.send is not send and (r.kd, r.vd) == (send.kd, send.vd)
-             for _, _, r in world.topics[send.topic].records())  # fmt: skip
+    content = (send.key_digest, send.value_digest)
+    sends = (o for o in world.sends if o is not send and o.topic == send.topic)
+    records = (r for _, _, r in world.topics[send.topic].records() if r.send is not send)
+    return any((one.key_digest, one.value_digest) == content for one in (*sends, *records))
 
 
 def use(world: World, send: Send) -> None:
-    world.used_keys.add((send.topic, send.kd))
+    world.used_keys.add((send.topic, send.key_digest))
 
 
 def is_confirmed(world: World, send: Send) -> bool:
@@ -43,7 +43,7 @@ def oldest_tail_ms(world: World) -> int:
 
 def is_last_of_key(topic: Topic, send: Send) -> bool:
     log = topic.logs[send.partition]
-    return not any(o > send.offset and r.kd == send.kd for o, r in log.items())
+    return not any(o > send.offset and r.key_digest == send.key_digest for o, r in log.items())
 
 
 def opens_window(world: World, send: Send) -> bool:
@@ -60,10 +60,10 @@ def is_provable_loss(world: World) -> Callable[[Topic, Send], bool]:
             return False
         if not topic.compacts:
             return True
-        of_key = [s for s in world.sends if s.topic == send.topic and s.kd == send.kd]
+        of_key = [s for s in world.sends if s.topic == send.topic and s.key_digest == send.key_digest]
         return (
             is_last_of_key(topic, send)
-            and send.vd is not None
+            and send.value_digest is not None
             and all(s.truth in ("matched", "redelivered") for s in of_key)
         )
 

@@ -26,9 +26,9 @@ class Send:
     op: str
     time_ms: int
     topic: str | None
-    kd: int | None
-    vd: int | None
-    hash31: int | None
+    key_digest: int | None
+    value_digest: int | None
+    key_hash: int | None
     is_repeat: bool = False
     state: str = "acknowledged"
     without: str | None = None
@@ -36,7 +36,7 @@ class Send:
     offset: int | None = None
     truth: str = "matched"
     #: The digest of its headers.
-    hd: int | None = None
+    headers_digest: int | None = None
 
     @property
     def identity(self):
@@ -48,8 +48,8 @@ class Send:
 class Record:
     """A record in Kafka."""
 
-    kd: int | None
-    vd: int | None
+    key_digest: int | None
+    value_digest: int | None
     ts: int
     truth: str
     #: The message that it is, for the audit to find.
@@ -59,7 +59,7 @@ class Record:
     ordinal: int | None = None
     #: Compacted away between the scan and the look.
     is_gone: bool = False
-    hd: int | None = None
+    headers_digest: int | None = None
 
 
 @dataclass(eq=False)
@@ -84,9 +84,9 @@ class Topic:
     slots: list[list[int]] = field(default_factory=list)
     hole_kinds: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def home(self, hash31: int) -> int:
+    def home(self, key_hash: int) -> int:
         """Return the partition of a key."""
-        return hash31 % self.partitions
+        return key_hash % self.partitions
 
     def append(self, p: int, record: Record) -> int:
         """Put a record at the end of a partition and return its offset."""
@@ -272,13 +272,13 @@ class Relay:
                 made.append((self.lsn, ordinal, 0, "update", name, key, value, h))
         return made
 
-    def _send(self, number, lsn, ordinal, part, op, name, kd, vd, h) -> Send:
+    def _send(self, number, lsn, ordinal, part, op, name, key_digest, value_digest, h) -> Send:
         if part == 0:
             self.position += 1
         send = Send(self.position * 4096 + part, number, lsn, ordinal, part, op,
-                    self.time_ms, name, kd, vd, h)  # fmt: skip
+                    self.time_ms, name, key_digest, value_digest, h)  # fmt: skip
         if name is None:
-            send.without, send.vd, send.state = str(vd), None, "unsent"
+            send.without, send.value_digest, send.state = str(value_digest), None, "unsent"
         self.world.sends.append(send)
         return send
 
@@ -290,10 +290,10 @@ class Relay:
         stopped: set[tuple[str, int]] = set()
         for index, send in enumerate(sends):
             topic = self.world.topics[send.topic]
-            p = topic.home(send.hash31) if send.kd is not None else rng.randrange(topic.partitions)
+            p = topic.home(send.key_hash) if send.key_digest is not None else rng.randrange(topic.partitions)
             if index >= heard:
                 send.state = "unknown"
-                content = topic.name, send.kd, send.vd, send.time_ms
+                content = topic.name, send.key_digest, send.value_digest, send.time_ms
                 # Which of two with the same bytes arrived, nobody could tell.
                 is_second = content in self.unheard
                 self.unheard.add(content)
@@ -306,7 +306,9 @@ class Relay:
             if rng.random() < 0.1:
                 topic.slots[p].append(topic.high[p])
                 topic.high[p] += 1
-            offset = topic.append(p, Record(send.kd, send.vd, send.time_ms, "matched", send))
+            offset = topic.append(
+                p, Record(send.key_digest, send.value_digest, send.time_ms, "matched", send)
+            )
             if send.state == "acknowledged":
                 send.partition, send.offset = p, offset
 
@@ -326,7 +328,7 @@ def _after(world: World) -> None:
                     key = next((k for k, h in _keys(world, topic.name) if topic.home(h) == p), None)
                     if key is not None:
                         record = Record(key, world.fresh_value(), NOW_MS - 1000, "outside_window")
-                        record.kd = key if topic.keyed else None
+                        record.key_digest = key if topic.keyed else None
                         topic.append(p, record)
 
 
@@ -339,22 +341,24 @@ def _compact(world: World, topic: Topic) -> None:
         # The cleaner does not come to what is younger than the lag.
         young = (o for o, record in sorted(log.items()) if topic.lag_ms and record.ts > NOW_MS - topic.lag_ms)
         horizon = min(horizon, next(young, horizon))
-        newest: dict[int | None, int] = {record.kd: o for o, record in sorted(log.items()) if o < horizon}
+        newest: dict[int | None, int] = {
+            record.key_digest: o for o, record in sorted(log.items()) if o < horizon
+        }
         drops_tombstones = world.rng.random() < 0.5
         for o in newest.values():
             # What a tombstone replaced whose place nobody knows can't be proven.
             send = log[o].send
-            if log[o].vd is None and (send is None or send.offset is None):
+            if log[o].value_digest is None and (send is None or send.offset is None):
                 drops_tombstones = False
         for o in sorted(log):
             record = log[o]
-            if o >= horizon or record.kd is None:
+            if o >= horizon or record.key_digest is None:
                 continue
-            if newest[record.kd] > o:
+            if newest[record.key_digest] > o:
                 _gone(topic, p, o, "compacted")
-            elif record.vd is None and drops_tombstones:
+            elif record.value_digest is None and drops_tombstones:
                 ripe = (r for n, r in log.items() if n > o and r.ts <= NOW_MS - topic.lag_ms)
-                later = any(r.kd == record.kd for r in ripe)
+                later = any(r.key_digest == record.key_digest for r in ripe)
                 _gone(topic, p, o, "compacted" if later else "tombstone_expired")
 
 

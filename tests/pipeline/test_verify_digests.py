@@ -17,7 +17,9 @@ def digests(values: Iterable[bytes | None]) -> list[tuple[int | None, int | None
     )
     with verify_digests._database() as connection:
         found = verify_digests._digests(connection, batch)
-    return list(zip(found.column("kd").to_pylist(), found.column("vd").to_pylist(), strict=True))
+    return list(
+        zip(found.column("key_digest").to_pylist(), found.column("value_digest").to_pylist(), strict=True)
+    )
 
 
 def test_two_bytes_that_are_eight_apart() -> None:

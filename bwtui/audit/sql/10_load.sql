@@ -1,34 +1,36 @@
--- Both sides with the topics as small numbers. A null digest is a null key, or a tombstone's value.
+-- Loads both sides, with each topic as a small number. 00_dictionary.md explains every table and column.
 create table topic as
-select (row_number() over (order by topic) - 1)::smallint as t, * from topics_in;
+select (row_number() over (order by topic) - 1)::smallint as topic_id, * from topics_in;
 
-create table e as
+create table message as
 select i.id, i.pass, i.is_repeat, i.lsn, i.ordinal, i.part, i.op, i.xid, i.commit_us, i.received_us,
-       topic.t, i.partition as p, i."offset" as o, i.state, i.without, i.kd, i.vd, i.hash31, i.hd
+       topic.topic_id, i.partition as partition_id, i."offset" as log_offset, i.state, i.no_message_reason,
+         i.key_digest, i.value_digest, i.key_hash, i.headers_digest
   from expected_in i left join topic on topic.topic = i.topic;
 
-create table r as
-select topic.t, i.partition as p, i."offset" as o, i.ts, i.kd, i.vd, i.hd
+create table record as
+select topic.topic_id, i.partition as partition_id, i."offset" as log_offset, i.timestamp_ms, i.key_digest,
+       i.value_digest, i.headers_digest
   from actual_in i join topic on topic.topic = i.topic
  where i.kind = 'record';
 
 create table hole as
-select topic.t, i.partition as p, i."offset" as o, i.offset_end as o_end, i.kind
+select topic.topic_id, i.partition as partition_id, i."offset" as log_offset, i.offset_end as end_offset, i.kind
   from actual_in i join topic on topic.topic = i.topic
  where i.kind <> 'record';
 
-create table part as
-select topic.t, i.partition as p, i.low, i.high
+create table partition_range as
+select topic.topic_id, i.partition as partition_id, i.low, i.high
   from partitions_in i join topic on topic.topic = i.topic;
 
--- The time that a message was sent with; a broker that sets times itself keeps its own.
-create macro ms(commit_us) as commit_us // 1000;
+-- The timestamp that a message was sent with, in milliseconds; under LogAppendTime the broker sets its own.
+create macro commit_ms(commit_us) as commit_us // 1000;
 
--- What was not confirmed comes again with the next run; a snapshot that was given up is made again.
+-- The next run sends again what was not confirmed, and starts an abandoned snapshot anew.
 create macro is_unconfirmed(op, lsn, of_pass) as
   case when op in ('snapshot', 'cleanup') then not coalesce(of_pass, false)
        else lsn > getvariable('confirmed') end;
 
--- What was confirmed comes again too, where a server that had not heard of it began before it.
+-- A confirmed change is sent again too, if a server that never received the confirmation resumed before it.
 create macro may_come_again(op, lsn, of_pass) as
   is_unconfirmed(op, lsn, of_pass) or (op not in ('snapshot', 'cleanup') and lsn > getvariable('resumed'));

@@ -1,56 +1,72 @@
--- What the ledger says: the strongest evidence there is.
-create table s as
-select e.* exclude (is_repeat, without) from e semi join loud using (t, p) where e.state = 'acknowledged'
+-- Matches by acknowledged offset: the strongest evidence there is.
+create table suspect as
+select message.* exclude (is_repeat, no_message_reason)
+  from message semi join suspect_partition using (topic_id, partition_id)
+ where message.state = 'acknowledged'
 union all by name
-select e.* exclude (is_repeat, without) from e semi join unledgered using (id);
+select message.* exclude (is_repeat, no_message_reason) from message semi join unacknowledged using (id);
 
-create table f as select r.* from r semi join loud using (t, p);
+create table suspect_record as select record.* from record semi join suspect_partition using (topic_id, partition_id);
 
--- One row for each message and the record that it was found in. Of several messages that the ledger puts at
--- one place, the last one has it: a broker that lost its end gives offsets out again.
-create table hit as
-select s.id, s.t, s.p, s.o, 'place' as how
-  from s join f on f.t = s.t and f.p = s.p and f.o = s.o
-   and s.kd is not distinct from f.kd and s.vd is not distinct from f.vd
- where s.state = 'acknowledged'
-qualify row_number() over (partition by s.t, s.p, s.o order by s.id desc) = 1;
+-- One row for each message and the record that holds it. If several messages were acknowledged at one offset, the last
+-- one gets it: a broker that lost the end of its log assigns the same offsets again.
+create table match as
+select suspect.id, suspect.topic_id, suspect.partition_id, suspect.log_offset, 'place' as how
+  from suspect join suspect_record
+    on suspect_record.topic_id = suspect.topic_id and suspect_record.partition_id = suspect.partition_id
+   and suspect_record.log_offset = suspect.log_offset
+   and suspect.key_digest is not distinct from suspect_record.key_digest
+   and suspect.value_digest is not distinct from suspect_record.value_digest
+ where suspect.state = 'acknowledged'
+qualify row_number() over (partition by suspect.topic_id, suspect.partition_id,
+                           suspect.log_offset order by suspect.id desc) = 1;
 
-create view free as select f.* from f anti join hit using (t, p, o);
+create view unmatched as select suspect_record.* from suspect_record
+  anti join match using (topic_id, partition_id, log_offset);
 
--- Another record of the same key, or the same value under another key, at the place of the message, which is
--- neither a message of which no word came nor one of the partition's that is not at its own place: those two
--- have changed places. That neither has a key, or
--- that both are tombstones, says nothing; then the time must be the same.
-create table wanted_bytes as
-select distinct s.t, case when state = 'acknowledged' then p end as p, coalesce(kd, 0) as kd,
-       kd is null as no_key, coalesce(vd, 0) as vd, vd is null as no_value
-  from s anti join hit using (id);
+-- The contents that unmatched messages should have. A record at a message's offset with the same key, or the same value
+-- under another key, is that message in other bytes; unless it is what another unmatched message of the partition, or
+-- an unacknowledged one, should contain: then the two have changed places. Two null keys, or two tombstones, prove
+-- nothing by being equal; then the timestamps must be equal, too.
+create table awaited_bytes as
+select distinct suspect.topic_id, case when state = 'acknowledged' then partition_id end as partition_id,
+       coalesce(key_digest, 0) as key_digest,
+       key_digest is null as has_no_key, coalesce(value_digest, 0) as value_digest,
+         value_digest is null as has_no_value
+  from suspect anti join match using (id);
 
--- A record under another key that says what a message of that key says is a copy of it, not a changed key; and so is
--- one under the same key, if the message itself stands elsewhere.
-create table copied_there as
-select distinct free.t, free.p, free.o
-  from s
-  join free on free.t = s.t and free.p = s.p and free.o = s.o
-  join e on e.t = free.t and e.kd = free.kd and e.vd is not distinct from free.vd
-  left join (select distinct t, p, kd, vd from free) as itself
-    on itself.t = s.t and itself.p = s.p and itself.kd = s.kd and itself.vd is not distinct from s.vd
- where s.state = 'acknowledged' and (s.kd <> free.kd or itself.t is not null);
+-- Records at a message's offset that are copies of another message, not this one with a changed key: another key with
+-- that key's own value, or the same key where the message itself is at another offset.
+create table copied_over as
+select distinct unmatched.topic_id, unmatched.partition_id, unmatched.log_offset
+  from suspect
+  join unmatched using (topic_id, partition_id, log_offset)
+  join message
+    on message.topic_id = unmatched.topic_id and message.key_digest = unmatched.key_digest
+   and message.value_digest is not distinct from unmatched.value_digest
+  left join (select distinct topic_id, partition_id, key_digest, value_digest from unmatched) as itself
+    on itself.topic_id = suspect.topic_id and itself.partition_id = suspect.partition_id
+   and itself.key_digest = suspect.key_digest and itself.value_digest is not distinct from suspect.value_digest
+ where suspect.state = 'acknowledged' and (suspect.key_digest <> unmatched.key_digest or itself.topic_id is not null);
 
-create table differing as
-select s.id, s.t, s.p, s.o, s.kd is distinct from free.kd as other_key
-  from s
-  join free on free.t = s.t and free.p = s.p and free.o = s.o
-  join topic on topic.t = s.t
-  anti join hit on hit.id = s.id
-  anti join copied_there c on c.t = free.t and c.p = free.p and c.o = free.o
-  anti join wanted_bytes w
-    on w.t = free.t and coalesce(w.p, free.p) = free.p and w.kd = coalesce(free.kd, 0) and w.no_key = (free.kd is null)
-   and w.vd = coalesce(free.vd, 0) and w.no_value = (free.vd is null)
- where s.state = 'acknowledged'
-   and (s.kd = free.kd or s.vd = free.vd
-        or ((s.kd is null and free.kd is null or s.kd is not null and free.kd is not null and s.vd is null and free.vd is null)
-            and (topic.log_append or free.ts = ms(s.commit_us))))
-qualify row_number() over (partition by s.t, s.p, s.o order by s.id desc) = 1;
+create table different_bytes as
+select suspect.id, suspect.topic_id, suspect.partition_id, suspect.log_offset,
+       suspect.key_digest is distinct from unmatched.key_digest as other_key
+  from suspect
+  join unmatched using (topic_id, partition_id, log_offset)
+  join topic using (topic_id)
+  anti join match on match.id = suspect.id
+  anti join copied_over c using (topic_id, partition_id, log_offset)
+  anti join awaited_bytes w
+    on w.topic_id = unmatched.topic_id and coalesce(w.partition_id, unmatched.partition_id) = unmatched.partition_id
+   and w.key_digest = coalesce(unmatched.key_digest, 0) and w.has_no_key = (unmatched.key_digest is null)
+   and w.value_digest = coalesce(unmatched.value_digest, 0) and w.has_no_value = (unmatched.value_digest is null)
+ where suspect.state = 'acknowledged'
+   and (suspect.key_digest = unmatched.key_digest or suspect.value_digest = unmatched.value_digest
+        or ((suspect.key_digest is null and unmatched.key_digest is null or suspect.key_digest is not null
+             and unmatched.key_digest is not null and suspect.value_digest is null and unmatched.value_digest is null)
+            and (topic.log_append or unmatched.timestamp_ms = commit_ms(suspect.commit_us))))
+qualify row_number() over (partition by suspect.topic_id, suspect.partition_id,
+                           suspect.log_offset order by suspect.id desc) = 1;
 
-insert into hit select id, t, p, o, 'differs' from differing;
+insert into match select id, topic_id, partition_id, log_offset, 'differs' from different_bytes;

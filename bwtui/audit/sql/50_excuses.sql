@@ -1,56 +1,66 @@
--- Why an acknowledged message does not stand at its place: a proven excuse, or a loss.
+-- Why an acknowledged message is not at its offset: a proven excuse, or a loss.
 create table missing as
-select s.*, topic.* exclude (t, topic),
-       case when part.p is null then 'truncated'
-            when s.o < part.low then 'expired'
-            when s.o >= part.high then 'truncated'
-            when f.o is not null then 'replaced'
+select suspect.*, topic.* exclude (topic_id, topic),
+       case when partition_range.partition_id is null then 'truncated'
+            when suspect.log_offset < partition_range.low then 'expired'
+            when suspect.log_offset >= partition_range.high then 'truncated'
+            when suspect_record.log_offset is not null then 'replaced'
             else 'gap' end as place_reason,
-       case when topic.log_append then s.received_us else s.commit_us end // 1000 as written_ms
-  from (select * from s anti join hit using (id) where state = 'acknowledged') as s
-  join topic using (t)
-  left join part on part.t = s.t and part.p = s.p
-  left join f on f.t = s.t and f.p = s.p and f.o = s.o;
+       case when topic.log_append then suspect.received_us else suspect.commit_us end // 1000 as written_ms
+  from (select * from suspect anti join match using (id) where state = 'acknowledged') as suspect
+  join topic using (topic_id)
+  left join partition_range using (topic_id, partition_id)
+  left join suspect_record using (topic_id, partition_id, log_offset);
 
-create table reasoned as
-select m.*, case when place_reason = 'gap' and m.o < hole.o_end then hole.kind else place_reason end as reason
+create table missing_reason as
+select m.*,
+       case when place_reason = 'gap' and m.log_offset < hole.end_offset then hole.kind
+         else place_reason end as reason
   from missing m
-  asof left join hole on hole.t = m.t and hole.p = m.p and m.o >= hole.o;
+  asof left join hole
+    on hole.topic_id = m.topic_id and hole.partition_id = m.partition_id and m.log_offset >= hole.log_offset;
 
--- For each missing key the last records that survive, and the last ones that are old enough to have taken others
--- away: the cleaner does not come to those of the last min.compaction.lag.ms. A record that nothing accounts for
--- proves nothing to the message that it is a copy of, so the last one with other bytes is kept too.
-create table survivor as
-select f.t, f.p, f.kd, case when hit.id is null then f.vd end as copy_of, hit.id is null as is_free,
-       max(f.o) as last_o, min(f.o) as first_o,
-       max(f.o) filter (where min_compaction_lag_ms = 0 or f.ts <= getvariable('now_ms') - min_compaction_lag_ms)
-         as ripe_o
-  from f semi join missing using (t, p, kd)
-  join topic using (t)
-  left join hit on hit.t = f.t and hit.p = f.p and hit.o = f.o
+-- For each missing key the last surviving records, and the last that are eligible: old enough to have replaced others,
+-- since the cleaner leaves the last min.compaction.lag.ms alone. An unmatched record proves nothing for the message
+-- whose copy it is, so the last one with other bytes is kept, too.
+create table surviving_record as
+select suspect_record.topic_id, suspect_record.partition_id, suspect_record.key_digest,
+       case when match.id is null then suspect_record.value_digest end as copy_of_digest,
+         match.id is null as is_unmatched,
+       max(suspect_record.log_offset) as last_offset, min(suspect_record.log_offset) as first_offset,
+       max(suspect_record.log_offset) filter (
+         where min_compaction_lag_ms = 0
+            or suspect_record.timestamp_ms <= getvariable('now_ms') - min_compaction_lag_ms) as eligible_offset
+  from suspect_record semi join missing using (topic_id, partition_id, key_digest)
+  join topic using (topic_id)
+  left join match using (topic_id, partition_id, log_offset)
  group by all;
 
-create table survivors as
-select t, p, kd, min(first_o) as first_o,
-       max(last_o) filter (where nth = 1) as last_o,
-       bool_or(is_free) filter (where nth = 1) as is_free,
-       max(copy_of) filter (where nth = 1) as copy_of,
-       max(last_o) filter (where nth = 2) as next_o,
-       max(ripe_o) filter (where nth_ripe = 1) as ripe_o,
-       bool_or(is_free) filter (where nth_ripe = 1) as ripe_is_free,
-       max(copy_of) filter (where nth_ripe = 1) as ripe_copy_of,
-       max(ripe_o) filter (where nth_ripe = 2) as ripe_next_o
-  from (select *, row_number() over (partition by t, p, kd order by last_o desc) as nth,
-               row_number() over (partition by t, p, kd order by ripe_o desc nulls last) as nth_ripe
-          from survivor)
- group by t, p, kd;
+create table surviving_key as
+select topic_id, partition_id, key_digest, min(first_offset) as first_offset,
+       max(last_offset) filter (where nth = 1) as last_offset,
+       bool_or(is_unmatched) filter (where nth = 1) as is_unmatched,
+       max(copy_of_digest) filter (where nth = 1) as copy_of_digest,
+       max(last_offset) filter (where nth = 2) as second_offset,
+       max(eligible_offset) filter (where nth_eligible = 1) as eligible_offset,
+       bool_or(is_unmatched) filter (where nth_eligible = 1) as eligible_is_unmatched,
+       max(copy_of_digest) filter (where nth_eligible = 1) as eligible_copy_of,
+       max(eligible_offset) filter (where nth_eligible = 2) as eligible_second_offset
+  from (select *,
+               row_number() over (partition by topic_id, partition_id, key_digest order by last_offset desc) as nth,
+               row_number() over (partition by topic_id, partition_id,
+                                  key_digest order by eligible_offset desc nulls last) as nth_eligible
+          from surviving_record)
+ group by topic_id, partition_id, key_digest;
 
 create table excuse as
-select m.id, m.t, m.p, m.o, m.kd, m.vd, m.reason,
-       case when v.is_free and v.copy_of is not distinct from m.vd then v.next_o else v.last_o end > m.o
+select m.id, m.topic_id, m.partition_id, m.log_offset, m.key_digest, m.value_digest, m.reason,
+       case when v.is_unmatched and v.copy_of_digest is not distinct from m.value_digest then v.second_offset
+         else v.last_offset end > m.log_offset
          as has_later,
-       case when v.ripe_is_free and v.ripe_copy_of is not distinct from m.vd then v.ripe_next_o else v.ripe_o end > m.o
-         as has_ripe,
+       case when v.eligible_is_unmatched and v.eligible_copy_of is not distinct from m.value_digest
+         then v.eligible_second_offset else v.eligible_offset end > m.log_offset
+         as has_eligible,
        case
          when reason = 'expired' then case
            when not settings_known then 'indeterminate'
@@ -61,31 +71,36 @@ select m.id, m.t, m.p, m.o, m.kd, m.vd, m.reason,
          when reason = 'open' then 'indeterminate'
          when reason <> 'gap' then 'lost_acked'
          when not settings_known then 'indeterminate'
-         when not compacts or m.kd is null then 'lost_acked'
+         when not compacts or m.key_digest is null then 'lost_acked'
          when has_later and getvariable('now_ms') - written_ms < min_compaction_lag_ms then 'lost_acked'
-         when has_ripe then 'compacted'
-         when m.vd is not null then 'unproven'
-         when v.first_o < m.o or getvariable('now_ms') - received_us // 1000 < delete_retention_ms
-           -- What took it away may have been taken away itself since.
+         when has_eligible then 'compacted'
+         when m.value_digest is not null then 'unproven'
+         when v.first_offset < m.log_offset or getvariable('now_ms') - received_us // 1000 < delete_retention_ms
+           -- Whatever replaced it may itself have been removed since.
            then case when has_later then 'indeterminate' else 'lost_acked' end
          else 'tombstone_expired' end as class
-  from reasoned m left join survivors v on v.t = m.t and v.p = m.p and v.kd = m.kd;
+  from missing_reason m left join surviving_key v
+    on v.topic_id = m.topic_id and v.partition_id = m.partition_id and v.key_digest = m.key_digest;
 
--- What a tombstone replaced that has gone itself by now was compacted; what a lost message replaced, or a
--- tombstone of which no word came, may have been.
-create table later as
-select t, p, kd, max(o) filter (where class = 'tombstone_expired') as tombstone_o,
-       max(o) filter (where reason = 'gap') as gap_o,
-       max(u.id) as unheard_id
+-- What was replaced by a tombstone that has since been removed was compacted; what was replaced by a lost message, or
+-- by an unacknowledged tombstone, may have been.
+create table later_loss as
+select topic_id, partition_id, key_digest,
+       max(log_offset) filter (where class = 'tombstone_expired') as tombstone_offset,
+       max(log_offset) filter (where reason = 'gap') as gap_offset,
+       max(u.id) as unacknowledged_id
   from excuse
-  left join (select t, kd, max(s.id) as id from s anti join hit using (id)
-              where s.state = 'unknown' and s.vd is null group by all) as u using (t, kd)
- where kd is not null group by t, p, kd;
+  left join (select topic_id, key_digest, max(suspect.id) as id from suspect anti join match using (id)
+              where suspect.state = 'unknown' and suspect.value_digest is null
+               group by all) as u using (topic_id, key_digest)
+ where key_digest is not null group by topic_id, partition_id, key_digest;
 
-update excuse set class = case when later.tombstone_o > excuse.o then 'compacted'
+update excuse set class = case when later_loss.tombstone_offset > excuse.log_offset then 'compacted'
                                when excuse.class = 'tombstone_expired' then excuse.class
-                               when later.gap_o > excuse.o or later.unheard_id > excuse.id or excuse.has_later
+                               when later_loss.gap_offset > excuse.log_offset
+                                 or later_loss.unacknowledged_id > excuse.id or excuse.has_later
                                  then 'indeterminate'
                                else 'lost_acked' end
-  from later
- where excuse.class in ('unproven', 'tombstone_expired') and later.t = excuse.t and later.p = excuse.p and later.kd = excuse.kd;
+  from later_loss
+ where excuse.class in ('unproven', 'tombstone_expired') and later_loss.topic_id = excuse.topic_id
+   and later_loss.partition_id = excuse.partition_id and later_loss.key_digest = excuse.key_digest;

@@ -1,34 +1,46 @@
--- Records that no message accounts for. `judged` says of each whether it is the relay's own make, and which
--- change its headers name; of copies only of those that a relay may have sent which went on.
-create table tail as
-select min(commit_us) as first_us, list(distinct ms(commit_us)) filter (where without is not null) as without_ms
-  from e where op not in ('snapshot', 'cleanup') and may_come_again(op, lsn, true);
+-- Records that no message accounts for. 75_extra_classes.sql classifies them, with the help of `inspected`, which says
+-- whether the relay made a record and which change its headers name.
+create table unconfirmed_tail as
+select min(commit_us) as first_us,
+       list(distinct commit_ms(commit_us)) filter (where no_message_reason is not null) as no_message_ms
+  from message where op not in ('snapshot', 'cleanup') and may_come_again(op, lsn, true);
 
 create table extra as
-select free.t, free.p, free.o, free.ts, free.kd, free.vd,
-       coalesce(free.o < since.o, free.ts < getvariable('first_received_us') // 1000) as is_before,
-       coalesce(free.o > since.last_o, true) as is_after,
-       -- A segment may end within a transaction, whose rest has the same time; and what was not confirmed comes
-       -- again, perhaps in other bytes.
-       is_after and free.ts >= ms(coalesce(tail.first_us, getvariable('last_commit_us'))) as is_behind,
-       is_after and free.ts > ms(getvariable('last_commit_us')) as is_later,
-       -- A change of which there was no message may have one when it comes again.
-       is_after and coalesce(list_contains(tail.without_ms, free.ts), false) as is_made_up_for
-  from free left join since using (t, p) cross join tail;
+select unmatched.topic_id, unmatched.partition_id, unmatched.log_offset, unmatched.timestamp_ms,
+       unmatched.key_digest, unmatched.value_digest,
+       coalesce(unmatched.log_offset < recorded_range.log_offset,
+                unmatched.timestamp_ms < getvariable('first_received_us') // 1000) as is_before_window,
+       coalesce(unmatched.log_offset > recorded_range.last_offset, true) as is_after_last,
+       -- A segment may end within a transaction, the rest of which has the same timestamp; and unconfirmed changes are
+       -- sent again, perhaps in other bytes.
+       is_after_last
+         and unmatched.timestamp_ms >= commit_ms(coalesce(unconfirmed_tail.first_us,
+                                                          getvariable('last_commit_us'))) as is_after_window,
+       is_after_last and unmatched.timestamp_ms > commit_ms(getvariable('last_commit_us')) as is_after_last_commit,
+       -- A change that made no message may make one when it is sent again.
+       is_after_last
+         and coalesce(list_contains(unconfirmed_tail.no_message_ms, unmatched.timestamp_ms), false) as may_make_up
+  from unmatched left join recorded_range using (topic_id, partition_id) cross join unconfirmed_tail;
 
-create table copied as
-select x.t, x.p, x.o, true as here, same.comes_again, list_contains(same.times, x.ts) as at_its_time
+create table copy as
+select x.topic_id, x.partition_id, x.log_offset, true as is_same_topic, same.may_come_again,
+       list_contains(same.commit_times, x.timestamp_ms) as is_at_commit_time
   from extra x
-  join (select e.t, e.kd, e.vd, bool_or(may_come_again(e.op, e.lsn, pass.is_confirmed)) as comes_again,
-               list(distinct ms(e.commit_us)) as times
-          from e left join passes_in as pass using (pass)
-          semi join extra on extra.t = e.t and extra.kd is not distinct from e.kd
-           and extra.vd is not distinct from e.vd
+  join (select message.topic_id, message.key_digest, message.value_digest,
+               bool_or(may_come_again(message.op, message.lsn, pass.is_confirmed)) as may_come_again,
+               list(distinct commit_ms(message.commit_us)) as commit_times
+          from message left join passes_in as pass using (pass)
+          semi join extra
+            on extra.topic_id = message.topic_id and extra.key_digest is not distinct from message.key_digest
+           and extra.value_digest is not distinct from message.value_digest
          group by all) as same
-    on same.t = x.t and same.kd is not distinct from x.kd and same.vd is not distinct from x.vd;
+    on same.topic_id = x.topic_id and same.key_digest is not distinct from x.key_digest
+   and same.value_digest is not distinct from x.value_digest;
 
-insert into copied
-select distinct x.t, x.p, x.o, false, false, false
-  from extra x anti join copied using (t, p, o)
-  join e on e.t <> x.t and e.kd is not distinct from x.kd and e.vd is not distinct from x.vd
- where x.kd is not null or x.vd is not null;
+insert into copy
+select distinct x.topic_id, x.partition_id, x.log_offset, false, false, false
+  from extra x anti join copy using (topic_id, partition_id, log_offset)
+  join message
+    on message.topic_id <> x.topic_id and message.key_digest is not distinct from x.key_digest
+   and message.value_digest is not distinct from x.value_digest
+ where x.key_digest is not null or x.value_digest is not null;

@@ -1,61 +1,74 @@
--- Changes that were relayed and not recorded lie, in each partition, between what was sent before and after.
-create table unrecorded as
-select part.t, part.p, g.gap,
-       coalesce(max(e.o) filter (where e.id < g.before_id), -1) as low,
-       coalesce(min(e.o) filter (where e.id >= g.before_id), 9223372036854775807) as high
-  from gaps_in g cross join part
-  left join e on e.t = part.t and e.p = part.p and e.state = 'acknowledged'
- group by part.t, part.p, g.gap;
+-- Changes that were relayed but not recorded are, in each partition, between what was sent before and after the gap.
+create table unrecorded_range as
+select partition_range.topic_id, partition_range.partition_id, g.gap,
+       coalesce(max(message.log_offset) filter (where message.id < g.before_id), -1) as low,
+       coalesce(min(message.log_offset) filter (where message.id >= g.before_id), 9223372036854775807) as high
+  from gaps_in g cross join partition_range
+  left join message
+    on message.topic_id = partition_range.topic_id and message.partition_id = partition_range.partition_id
+   and message.state = 'acknowledged'
+ group by partition_range.topic_id, partition_range.partition_id, g.gap;
 
--- What the headers of a record name that no recorded change can be, the rest of the last transaction too.
-create table named as
+-- Whether the change named in a record's headers lies outside the recording, as the rest of its last transaction does.
+create table identified as
 select j.*, coalesce(j.lsn < getvariable('first_lsn') or j.lsn > getvariable('last_lsn')
                      or (j.lsn = getvariable('last_lsn') and j.ordinal > ends.ordinal), false) as is_outside,
-       coalesce(j.lsn > least(getvariable('confirmed'), getvariable('resumed')), false) as is_again
-  from judged j
- cross join (select max(ordinal) as ordinal from e
+       coalesce(j.lsn > least(getvariable('confirmed'), getvariable('resumed')), false) as may_repeat
+  from inspected j
+ cross join (select max(ordinal) as ordinal from message
               where lsn = getvariable('last_lsn') and op not in ('snapshot', 'cleanup')) as ends;
 
--- Whether the relay has sent anything since the recording ended.
-create table went_on as
-select distinct true as for_sure
-  from extra x join named j using (t, p, o) anti join copied using (t, p, o)
- where j.ours and coalesce(j.lsn > getvariable('last_lsn'), x.is_later);
+-- One row if the relay has sent anything since the recording ended, else none.
+create table relay_continued as
+select distinct true as has_continued
+  from extra x join identified j using (topic_id, partition_id, log_offset)
+    anti join copy using (topic_id, partition_id, log_offset)
+ where j.is_relays and coalesce(j.lsn > getvariable('last_lsn'), x.is_after_last_commit);
 
 create table extra_class as
-select x.t, x.p, x.o, x.kd, x.vd, j.lsn, j.ordinal,
+select x.topic_id, x.partition_id, x.log_offset, x.key_digest, x.value_digest, j.lsn, j.ordinal,
        case
-         when x.is_before then 'outside_window'
-         when copied.here and not coalesce(homes.is_known and not list_contains(sent.homes, x.p), false)
+         when x.is_before_window then 'outside_window'
+         when copy.is_same_topic
+           and not coalesce(topic_partitioner.is_followed
+                            and not list_contains(sent.home_partitions, x.partition_id), false)
            then case
-             -- By a run that was not recorded: the tail once more, or a later change to what was before.
-             when gap.t is not null or (x.is_after and copied.comes_again) then 'outside_window'
-             when (x.is_later and coalesce(j.is_outside, false)) or (x.is_after and coalesce(j.is_again, false))
+             -- An unrecorded run sent it: the tail again, or a later change back to an earlier row.
+             when gap.topic_id is not null or (x.is_after_last and copy.may_come_again) then 'outside_window'
+             when (x.is_after_last_commit and coalesce(j.is_outside, false))
+               or (x.is_after_last and coalesce(j.may_repeat, false))
                then 'outside_window'
-             when x.is_made_up_for and j.lsn is null and not copied.at_its_time then 'outside_window'
-             when x.is_later and j.lsn is null and (select count(*) from went_on) > 0 then 'outside_window'
+             when x.may_make_up and j.lsn is null and not copy.is_at_commit_time then 'outside_window'
+             when x.is_after_last_commit and j.lsn is null and (select count(*) from relay_continued) > 0
+               then 'outside_window'
              else 'duplicated' end
-         when copied.here or (copied.here is not null and not coalesce(j.ours, false)) then 'misrouted'
-         -- Gone since the scan, so that nobody can look at it.
-         when j.t is null and x.is_behind then 'outside_window'
-         when not coalesce(j.ours, false) then 'foreign'
-         when j.is_outside or (x.is_after and j.is_again) then 'outside_window'
-         when j.lsn is null and (x.is_behind or gap.t is not null) then 'outside_window'
-         -- What looks like the topic's own may be a copy of another topic's message all the same.
-         when copied.here is not null then 'misrouted'
+         when copy.is_same_topic or (copy.is_same_topic is not null and not coalesce(j.is_relays, false))
+           then 'misrouted'
+         -- Removed since the scan, so it can't be inspected.
+         when j.topic_id is null and x.is_after_window then 'outside_window'
+         when not coalesce(j.is_relays, false) then 'foreign'
+         when j.is_outside or (x.is_after_last and j.may_repeat) then 'outside_window'
+         when j.lsn is null and (x.is_after_window or gap.topic_id is not null) then 'outside_window'
+         -- It looks like the topic's own, but may still be a copy of another topic's message.
+         when copy.is_same_topic is not null then 'misrouted'
          else 'phantom' end as class
   from extra x
-  join topic using (t) join homes using (t)
-  left join copied using (t, p, o)
-  left join named j using (t, p, o)
-  left join (select distinct unrecorded.t, unrecorded.p, extra.o from unrecorded join extra
-               on extra.t = unrecorded.t and extra.p = unrecorded.p
-              and extra.o > unrecorded.low and extra.o < unrecorded.high) as gap using (t, p, o)
-  left join (select e.t, e.kd,
-                    list_concat(list(distinct e.hash31 % topic.partitions),
-                                list(distinct e.hash31 % n.n) filter (where n.n > 0)) as homes
-               from e semi join extra using (kd) join topic using (t)
-               left join narrower n on n.t = e.t and e.id < n.before_id
-              where e.hash31 is not null
-              group by e.t, e.kd) as sent
-    on sent.t = x.t and sent.kd = x.kd;
+  join topic using (topic_id) join topic_partitioner using (topic_id)
+  left join copy using (topic_id, partition_id, log_offset)
+  left join identified j using (topic_id, partition_id, log_offset)
+  left join (select distinct unrecorded_range.topic_id, unrecorded_range.partition_id,
+                    extra.log_offset
+               from unrecorded_range join extra
+                 on extra.topic_id = unrecorded_range.topic_id and extra.partition_id = unrecorded_range.partition_id
+              and extra.log_offset > unrecorded_range.low
+              and extra.log_offset < unrecorded_range.high) as gap using (topic_id, partition_id, log_offset)
+  left join (select message.topic_id, message.key_digest,
+                    list_concat(list(distinct message.key_hash % topic.partitions),
+                                list(distinct message.key_hash % former.partitions)
+                                  filter (where former.partitions > 0)) as home_partitions
+               from message semi join extra using (key_digest) join topic using (topic_id)
+               left join former_partition_count former
+                 on former.topic_id = message.topic_id and message.id < former.before_id
+              where message.key_hash is not null
+              group by message.topic_id, message.key_digest) as sent
+    on sent.topic_id = x.topic_id and sent.key_digest = x.key_digest;

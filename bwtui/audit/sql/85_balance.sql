@@ -1,21 +1,22 @@
--- What every message and every record was found to be; both must come to the whole.
+-- How many messages and records each class has; `core.check_balance` compares the sums with the whole.
 create table expected_classes as
-select class, count(*)::bigint as n from settled group by class
+select class, count(*)::bigint as n from message_class group by class
 union all
 select class, count(*) from without_message group by class
 union all
-select 'redelivered', count(*) from arrived_again anti join settled using (id)
+select 'redelivered', count(*) from redelivered_message anti join message_class using (id)
 union all
-select 'matched', (select count(*) from e where t is not null)
-                - (select count(*) from s)
-                - (select count(*) from arrived_again anti join settled using (id));
+select 'matched', (select count(*) from message where topic_id is not null)
+                - (select count(*) from suspect)
+                - (select count(*) from redelivered_message anti join message_class using (id));
 
 create table actual_classes as
-select settled.class, count(*)::bigint as n from hit join settled using (id) group by settled.class
+select message_class.class, count(*)::bigint as n from match join message_class using (id)
+ group by message_class.class
 union all
 select class, count(*) from extra_class group by class
 union all
-select 'redelivered', count(*) from arrived_again anti join settled using (id)
+select 'redelivered', count(*) from redelivered_message anti join message_class using (id)
 union all
-select 'matched', (select count(*) from r) - (select count(*) from f)
-                - (select count(*) from arrived_again anti join settled using (id));
+select 'matched', (select count(*) from record) - (select count(*) from suspect_record)
+                - (select count(*) from redelivered_message anti join message_class using (id));

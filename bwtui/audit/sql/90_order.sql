@@ -1,19 +1,24 @@
--- Order is promised within a key. Only keys in which the log and the order of sending disagree are looked at.
--- While a relay goes on, a later session may have sent again what no word came of: which record is whose can't be
--- known then, and so not in which order they came.
-create table unheard as
-select distinct t, kd from s
- where state = 'unknown' and kd is not null and getvariable('resumed') < 9223372036854775807;
+-- Order is promised within a key. Only keys whose log order differs from the order of sending are examined. While a
+-- relay is still running, a later session may have sent an unacknowledged message again: then it can't be known which record
+-- is which, nor in what order they arrived.
+create table undetermined_key as
+select distinct topic_id, key_digest from suspect
+ where state = 'unknown' and key_digest is not null and getvariable('resumed') < 9223372036854775807;
 
-create table disorder as
-select distinct t, p, kd
-  from (select s.t, hit.p, s.kd, s.id, lag(s.id) over (partition by s.t, hit.p, s.kd order by hit.o) as before
-          from hit join s using (id)
-         where hit.how in ('place', 'word', 'moved', 'equivalent') and s.kd is not null) as placed_ones
- anti join unheard using (t, kd)
+create table disordered_key as
+select distinct topic_id, partition_id, key_digest
+  from (select suspect.topic_id, match.partition_id, suspect.key_digest, suspect.id,
+               lag(suspect.id) over (partition by suspect.topic_id, match.partition_id,
+                                     suspect.key_digest order by match.log_offset) as before
+          from match join suspect using (id)
+         where match.how in ('place', 'searched', 'moved', 'equivalent')
+           and suspect.key_digest is not null) as in_log_order
+ anti join undetermined_key using (topic_id, key_digest)
  where before > id;
 
-create table disordered as
-select s.t, hit.p, s.kd, hit.o, s.id
-  from disorder join s using (t, kd)
-  join hit on hit.id = s.id and hit.p = disorder.p and hit.how in ('place', 'word', 'moved', 'equivalent');
+create table disordered_message as
+select suspect.topic_id, match.partition_id, suspect.key_digest, match.log_offset, suspect.id
+  from disordered_key join suspect using (topic_id, key_digest)
+  join match
+    on match.id = suspect.id and match.partition_id = disordered_key.partition_id
+   and match.how in ('place', 'searched', 'moved', 'equivalent');

@@ -1,77 +1,95 @@
--- Keys of which a reader that keeps the latest value has another one now than it should.
-create table odd_key as
-select distinct t, kd from settled where class not in ('matched', 'redelivered') and kd is not null
-union select t, kd from settled where how in ('moved', 'word') and kd is not null
-union select t, kd from extra_class where class <> 'outside_window' and kd is not null
-union select t, kd from disorder;
+-- Keys for which a reader that keeps the latest value may now hold a wrong one.
+create table affected_key as
+select distinct topic_id, key_digest from message_class
+ where class not in ('matched', 'redelivered') and key_digest is not null
+union select topic_id, key_digest from message_class where how in ('moved', 'searched') and key_digest is not null
+union select topic_id, key_digest from extra_class where class <> 'outside_window' and key_digest is not null
+union select topic_id, key_digest from disordered_key;
 
-create table should_be_last as
-select s.t, s.kd, s.id, s.vd, case when settled.class = 'misrouted' then coalesce(s.p, settled.at_p)
-                                   else settled.at_p end as p
-  from s join settled using (id)
-  semi join odd_key on odd_key.t = s.t and odd_key.kd = s.kd
-  anti join unheard on unheard.t = s.t and unheard.kd = s.kd
- where settled.class not in ('pending', 'resent', 'refused')
-qualify row_number() over (partition by s.t, s.kd order by s.id desc) = 1;
+create table expected_latest as
+select suspect.topic_id, suspect.key_digest, suspect.id, suspect.value_digest,
+       case when message_class.class = 'misrouted' then coalesce(suspect.partition_id, message_class.at_partition_id)
+            else message_class.at_partition_id end as partition_id
+  from suspect join message_class using (id)
+  semi join affected_key on affected_key.topic_id = suspect.topic_id and affected_key.key_digest = suspect.key_digest
+  anti join undetermined_key
+    on undetermined_key.topic_id = suspect.topic_id and undetermined_key.key_digest = suspect.key_digest
+ where message_class.class not in ('pending', 'resent', 'refused')
+qualify row_number() over (partition by suspect.topic_id, suspect.key_digest order by suspect.id desc) = 1;
 
-create table is_last as
-select f.t, f.p, f.kd, f.o, f.vd, hit.how
-  from f
-  semi join odd_key on odd_key.t = f.t and odd_key.kd = f.kd
-  anti join (select t, p, o from extra_class where class = 'outside_window') as outside
-    on outside.t = f.t and outside.p = f.p and outside.o = f.o
-  left join hit on hit.t = f.t and hit.p = f.p and hit.o = f.o
-qualify row_number() over (partition by f.t, f.p, f.kd order by f.o desc) = 1;
+create table actual_latest as
+select suspect_record.topic_id, suspect_record.partition_id, suspect_record.key_digest, suspect_record.log_offset,
+       suspect_record.value_digest, match.how
+  from suspect_record
+  semi join affected_key
+    on affected_key.topic_id = suspect_record.topic_id and affected_key.key_digest = suspect_record.key_digest
+  anti join (select topic_id, partition_id, log_offset from extra_class where class = 'outside_window') as outside
+    using (topic_id, partition_id, log_offset)
+  left join match using (topic_id, partition_id, log_offset)
+qualify row_number() over (partition by suspect_record.topic_id, suspect_record.partition_id,
+                           suspect_record.key_digest order by suspect_record.log_offset desc) = 1;
 
-create table latest_wrong as
-select s.id, l.t, l.p, l.o, l.kd,
-       case when s.vd is null and settled.how is null then 'resurrected' else 'regressed' end as class
-  from should_be_last s
-  join settled using (id)
-  join is_last l on l.t = s.t and l.p = s.p and l.kd = s.kd
-  -- Behind an open transaction it may be there, and readers wait for it.
-  anti join (select id from excuse where reason = 'open') as hidden on hidden.id = s.id
- where s.vd is distinct from l.vd and l.how is distinct from 'equivalent';
+create table wrong_latest as
+select due.id, l.topic_id, l.partition_id, l.log_offset, l.key_digest,
+       case when due.value_digest is null and message_class.how is null then 'resurrected'
+         else 'regressed' end as class
+  from expected_latest due
+  join message_class using (id)
+  join actual_latest l
+    on l.topic_id = due.topic_id and l.partition_id = due.partition_id and l.key_digest = due.key_digest
+  -- It may be in the log after an open transaction, where readers wait for it.
+  anti join (select id from excuse where reason = 'open') as hidden on hidden.id = due.id
+ where due.value_digest is distinct from l.value_digest and l.how is distinct from 'equivalent';
 
--- A transaction of which a reader sees a part for ever.
-create table torn as
-select e.lsn, any_value(e.xid) as xid, min(e.id) as id
-  from e
-  semi join (select e.lsn from e join settled using (id)
-              where settled.class like 'lost%' and e.op not in ('snapshot', 'cleanup')
+-- Transactions of which a reader will only ever see a part.
+create table torn_transaction as
+select message.lsn, any_value(message.xid) as xid, min(message.id) as id
+  from message
+  semi join (select message.lsn from message join message_class using (id)
+              where message_class.class like 'lost%' and message.op not in ('snapshot', 'cleanup')
              union select lsn from without_message where class = 'lost_unsent') as hurt using (lsn)
-  left join settled on settled.id = e.id
- where e.op not in ('snapshot', 'cleanup') and e.t is not null
- group by e.lsn
-having bool_or(coalesce(settled.class, 'matched') in ('matched', 'redelivered'));
+  left join message_class on message_class.id = message.id
+ where message.op not in ('snapshot', 'cleanup') and message.topic_id is not null
+ group by message.lsn
+having bool_or(coalesce(message_class.class, 'matched') in ('matched', 'redelivered'));
 
--- Records of a later pass before records of an earlier one: two relays wrote at once. What has been moved keeps its
--- order among what was moved as far; a message that was sent again late was moved alone. Of which pass a record is
--- that was found by its bytes alone can't be known where a later session may have sent the same again.
-create table interleaved as
-select t, p, min(o) as o
-  from (select s.t, hit.p, hit.o, s.pass,
-               lag(s.pass) over (partition by s.t, hit.p, coalesce(hit.o - s.o, 0) order by hit.o) as before
-          from hit join s using (id) left join passes_in as pass using (pass)
-         where hit.how in ('place', 'moved', 'equivalent')
-            or (hit.how = 'word' and not may_come_again(s.op, s.lsn, pass.is_confirmed)))
- where before > pass group by t, p;
+-- Records of a later pass before records of an earlier one: two relays wrote at once. Records that moved are compared
+-- only with those that moved by the same distance, since a message that was sent again late moved alone. A record found
+-- by its bytes alone has no known pass if a later session may have sent the same change again.
+create table interleaved_partition as
+select topic_id, partition_id, min(log_offset) as log_offset
+  from (select suspect.topic_id, match.partition_id, match.log_offset, suspect.pass,
+               lag(suspect.pass) over (partition by suspect.topic_id, match.partition_id,
+                                       coalesce(match.log_offset - suspect.log_offset, 0)
+                                         order by match.log_offset) as before
+          from match join suspect using (id) left join passes_in as pass using (pass)
+         where match.how in ('place', 'moved', 'equivalent')
+            or (match.how = 'searched' and not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed)))
+ where before > pass group by topic_id, partition_id;
 
--- Messages that are there, with another time or other headers than they were sent with.
-create view noted as
-select id, t, p, o, other_time, other_headers from placed anti join hit using (id)
+-- Messages that arrived, but with another timestamp or other headers than they were sent with.
+create view other_metadata as
+select id, topic_id, partition_id, log_offset, other_time, other_headers from acknowledged anti join match using (id)
  where other_time or other_headers
 union all
-select hit.id, hit.t, hit.p, hit.o, not topic.log_append and f.ts <> ms(s.commit_us), s.hd is distinct from f.hd
-  from hit join s using (id) join f on f.t = hit.t and f.p = hit.p and f.o = hit.o join topic on topic.t = hit.t
- where hit.how <> 'differs';
+select match.id, match.topic_id, match.partition_id, match.log_offset,
+       not topic.log_append and suspect_record.timestamp_ms <> commit_ms(suspect.commit_us),
+       suspect.headers_digest is distinct from suspect_record.headers_digest
+  from match join suspect using (id)
+  join suspect_record
+    on suspect_record.topic_id = match.topic_id and suspect_record.partition_id = match.partition_id
+   and suspect_record.log_offset = match.log_offset
+  join topic on topic.topic_id = match.topic_id
+ where match.how <> 'differs';
 
-create table time_differs as select id, t, p, o from noted where other_time;
-create table headers_differ as select id, t, p, o from noted where other_headers;
+create table time_differs as select id, topic_id, partition_id, log_offset from other_metadata where other_time;
+create table headers_differ as select id, topic_id, partition_id, log_offset from other_metadata where other_headers;
 
--- Holes in a log that has no reason for any, where the ledger has a message.
+-- Holes where a message was acknowledged, in a log that has no reason to have any.
 create table offset_gap as
-select distinct hole.t, hole.p, hole.o, hole.o_end
-  from hole join topic using (t)
-  join excuse x on x.t = hole.t and x.p = hole.p and x.o >= hole.o and x.o < hole.o_end
+select distinct hole.topic_id, hole.partition_id, hole.log_offset, hole.end_offset
+  from hole join topic using (topic_id)
+  join excuse x
+    on x.topic_id = hole.topic_id and x.partition_id = hole.partition_id and x.log_offset >= hole.log_offset
+   and x.log_offset < hole.end_offset
  where hole.kind = 'gap' and topic.settings_known and not topic.compacts;

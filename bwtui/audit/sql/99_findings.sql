@@ -1,32 +1,38 @@
--- Everything that was found, one row each; `id` is the message's, `o` the place in Kafka.
+-- Every finding in one row: `id` is the message's, the other ids and the offset say where in Kafka.
 create view finding as
 with lost as (
-  select class, id, at_t as t, at_p as p, at_o as o, null::varchar as note,
+  select class, id, at_topic_id as topic_id, at_partition_id as partition_id, at_offset as log_offset,
+         null::varchar as note,
          case class when 'lost_acked' then 'broker' when 'indeterminate' then '' else 'relay' end as hop
-    from settled where class in ('lost_acked', 'lost_unacked', 'indeterminate')
+    from message_class where class in ('lost_acked', 'lost_unacked', 'indeterminate')
   union all
   select class, id, null, null, null, null, 'relay' from without_message where class = 'lost_unsent'),
 wrong as (
-  select s.class, s.id, s.at_t as t, s.at_p as p, s.at_o as o,
+  select s.class, s.id, s.at_topic_id as topic_id, s.at_partition_id as partition_id, s.at_offset as log_offset,
          case when m.id is not null then 'the message does not say what PostgreSQL said'
               when s.how = 'rekeyed' then 'its key is in other bytes, so that brokers take it for another key'
               when s.how = 'differs' then 'the bytes differ from those that were sent' end as note,
-         case when m.id is not null or s.how = 'astray' then 'relay'
+         case when m.id is not null or s.how = 'mispartitioned' then 'relay'
               when s.how = 'misrouted' then 'other' else 'broker' end as hop
-    from settled s left join miscoded m using (id) where s.class in ('corrupted', 'rekeyed', 'misrouted')),
+    from message_class s left join miscoded m using (id) where s.class in ('corrupted', 'rekeyed', 'misrouted')),
 -- In JSON another topic's message may have the same bytes.
 original as (
-  select e.t, e.kd, e.vd, min(e.id) as id from e semi join extra_class x
-      on x.kd is not distinct from e.kd and x.vd is not distinct from e.vd
-   where e.t is not null group by e.t, e.kd, e.vd),
+  select message.topic_id, message.key_digest, message.value_digest, min(message.id) as id from message
+    semi join extra_class x
+      on x.key_digest is not distinct from message.key_digest
+     and x.value_digest is not distinct from message.value_digest
+   where message.topic_id is not null group by message.topic_id, message.key_digest, message.value_digest),
 extra_one as (
-  select x.class, copy.id, x.t, x.p, x.o, case when copy.id is not null then 'a copy of this message' end as note,
+  select x.class, copy.id, x.topic_id, x.partition_id, x.log_offset,
+         case when copy.id is not null then 'a copy of this message' end as note,
          case x.class when 'phantom' then 'relay' else 'other' end as hop
     from extra_class x
     left join original copy on x.class in ('duplicated', 'misrouted')
-                           and x.kd is not distinct from copy.kd and x.vd is not distinct from copy.vd
+                           and x.key_digest is not distinct from copy.key_digest
+                           and x.value_digest is not distinct from copy.value_digest
    where x.class <> 'outside_window'
-  qualify row_number() over (partition by x.t, x.p, x.o order by copy.t = x.t desc, copy.id) = 1)
+  qualify row_number() over (partition by x.topic_id, x.partition_id,
+                             x.log_offset order by copy.topic_id = x.topic_id desc, copy.id) = 1)
 select lost.* exclude (note),
        case excuse.reason
          when 'expired' then 'it is below the start of the log, which retention does not explain'
@@ -39,20 +45,23 @@ select lost.* exclude (note),
 union all by name select * from wrong
 union all by name select * from extra_one
 union all by name
-select 'reordered' as class, id, t, p, o, 'it came behind later ones of its key' as note, 'broker' as hop from late
+select 'reordered' as class, id, topic_id, partition_id, log_offset, 'it came behind later ones of its key' as note,
+       'broker' as hop from late_message
 union all by name
-select w.class, w.id, w.t, w.p, w.o,
+select w.class, w.id, w.topic_id, w.partition_id, w.log_offset,
        case when exists (select 1 from extra_class later
                           where later.class = 'outside_window'
-                            and later.t = w.t and later.p = w.p and later.kd = w.kd and later.o > w.o)
+                            and later.topic_id = w.topic_id and later.partition_id = w.partition_id
+                            and later.key_digest = w.key_digest and later.log_offset > w.log_offset)
             then 'it was the latest value of the key, until the recording had ended and another record came'
             else 'a reader that keeps the latest value of the key is wrong now' end as note,
        case when x.class in ('foreign', 'duplicated', 'misrouted') then 'other'
             when x.class = 'phantom' then 'relay' else 'broker' end as hop
-  from latest_wrong w left join extra_class x on x.t = w.t and x.p = w.p and x.o = w.o
+  from wrong_latest w left join extra_class x using (topic_id, partition_id, log_offset)
 union all by name
-select 'torn_transaction' as class, id, null as t, null as p, null as o,
-       'some of its messages are there, and others are lost' as note, '' as hop from torn
+select 'torn_transaction' as class, id, null as topic_id, null as partition_id, null as log_offset,
+       'some of its messages are there, and others are lost' as note, '' as hop from torn_transaction
 union all by name
-select 'interleaved_sessions' as class, null as id, t, p, o, 'two relays wrote at once' as note, 'relay' as hop
-  from interleaved;
+select 'interleaved_sessions' as class, null as id, topic_id, partition_id, log_offset,
+       'two relays wrote at once' as note, 'relay' as hop
+  from interleaved_partition;

@@ -1,1 +1,0 @@
-update hit set how = 'astray' from astray where hit.id = astray.id and hit.how = 'place';

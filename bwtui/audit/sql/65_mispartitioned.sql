@@ -1,0 +1,2 @@
+update match set how = 'mispartitioned' from mispartitioned
+ where match.id = mispartitioned.id and match.how = 'place';
