@@ -82,7 +82,7 @@ class Inspected(NamedTuple):
     topic_id: int
     partition: int
     offset: int
-    is_relays: bool
+    made_by_relay: bool
     lsn: int | None = None
     ordinal: int | None = None
 
@@ -179,7 +179,7 @@ def _match_equal_rows(connection: duckdb.DuckDBPyConnection, reader: ByteReader)
 def _inspect_extras(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
     connection.execute(
         "create table inspected (topic_id smallint, partition_id integer, log_offset bigint,"
-        " is_relays boolean, lsn bigint, ordinal bigint)"
+        " made_by_relay boolean, lsn bigint, ordinal bigint)"
     )
     extras = (
         "select topic_id, partition_id, log_offset from extra"

@@ -105,13 +105,15 @@ class KafkaByteReader:
         """Say which records the relay made, and which change their headers name."""
         for place, record in self.records(places).items():
             session = record.headers.get("bwtui.session")
-            is_relays = session in self._sessions or self._is_relays(self._topics[place.topic_id], record)
+            made_by_relay = session in self._sessions or self._looks_like_ours(
+                self._topics[place.topic_id], record
+            )
             named = [
-                record.headers.get(name) if is_relays else None for name in ("bwtui.lsn", "bwtui.ordinal")
+                record.headers.get(name) if made_by_relay else None for name in ("bwtui.lsn", "bwtui.ordinal")
             ]
-            yield Inspected(*place, is_relays, *map(_number, named))
+            yield Inspected(*place, made_by_relay, *map(_number, named))
 
-    def _is_relays(self, topic: str, record: KafkaRecord) -> bool:
+    def _looks_like_ours(self, topic: str, record: KafkaRecord) -> bool:
         if record.key is None and record.value is None:
             return False
         try:

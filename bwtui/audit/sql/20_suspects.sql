@@ -4,19 +4,19 @@
 create table acknowledged as
 select message.id, message.topic_id, message.partition_id, message.log_offset, message.key_hash,
        record.log_offset is not null and message.key_digest is not distinct from record.key_digest
-         and message.value_digest is not distinct from record.value_digest as same,
-       same and not topic.log_append and record.timestamp_ms <> commit_ms(message.commit_us) as other_time,
-       same and record.headers_digest is distinct from message.headers_digest as other_headers
+         and message.value_digest is not distinct from record.value_digest as is_same,
+       is_same and not topic.log_append and record.timestamp_ms <> commit_ms(message.commit_us) as other_time,
+       is_same and record.headers_digest is distinct from message.headers_digest as other_headers
   from message left join record using (topic_id, partition_id, log_offset)
   left join topic on topic.topic_id = message.topic_id
  where message.topic_id is not null and message.state = 'acknowledged';
 
 create table partition_order as
-select topic_id, partition_id, count(*) as sends, count(*) filter (where same) as arrivals,
+select topic_id, partition_id, count(*) as sends, count(*) filter (where is_same) as arrivals,
        coalesce(bool_or(before_offset = log_offset), false) as has_shared_offset,
        coalesce(bool_or(before_id > id), false) as is_out_of_order,
        min(log_offset) as first_offset, max(log_offset) as last_offset
-  from (select topic_id, partition_id, log_offset, id, same, lag(log_offset) over w as before_offset,
+  from (select topic_id, partition_id, log_offset, id, is_same, lag(log_offset) over w as before_offset,
                lag(id) over w as before_id
           from acknowledged window w as (partition by topic_id, partition_id order by log_offset, id))
  group by topic_id, partition_id;

@@ -8,8 +8,8 @@ select message.* exclude (is_repeat, no_message_reason) from message semi join u
 
 create table suspect_record as select record.* from record semi join suspect_partition using (topic_id, partition_id);
 
--- One row for each message and the record that holds it. If several messages were acknowledged at one offset, the last
--- one gets it: a broker that lost the end of its log assigns the same offsets again.
+-- One row for each message and the record that holds it. If several messages were acknowledged at one offset, the
+-- last one gets it: a broker that lost the end of its log assigns the same offsets again.
 create table match as
 select suspect.id, suspect.topic_id, suspect.partition_id, suspect.log_offset, 'place' as how
   from suspect join suspect_record
@@ -24,10 +24,10 @@ qualify row_number() over (partition by suspect.topic_id, suspect.partition_id,
 create view unmatched as select suspect_record.* from suspect_record
   anti join match using (topic_id, partition_id, log_offset);
 
--- The contents that unmatched messages should have. A record at a message's offset with the same key, or the same value
--- under another key, is that message in other bytes; unless it is what another unmatched message of the partition, or
--- an unacknowledged one, should contain: then the two have changed places. Two null keys, or two tombstones, prove
--- nothing by being equal; then the timestamps must be equal, too.
+-- The contents that unmatched messages should have. A record at a message's offset with the same key, or the same
+-- value under another key, is that message in other bytes; unless it is what another unmatched message of the
+-- partition, or an unacknowledged one, should contain: then the two have changed places. Two null keys, or two
+-- tombstones, prove nothing by being equal; then the timestamps must be equal, too.
 create table awaited_bytes as
 select distinct suspect.topic_id, case when state = 'acknowledged' then partition_id end as partition_id,
        coalesce(key_digest, 0) as key_digest,
@@ -51,7 +51,7 @@ select distinct unmatched.topic_id, unmatched.partition_id, unmatched.log_offset
 
 create table different_bytes as
 select suspect.id, suspect.topic_id, suspect.partition_id, suspect.log_offset,
-       suspect.key_digest is distinct from unmatched.key_digest as other_key
+       suspect.key_digest is distinct from unmatched.key_digest as has_other_key
   from suspect
   join unmatched using (topic_id, partition_id, log_offset)
   join topic using (topic_id)

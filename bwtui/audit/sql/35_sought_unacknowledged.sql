@@ -1,7 +1,7 @@
 -- Messages without an acknowledgement: looked for in the partition that the partitioner chooses, if it is known, with
 -- the commit's timestamp unless the broker replaces timestamps.
 create or replace temp table sought as
-select suspect.id, suspect.pass, suspect.topic_id, suspect.key_digest, suspect.value_digest, true as bounded,
+select suspect.id, suspect.pass, suspect.topic_id, suspect.key_digest, suspect.value_digest, true as is_bounded,
        0 as from_offset,
        case when not topic.log_append then suspect.commit_us // 1000 end as timestamp_ms,
        home_partition.partition_id

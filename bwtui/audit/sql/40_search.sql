@@ -1,10 +1,11 @@
--- Looks for the messages in `sought` among unmatched records: the same bytes in the partition. If bounded, a record
--- must also have the same timestamp or come after what was sent to the partition before, and it must come before the next
--- acknowledged message with the same bytes, which may be the same change sent again. While a relay is still running,
--- what comes after a later session's messages belongs to that session, of which the audit does not have everything.
+-- Looks for the messages in `sought` among unmatched records: the same bytes in the partition. If `is_bounded`, a
+-- record must also have the same timestamp or come after what was sent to the partition before, and it must come
+-- before the next acknowledged message with the same bytes, which may be the same change sent again. While a relay is
+-- still running, what comes after a later session's messages belongs to that session, of which the audit does not
+-- have everything.
 create or replace temp table candidate as
 select c.id, c.topic_id, c.partition_id, c.log_offset, c.key_digest, c.value_digest
-  from (select w.id, w.pass, w.timestamp_ms, w.bounded, unmatched.topic_id, unmatched.partition_id,
+  from (select w.id, w.pass, w.timestamp_ms, w.is_bounded, unmatched.topic_id, unmatched.partition_id,
                unmatched.log_offset, w.key_digest, w.value_digest
           from sought w
           join unmatched on unmatched.topic_id = w.topic_id and unmatched.key_digest is not distinct from w.key_digest
@@ -22,7 +23,7 @@ select c.id, c.topic_id, c.partition_id, c.log_offset, c.key_digest, c.value_dig
   asof left join (select topic_id, partition_id, pass, min(log_offset) as log_offset from suspect
                    where state = 'acknowledged' group by all) as later
     on later.topic_id = c.topic_id and later.partition_id = c.partition_id and c.pass < later.pass
- where not c.bounded
+ where not c.is_bounded
     or ((c.timestamp_ms is not null or c.log_offset > coalesce(sent.log_offset, -1))
         and not coalesce(c.log_offset > next.log_offset, false)
         and not coalesce(c.log_offset > later.log_offset and getvariable('resumed') < 9223372036854775807, false));

@@ -20,9 +20,9 @@ select m.*,
   asof left join hole
     on hole.topic_id = m.topic_id and hole.partition_id = m.partition_id and m.log_offset >= hole.log_offset;
 
--- For each missing key the last surviving records, and the last that are eligible: old enough to have replaced others,
--- since the cleaner leaves the last min.compaction.lag.ms alone. An unmatched record proves nothing for the message
--- whose copy it is, so the last one with other bytes is kept, too.
+-- For each missing key the last surviving records, and the last that are eligible: old enough to have replaced
+-- others, since the cleaner leaves the last min.compaction.lag.ms alone. An unmatched record proves nothing for the
+-- message whose copy it is, so the last one with other bytes is kept, too.
 create table surviving_record as
 select suspect_record.topic_id, suspect_record.partition_id, suspect_record.key_digest,
        case when match.id is null then suspect_record.value_digest end as copy_of_digest,

@@ -1,5 +1,5 @@
--- In a shifted log another message with the same bytes may have landed on this one's offset. Then its neighbours, and a
--- record with its bytes, are all displaced by the same distance.
+-- In a shifted log another message with the same bytes may have landed on this one's offset. Then its neighbours, and
+-- a record with its bytes, are all displaced by the same distance.
 create table coincidence as
 select beside.id, beside.topic_id, beside.partition_id, beside.log_offset + beside.before as log_offset
   from (select match.id, match.topic_id, match.partition_id, match.log_offset, match.how, suspect.key_digest,

@@ -1,8 +1,10 @@
--- The offsets that the recording covers in each partition. For the first, an acknowledged message counts even if it is
--- lost; for the last, only those that exist, since a broker that lost the end of its log assigns those offsets again to
--- what the relay sends later. An unacknowledged message may have been found where a later session sent it again.
+-- The offsets that the recording covers in each partition. For the first, an acknowledged message counts even if it
+-- is lost; for the last, only those that exist, since a broker that lost the end of its log assigns those offsets
+-- again to what the relay sends later. An unacknowledged message may have been found where a later session sent it
+-- again.
 create table recorded_range as
-select topic_id, partition_id, min(log_offset) as log_offset, max(log_offset) filter (where is_present) as last_offset
+select topic_id, partition_id, min(log_offset) as first_offset,
+       max(log_offset) filter (where is_present) as last_offset
   from (select topic_id, partition_id, log_offset, false as is_present from message
          where state = 'acknowledged' and topic_id is not null
         union all
@@ -35,4 +37,4 @@ select lost.id, unmatched.topic_id, unmatched.partition_id, unmatched.log_offset
    and own.key_digest = unmatched.key_digest and own.value_digest is not distinct from unmatched.value_digest
   left join recorded_range
     on recorded_range.topic_id = unmatched.topic_id and recorded_range.partition_id = unmatched.partition_id
- where unmatched.log_offset >= coalesce(recorded_range.log_offset, 0);
+ where unmatched.log_offset >= coalesce(recorded_range.first_offset, 0);

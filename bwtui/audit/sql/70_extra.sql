@@ -1,5 +1,5 @@
--- Records that no message accounts for. 75_extra_classes.sql classifies them, with the help of `inspected`, which says
--- whether the relay made a record and which change its headers name.
+-- Records that no message accounts for. 75_extra_classes.sql classifies them, with the help of `inspected`, which
+-- says whether the relay made a record and which change its headers name.
 create table unconfirmed_tail as
 select min(commit_us) as first_us,
        list(distinct commit_ms(commit_us)) filter (where no_message_reason is not null) as no_message_ms
@@ -8,18 +8,19 @@ select min(commit_us) as first_us,
 create table extra as
 select unmatched.topic_id, unmatched.partition_id, unmatched.log_offset, unmatched.timestamp_ms,
        unmatched.key_digest, unmatched.value_digest,
-       coalesce(unmatched.log_offset < recorded_range.log_offset,
+       coalesce(unmatched.log_offset < recorded_range.first_offset,
                 unmatched.timestamp_ms < getvariable('first_received_us') // 1000) as is_before_window,
        coalesce(unmatched.log_offset > recorded_range.last_offset, true) as is_after_last,
-       -- A segment may end within a transaction, the rest of which has the same timestamp; and unconfirmed changes are
-       -- sent again, perhaps in other bytes.
+       -- A segment may end within a transaction, the rest of which has the same timestamp; and unconfirmed changes
+       -- are sent again, perhaps in other bytes.
        is_after_last
          and unmatched.timestamp_ms >= commit_ms(coalesce(unconfirmed_tail.first_us,
                                                           getvariable('last_commit_us'))) as is_after_window,
        is_after_last and unmatched.timestamp_ms > commit_ms(getvariable('last_commit_us')) as is_after_last_commit,
        -- A change that made no message may make one when it is sent again.
        is_after_last
-         and coalesce(list_contains(unconfirmed_tail.no_message_ms, unmatched.timestamp_ms), false) as may_make_up
+         and coalesce(list_contains(unconfirmed_tail.no_message_ms, unmatched.timestamp_ms), false)
+         as at_messageless_commit
   from unmatched left join recorded_range using (topic_id, partition_id) cross join unconfirmed_tail;
 
 create table copy as

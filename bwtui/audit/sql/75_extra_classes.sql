@@ -9,7 +9,8 @@ select partition_range.topic_id, partition_range.partition_id, g.gap,
    and message.state = 'acknowledged'
  group by partition_range.topic_id, partition_range.partition_id, g.gap;
 
--- Whether the change named in a record's headers lies outside the recording, as the rest of its last transaction does.
+-- Whether the change named in a record's headers lies outside the recording, as the rest of its last transaction
+-- does.
 create table identified as
 select j.*, coalesce(j.lsn < getvariable('first_lsn') or j.lsn > getvariable('last_lsn')
                      or (j.lsn = getvariable('last_lsn') and j.ordinal > ends.ordinal), false) as is_outside,
@@ -23,7 +24,7 @@ create table relay_continued as
 select distinct true as has_continued
   from extra x join identified j using (topic_id, partition_id, log_offset)
     anti join copy using (topic_id, partition_id, log_offset)
- where j.is_relays and coalesce(j.lsn > getvariable('last_lsn'), x.is_after_last_commit);
+ where j.made_by_relay and coalesce(j.lsn > getvariable('last_lsn'), x.is_after_last_commit);
 
 create table extra_class as
 select x.topic_id, x.partition_id, x.log_offset, x.key_digest, x.value_digest, j.lsn, j.ordinal,
@@ -38,15 +39,15 @@ select x.topic_id, x.partition_id, x.log_offset, x.key_digest, x.value_digest, j
              when (x.is_after_last_commit and coalesce(j.is_outside, false))
                or (x.is_after_last and coalesce(j.may_repeat, false))
                then 'outside_window'
-             when x.may_make_up and j.lsn is null and not copy.is_at_commit_time then 'outside_window'
+             when x.at_messageless_commit and j.lsn is null and not copy.is_at_commit_time then 'outside_window'
              when x.is_after_last_commit and j.lsn is null and (select count(*) from relay_continued) > 0
                then 'outside_window'
              else 'duplicated' end
-         when copy.is_same_topic or (copy.is_same_topic is not null and not coalesce(j.is_relays, false))
+         when copy.is_same_topic or (copy.is_same_topic is not null and not coalesce(j.made_by_relay, false))
            then 'misrouted'
          -- Removed since the scan, so it can't be inspected.
          when j.topic_id is null and x.is_after_window then 'outside_window'
-         when not coalesce(j.is_relays, false) then 'foreign'
+         when not coalesce(j.made_by_relay, false) then 'foreign'
          when j.is_outside or (x.is_after_last and j.may_repeat) then 'outside_window'
          when j.lsn is null and (x.is_after_window or gap.topic_id is not null) then 'outside_window'
          -- It looks like the topic's own, but may still be a copy of another topic's message.

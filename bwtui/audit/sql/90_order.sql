@@ -1,6 +1,6 @@
 -- Order is promised within a key. Only keys whose log order differs from the order of sending are examined. While a
--- relay is still running, a later session may have sent an unacknowledged message again: then it can't be known which record
--- is which, nor in what order they arrived.
+-- relay is still running, a later session may have sent an unacknowledged message again: then it can't be known which
+-- record is which, nor in what order they arrived.
 create table undetermined_key as
 select distinct topic_id, key_digest from suspect
  where state = 'unknown' and key_digest is not null and getvariable('resumed') < 9223372036854775807;

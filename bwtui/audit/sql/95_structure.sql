@@ -54,8 +54,8 @@ select message.lsn, any_value(message.xid) as xid, min(message.id) as id
 having bool_or(coalesce(message_class.class, 'matched') in ('matched', 'redelivered'));
 
 -- Records of a later pass before records of an earlier one: two relays wrote at once. Records that moved are compared
--- only with those that moved by the same distance, since a message that was sent again late moved alone. A record found
--- by its bytes alone has no known pass if a later session may have sent the same change again.
+-- only with those that moved by the same distance, since a message that was sent again late moved alone. A record
+-- found by its bytes alone has no known pass if a later session may have sent the same change again.
 create table interleaved_partition as
 select topic_id, partition_id, min(log_offset) as log_offset
   from (select suspect.topic_id, match.partition_id, match.log_offset, suspect.pass,
