@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import duckdb
 import pyarrow as pa
 
-from bwtui.audit.classes import ACTUAL, EXPECTED
+from bwtui.audit.classes import ACTUAL, EXPECTED, PAIRED
 from bwtui.audit.order import late
 from bwtui.errors import BwtuiError
 
@@ -252,7 +252,7 @@ def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
             one(connection, "select coalesce(sum(high - low), 0)::bigint from partition_range"),
         ),
     }
-    for name in ("matched", "redelivered", "corrupted", "rekeyed"):
+    for name in PAIRED:
         equations[f"both sides agree on {name}"] = (expected.get(name, 0), actual.get(name, 0))
     broken = [f"{name}: {left} is not {right}" for name, (left, right) in equations.items() if left != right]
     if broken:

@@ -8,13 +8,13 @@ import duckdb
 
 from bwtui.audit.classes import (
     ACTUAL,
-    ANOMALIES,
     CLASSES,
+    COUNTED,
     EXPECTED,
-    UNDECIDED,
     WRONG,
     Question,
     Verdict,
+    audit_class,
     verdict_of,
 )
 from bwtui.audit.core import Window, classes_of, one, statements
@@ -166,22 +166,12 @@ def unreadable(damaged: Mapping[str, int]) -> list[str]:
 def _counts(
     connection: duckdb.DuckDBPyConnection, expected: Mapping[str, int], actual: Mapping[str, int]
 ) -> dict[str, int]:
-    beside = {
-        "reordered": "select count(*) from late_message",
-        "regressed": "select count(*) from wrong_latest where class = 'regressed'",
-        "resurrected": "select count(*) from wrong_latest where class = 'resurrected'",
-        "torn_transaction": "select count(*) from torn_transaction",
-        "interleaved_sessions": "select count(*) from interleaved_partition",
-        "offset_gap": "select count(*) from offset_gap",
-        "equivalent": "select count(*) from match where how = 'equivalent'",
-        "moved": "select count(*) from match where how = 'moved'",
-        "time_differs": "select count(*) from time_differs",
-        "headers_differ": "select count(*) from headers_differ",
-        "aborted": "select coalesce(sum(end_offset - log_offset), 0)::bigint from hole"
-        " where kind = 'aborted'",
+    return {
+        kind.name: one(connection, kind.count)
+        if kind.count
+        else max(expected.get(kind.name, 0), actual.get(kind.name, 0))
+        for kind in COUNTED
     }
-    counts = {name: max(expected.get(name, 0), actual.get(name, 0)) for name in CLASSES}
-    return counts | {name: one(connection, sql) for name, sql in beside.items()}
 
 
 def _window(window: Window) -> dict[str, Any]:
@@ -213,9 +203,11 @@ select f.class, topic.topic, f.partition_id, f.log_offset, coalesce(message.lsn,
 
 
 def _findings(connection: duckdb.DuckDBPyConnection, samples: int) -> list[Finding]:
-    order = {name: at for at, name in enumerate((*ANOMALIES, UNDECIDED))}
-    rows = connection.execute(_FINDINGS, [samples]).fetchall()
-    return sorted((Finding(*row) for row in rows), key=lambda finding: order.get(finding.name, 99))
+    order = {name: at for at, name in enumerate(CLASSES)}
+    findings = [Finding(*row) for row in connection.execute(_FINDINGS, [samples]).fetchall()]
+    for finding in findings:
+        finding.note = finding.note or audit_class(finding.name).note or None
+    return sorted(findings, key=lambda finding: order.get(finding.name, 99))
 
 
 def _by_topic(connection: duckdb.DuckDBPyConnection) -> list[dict[str, Any]]:

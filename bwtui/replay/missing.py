@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from bwtui.audit.classes import LOST
 from bwtui.errors import RefusedError, UsageError
 from bwtui.file_errors import file_failed
 from bwtui.kafka.client import Config
@@ -28,7 +29,6 @@ from bwtui.replay.place import RAW
 from bwtui.replay.plan import Count, TopicCount
 from bwtui.spark.kafka_source import read_kafka
 
-CLASSES = ("lost_acked", "lost_unacked", "lost_unsent")
 #: Positions behind all of a recording's: first what it has, then what only the topic has.
 _AGAIN, _FROM_TOPIC = 1 << 60, 1 << 61
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
@@ -43,9 +43,9 @@ class Missing:
         try:
             raw = report.read_bytes()
             content = json.loads(raw)
-            findings = [one for one in content["findings"] if one["class"] in CLASSES]
+            findings = [one for one in content["findings"] if one["class"] in LOST]
             counts = content.get("findings_total", content["classes"])
-            counted = sum(int(counts.get(name, 0)) for name in CLASSES)
+            counted = sum(int(counts.get(name, 0)) for name in LOST)
             self._wanted = _table(findings)
             self._recording, self._cluster = content.get("recording_id"), content.get("cluster")
             self._ends = {

@@ -23,7 +23,7 @@ from typing import Any
 
 import duckdb
 
-from bwtui.audit.classes import DATABASE, UNDECIDED, verdict_of
+from bwtui.audit.classes import DATABASE, UNDECIDED, balance_classes, verdict_of
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import Finding, Report, unreadable
 from bwtui.errors import Indeterminate, RefusedError
@@ -254,6 +254,6 @@ class _Live:
 
 def _balance(counts: Mapping[str, int], rows: int, keys: int) -> dict[str, dict[str, int]]:
     """Return what both sides hold; keys that were looked at again at a later fence count as of the first."""
-    missing = {name: counts.get(name, 0) for name in ("missing_key", "different_row", "missing_row")}
-    extra = {name: counts.get(name, 0) for name in ("different_row", "extra_key")}
+    missing = {name: counts.get(name, 0) for name in balance_classes("database", "expected")}
+    extra = {name: counts.get(name, 0) for name in balance_classes("database", "actual")}
     return {"expected": {"rows": rows, **missing}, "actual": {"rows": keys, **extra}}

@@ -15,7 +15,13 @@ from typing import Any
 
 import duckdb
 
-from bwtui.audit.classes import READ_ANEW, RECORDINGS, verdict_of
+from bwtui.audit.classes import (
+    READ_ANEW,
+    RECORDINGS,
+    audit_class,
+    balance_classes,
+    verdict_of,
+)
 from bwtui.audit.report import Finding, Report
 from bwtui.audit.texts import parse_row
 from bwtui.errors import UsageError
@@ -76,12 +82,6 @@ select distinct position, before, after, list_concat(coalesce(filled, []), coale
 _SOME = 200
 # A snapshot is there as a whole.
 _LAST = "case when op = 'snapshot' then 2147483647 else ordinal end"
-_NOTES = {
-    "missing": "only the first recording has it",
-    "extra": "only the second recording has it",
-    "said_differs": "the recordings do not have the same row",
-    "sent_differs": "the same row was sent with other bytes",
-}
 
 
 def verify_recordings(
@@ -213,12 +213,8 @@ def _report(connection: duckdb.DuckDBPyConnection, low: int, high: int, samples:
         expected=expected,
         actual=actual,
         balance={
-            "expected": {
-                name: counts.get(name, 0) for name in ("equal", READ_ANEW, *RECORDINGS) if name != "extra"
-            },
-            "actual": {
-                name: counts.get(name, 0) for name in ("equal", READ_ANEW, *RECORDINGS) if name != "missing"
-            },
+            "expected": {name: counts.get(name, 0) for name in balance_classes("recordings", "expected")},
+            "actual": {name: counts.get(name, 0) for name in balance_classes("recordings", "actual")},
         },
         classes=wrong,
         without={},
@@ -234,5 +230,5 @@ def _finding(row: tuple[Any, ...]) -> Finding:
     name, lsn, ordinal, part, op, relation, position = row
     return Finding(
         name, lsn=lsn, ordinal=ordinal, part=part, operation=op, table=relation, position=position,
-        hop="stream" if name == "said_differs" else "relay", note=_NOTES[name],
+        hop="stream" if name == "said_differs" else "relay", note=audit_class(name).note,
     )  # fmt: skip

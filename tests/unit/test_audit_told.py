@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from bwtui.audit import classes
 from bwtui.audit.classes import DATABASE, RECORDINGS, Question
 from bwtui.audit.page import page
 from bwtui.audit.report import Finding, Report
@@ -120,3 +121,12 @@ def test_a_page_into_a_pipe_leaves_its_mode() -> None:
     finally:
         os.close(read)
         os.close(written)
+
+
+@pytest.mark.parametrize("question", ["recording", "database", "recordings"])
+def test_every_class_that_can_be_wrong_says_what_it_means(question: Question) -> None:
+    of_it = [one for one in classes.declared(question) if one.severity != "fine"]
+    assert len({one.name for one in of_it}) == len(of_it) > 3
+    for one in of_it:
+        assert one.meaning.endswith("."), one.name
+        assert one.sides or one.count or one.question != "recording", "nothing counts it"

@@ -15,8 +15,9 @@ select suspect.id, suspect.topic_id, suspect.key_digest,
        case
          when match.how in ('place', 'searched', 'moved', 'equivalent') then 'matched'
          when match.how = 'differs' then 'corrupted'
-         when match.how = 'rekeyed' then 'rekeyed'
-         when match.how in ('misrouted', 'mispartitioned') then 'misrouted'
+         when match.how = 'mispartitioned' then 'misrouted'
+         -- What else was matched wrongly has the name of its class.
+         when match.how is not null then match.how
          when excuse.id is not null then excuse.class
          when suspect.state = 'refused' then 'refused'
          when resent.first_id is not null then 'resent'

@@ -1,4 +1,5 @@
--- Every finding in one row: `id` is the message's, the other ids and the offset say where in Kafka.
+-- Every finding in one row: `id` is the message's, the other ids and the offset say where in Kafka. Without a note it
+-- gets that of its class, in bwtui.audit.classes.
 create view finding as
 with lost as (
   select class, id, at_topic_id as topic_id, at_partition_id as partition_id, at_offset as log_offset,
@@ -9,12 +10,11 @@ with lost as (
   select class, id, null, null, null, null, 'relay' from without_message where class = 'lost_unsent'),
 wrong as (
   select s.class, s.id, s.at_topic_id as topic_id, s.at_partition_id as partition_id, s.at_offset as log_offset,
-         case when m.id is not null then 'the message does not say what PostgreSQL said'
-              when s.how = 'rekeyed' then 'its key is in other bytes, so that brokers take it for another key'
-              when s.how = 'differs' then 'the bytes differ from those that were sent' end as note,
+         case when m.id is not null then 'the message does not say what PostgreSQL said' end as note,
          case when m.id is not null or s.how = 'mispartitioned' then 'relay'
               when s.how = 'misrouted' then 'other' else 'broker' end as hop
-    from message_class s left join miscoded m using (id) where s.class in ('corrupted', 'rekeyed', 'misrouted')),
+    from message_class s left join miscoded m using (id)
+   where s.how is not null and s.class not in ('matched', 'redelivered')),
 -- In JSON another topic's message may have the same bytes.
 original as (
   select message.topic_id, message.key_digest, message.value_digest, min(message.id) as id from message
@@ -45,8 +45,7 @@ select lost.* exclude (note),
 union all by name select * from wrong
 union all by name select * from extra_one
 union all by name
-select 'reordered' as class, id, topic_id, partition_id, log_offset, 'it came behind later ones of its key' as note,
-       'broker' as hop from late_message
+select 'reordered' as class, id, topic_id, partition_id, log_offset, null as note, 'broker' as hop from late_message
 union all by name
 select w.class, w.id, w.topic_id, w.partition_id, w.log_offset,
        case when exists (select 1 from extra_class later
@@ -54,14 +53,14 @@ select w.class, w.id, w.topic_id, w.partition_id, w.log_offset,
                             and later.topic_id = w.topic_id and later.partition_id = w.partition_id
                             and later.key_digest = w.key_digest and later.log_offset > w.log_offset)
             then 'it was the latest value of the key, until the recording had ended and another record came'
-            else 'a reader that keeps the latest value of the key is wrong now' end as note,
+            end as note,
        case when x.class in ('foreign', 'duplicated', 'misrouted') then 'other'
             when x.class = 'phantom' then 'relay' else 'broker' end as hop
   from wrong_latest w left join extra_class x using (topic_id, partition_id, log_offset)
 union all by name
 select 'torn_transaction' as class, id, null as topic_id, null as partition_id, null as log_offset,
-       'some of its messages are there, and others are lost' as note, '' as hop from torn_transaction
+       null as note, '' as hop from torn_transaction
 union all by name
 select 'interleaved_sessions' as class, null as id, topic_id, partition_id, log_offset,
-       'two relays wrote at once' as note, 'relay' as hop
+       null as note, 'relay' as hop
   from interleaved_partition;

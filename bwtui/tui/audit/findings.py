@@ -4,12 +4,11 @@ from datetime import datetime
 
 from rich.console import RenderableType
 
-from bwtui.audit.classes import LOST, UNDECIDED, Question
+from bwtui.audit.classes import LOST, UNDECIDED, Question, audit_class
 from bwtui.audit.terminal import CLEAN, SIDES
 from bwtui.recording.change import Change
 from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
-from bwtui.tui.audit.meanings import HOPS, meaning
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text, tone_of
 from bwtui.tui.audit.sides import message_of
 from bwtui.tui.audit.words import MASKED, WORDS
@@ -31,13 +30,12 @@ COLUMNS = (
 )
 #: By the mark means the report's own order: the worst first.
 _SORTABLE = ("mark", "class", "table", "key", "topic", "place", "lsn")
-#: Notes that say what the class means.
-_MEANT = (
-    "a reader that keeps the latest value of the key is wrong now",
-    "some of its messages are there, and others are lost",
-    "it came behind later ones of its key",
-    "two relays wrote at once",
-)
+_HOPS = {
+    "broker": "the broker",
+    "relay": "the relay",
+    "stream": "the stream from PostgreSQL",
+    "other": "another producer",
+}
 _NO_COLOURS = dict.fromkeys(("quiet", "foreground", "warning", "error", "secondary"), "")
 #: A line as its texts, some of them with a style: shown it has escapes and is cut, copied it is exact.
 _Line = list[str | tuple[str, str]]
@@ -253,13 +251,12 @@ def _lines(
 ) -> list[_Line]:
     quiet, tone = colours["quiet"], tone_of(finding.name)
     style = {"bad": colours["error"], "warn": colours["warning"]}.get(tone, quiet)
-    means = meaning(finding.name, question)
-    head: _Line = [(f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (means, style)]
+    kind = audit_class(finding.name, question)
+    head: _Line = [(f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (kind.meaning, style)]
     lines = [head, _about(finding, change, quiet), _sent(finding, change, quiet), _found(finding, quiet)]
-    fault = f"at fault: {HOPS[finding.hop]}" if finding.hop in HOPS else ""
-    note = finding.note or ""
-    for known in _MEANT:
-        note = note.removeprefix(known).removeprefix("; ")
+    fault = f"at fault: {_HOPS[finding.hop]}" if finding.hop in _HOPS else ""
+    # The meaning says what the note of the class does.
+    note = (finding.note or "").removeprefix(kind.note).removeprefix("; ")
     if why := " · ".join(part for part in (note, fault) if part):
         lines.append([(why, colours["secondary"])])
     return [line for line in lines if line]

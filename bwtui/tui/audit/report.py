@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.audit.classes import ANOMALIES, CLASSES, EXCUSED, LOST, UNDECIDED, Question
+from bwtui.audit.classes import CLASSES, LOST, Question, Severity, audit_class
 from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
 from bwtui.tui.judgement import Tone
 
-#: Neither wrong nor excused: both sides have it.
-_FINE = ("matched", "equal")
+_TONES: Mapping[Severity, Tone] = {"anomaly": "bad", "undecided": "warn"}
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
 #: Stands for a value that the report does not show.
 _MASK = "…"
@@ -134,12 +133,7 @@ class AuditReport:
 
 def tone_of(name: str) -> Tone:
     """Return how bad a class is: "bad", "warn" for undecided, "muted" for what is excused or only a note."""
-    if name == UNDECIDED:
-        return "warn"
-    if name in ANOMALIES:
-        return "bad"
-    # Classes of the other two audits are all differences.
-    return "muted" if name in CLASSES or name in EXCUSED or name in _FINE else "bad"
+    return _TONES.get(audit_class(name).severity, "muted")
 
 
 def class_order(report: AuditReport) -> list[str]:

@@ -2,33 +2,18 @@
 
 import shlex
 
+from bwtui.audit.classes import audit_class
 from bwtui.tui import figures
 from bwtui.tui.audit.report import AuditReport, Finding
 from bwtui.tui.audit.words import MASKED
 from bwtui.tui.plain import Text
-
-_TABLE = {
-    "missing_key": "the table has the row; the report has its key alone",
-    "different_row": "the table has the row; the report has what differs",
-    "extra_key": "the table has no such row",
-    "missing_row": "the table has the row, which has no key",
-    "not_captured": "nothing of the table is sent",
-}
-_UNDECIDED = "it was written to at every look, or nothing is proven"
-_NOT_THERE = "it does not have the row"
-_FIRST = {"extra": _NOT_THERE}
-_SECOND = {
-    "missing": _NOT_THERE,
-    "said_differs": "the same change has another row",
-    "sent_differs": "the same row was sent with other bytes",
-}
 
 
 def table_lines(finding: Finding, key: str, report: AuditReport, colours: dict[str, str]) -> list[Text]:
     """Say what the table has."""
     quiet = colours["quiet"]
     head = Text.assemble((finding.table or figures.NONE, "bold"), ("  key ", quiet), key or figures.NONE)
-    lines = [head, Text(_TABLE.get(finding.name, _UNDECIDED), colours["warning"])]
+    lines = [head, Text(audit_class(finding.name, "database").left, colours["warning"])]
     if finding.note:
         lines.append(Text(finding.note, colours["warning"]))
     if report.masked and finding.is_masked:
@@ -47,15 +32,16 @@ def recording_lines(
     quiet = colours["quiet"]
     folder = str(report.raw.get("other" if second else "recording") or "")
     change = " ".join(part for part in (finding.operation, finding.table) if part)
-    told = (_SECOND if second else _FIRST).get(finding.name, "it has the row")
+    kind = audit_class(finding.name, "recordings")
+    has = (kind.right if second else kind.left) or "it has the row"
     # Of what both have the report knows the first one's position.
-    if finding.position is not None and second == (finding.name == "extra") and told != _NOT_THERE:
-        told += f", at position {finding.position:,}"
+    if finding.position is not None and second == (finding.name == "extra"):
+        has += f", at position {finding.position:,}"
     lines = [
         Text.assemble((folder or figures.NONE, "bold")),
         Text.assemble(change or figures.NONE, ("  lsn ", quiet), f"{finding.lsn} #{finding.ordinal}"),
-        Text(told, colours["warning"]),
+        Text(has, colours["warning"]),
     ]
-    if told != _NOT_THERE and folder and finding.lsn:
+    if ("actual" if second else "expected") in kind.sides and folder and finding.lsn:
         lines.append(Text(f"bwtui open {shlex.quote(folder)} --at {finding.lsn}", quiet))
     return lines
