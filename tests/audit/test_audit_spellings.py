@@ -8,10 +8,10 @@ from typing import Any
 import fastavro
 import pytest
 
-from bwtui.audit.core import Pair, Record
+from bwtui.audit.core import DifferingPair, RecordPlace
 from bwtui.audit.decoding import Schemas
 from bwtui.audit.forms import ODD, decode, decode_key
-from bwtui.verify.look import KafkaLook, RowReader, Seen
+from bwtui.verify.look import KafkaByteReader, KafkaRecord, RowReader
 
 _KEY = {
     "type": "record", "name": "k",
@@ -46,8 +46,8 @@ def test_a_spelling(data: bytes, expected: str) -> None:
     assert row == decode(data, _SCHEMAS)
 
 
-class _Look(KafkaLook):
-    """Looks at one message and at one record, which are at hand."""
+class _AtHand(KafkaByteReader):
+    """Has one message and one record at hand."""
 
     def __init__(self, sent: bytes, there: bytes) -> None:
         super().__init__({}, ["t"], [], RowReader("json", _SCHEMAS), {}, [])
@@ -56,8 +56,8 @@ class _Look(KafkaLook):
     def messages(self, ids: Sequence[int]) -> dict[int, Any]:
         return {number: (None, self._sent, {}) for number in ids}
 
-    def records(self, places: Sequence[Record]) -> dict[Record, Seen]:
-        return {place: Seen(None, self._there, {}) for place in places}
+    def records(self, places: Sequence[RecordPlace]) -> dict[RecordPlace, KafkaRecord]:
+        return {place: KafkaRecord(None, self._there, {}) for place in places}
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ class _Look(KafkaLook):
 )
 def test_rows_are_the_same_if_nothing_can_tell_them_apart(there: bytes, is_same: bool) -> None:
     """To Python 1, 1.0 and true are equal."""
-    look = _Look(b'{"a": 1, "b": -0.0}', there)
-    assert list(look.equal_rows([Pair(9, 0, 0, 0)])) == ([9] if is_same else [])
+    reader = _AtHand(b'{"a": 1, "b": -0.0}', there)
+    assert list(reader.equal_rows([DifferingPair(9, 0, 0, 0)])) == ([9] if is_same else [])
