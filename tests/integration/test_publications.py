@@ -20,6 +20,7 @@ from tests.attempts import Attempts
 from tests.database import Session, session
 from tests.decoded_topic import decoded_avro, latest
 from tests.faults.relays import Relay, new_name
+from tests.integration.test_verify_database import arguments, relaying
 from tests.waiting import eventually
 
 
@@ -174,14 +175,9 @@ def test_an_audit_notes_rows_and_columns_that_are_left_out(
 ) -> None:
     source.run("create table t (id int primary key, a text); insert into t values (1, 'x'), (9, 'y')")
     source.run(f"create publication bwtui_{attempts.name} for table t (id) where (id > 5)")
-    services = attempts.services
-    ends = ["-d", database, "-b", services.broker, "-r", services.schema_registry, "-s", attempts.name]
-    assert attempts.command_here("connect", *ends, "--detach").code == 0
-    try:
-        ended = attempts.command_here("verify", "--database", *ends, "--json")
+    with relaying(attempts, database, source):
+        ended = attempts.command_here(*arguments(attempts, database), "--json")
         notices = json.loads(attempts.command_here("status", attempts.name, "--json").stdout)["errors"]
-    finally:
-        attempts.command_here("stop", attempts.name)
     report = json.loads(ended.stdout)
     assert (ended.code, report["verdict"], report["expected"]) == (0, "clean", 1)
     left_out = ["only where (id > 5): its other rows are not captured", "without its column a"]
