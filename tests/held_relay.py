@@ -16,6 +16,7 @@ from bwtui.model.delivery import Receipt, Span
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts
+from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
@@ -125,13 +126,15 @@ class HeldRelay:
         self.report = Report()
         self._stop = threading.Event()
         self.memory = SlotMemory(folder, "1", "test", slot)
-        router = Router(settings, self.sink, registry or _Registry(), self.report, self._pulse)  # type: ignore[arg-type]
+        patience = Patience(dsn, self.report, self._pulse)
+        router = Router(settings, self.sink, registry or _Registry(), self.report, patience)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
-        toast = ToastFill(settings, router.look, self._pulse)
+        toast = ToastFill(settings, patience.look, self._pulse)
         parts = Parts(
             settings=settings,
             report=self.report,
             destination=Destination(self.sink, LocalRegistry(), self.sink),
+            patience=patience,
             router=router,
             policy=policy,
             toast=toast,
@@ -140,7 +143,7 @@ class HeldRelay:
             stop_requested=self._stop.is_set,
             session=bytes(8),
         )
-        self._close_router = router.close
+        self._close_patience = patience.close
         self.stream = ReplicationStream(connect_raw(dsn), slot, ["everything"])
         self.acks = Acknowledgements()
         self._streaming = Streaming(parts, self.stream, self.acks, None)
@@ -186,7 +189,7 @@ class HeldRelay:
 
     def _close(self) -> None:
         self._streaming.abandon()
-        self._close_router()
+        self._close_patience()
 
     def _pulse(self, seconds: float) -> None:
         self._streaming.pulse(seconds)

@@ -15,6 +15,7 @@ from bwtui.recording.format.relation import pack_relation
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts
+from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
@@ -121,8 +122,9 @@ class ScriptedRelay:
         self.settings = RelaySettings(record=str(self.folder) if record else "", **settings)
         self.report, self.sink, self.registry = Report(), sink or MemorySink(), CountingRegistry()
         self.catalog = Catalog()
-        self.router = Router(self.settings, self.sink, self.registry, self.report, lambda seconds: None)  # type: ignore[arg-type]
-        self.router._questions._idle.append(self.catalog)  # type: ignore[arg-type]
+        self.patience = Patience("", self.report, lambda seconds: None)
+        self.router = Router(self.settings, self.sink, self.registry, self.report, self.patience)
+        self.patience._questions._idle.append(self.catalog)  # type: ignore[arg-type]
         self.recorder: Recorder | None = None
         if record:
             before = continue_in(self.folder, dict(SOURCE))
@@ -131,9 +133,10 @@ class ScriptedRelay:
             settings=self.settings,
             report=self.report,
             destination=self.sink.destination,
+            patience=self.patience,
             router=self.router,
             policy=RowPolicy(self.settings, self.report, DeadLetters(folder), self.sink),
-            toast=ToastFill(self.settings, self.router.look, lambda seconds: None),  # type: ignore[arg-type]
+            toast=ToastFill(self.settings, self.patience.look, lambda seconds: None),  # type: ignore[arg-type]
             samples=Samples(),
             memory=SlotMemory(folder, "1", "test", "test"),
             stop_requested=lambda: not self.frames,

@@ -23,7 +23,8 @@ from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay import status_builder
 from bwtui.relay.following import Following
 from bwtui.relay.memory import SlotMemory, newest_memory
-from bwtui.relay.parts import Parts, StopRequested
+from bwtui.relay.parts import Parts, StopRequested, check_stop
+from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.portable_settings import for_elsewhere
 from bwtui.relay.recording.recorder import Recorder
@@ -78,7 +79,7 @@ class Engine:
         self._stop = threading.Event()
         self._destination = open_destination(settings)
         self._recorder: Recorder | None = None
-        self._router: Router | None = None
+        self._patience = Patience(settings.postgres, self._report, self._pulse)
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
@@ -173,8 +174,7 @@ class Engine:
         finally:
             self._lag.stop()
             self._destination.close()
-            if self._router is not None:
-                self._router.close()
+            self._patience.close()
             self._close_recording(ended)
         self._report.state = "stopped"
         self._report.detail = ""
@@ -242,11 +242,11 @@ class Engine:
 
     def _waiting(self, what: str) -> None:
         self._report.detail = what
-        self._check_stop()
+        check_stop(self._stop.is_set)
 
     def _asked(self, call: Callable[[], T]) -> T:
         """Return what a service that is asked before there is a stream answers. Raises StopRequested too."""
-        calls = BlockingCalls(lambda _: self._check_stop())
+        calls = BlockingCalls(lambda _: check_stop(self._stop.is_set))
         try:
             return calls.make(call)
         finally:
@@ -274,9 +274,8 @@ class Engine:
         folder = state_folder(settings.relay_name)
         policy = RowPolicy(settings, report, DeadLetters(folder), destination.sink)
         seen = CatalogMemory(folder / "catalog.json", findings.system_identifier, findings.database)
-        router = self._router = Router(
-            settings, destination.service, destination.registry, report, self._pulse, seen
-        )
+        patience = self._patience
+        router = Router(settings, destination.service, destination.registry, report, patience, seen)
         identity = (findings.system_identifier, findings.database, settings.slot)
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if findings.slot is None:
@@ -287,7 +286,7 @@ class Engine:
         for limits in destination.service.ensure_topics(apart).values() if apart else ():
             if isinstance(limits, RefusedError):
                 raise limits
-        toast = ToastFill(settings, router.look, self._pulse)
+        toast = ToastFill(settings, patience.look, self._pulse)
         session = secrets.token_bytes(8)
         if settings.record:
             self._recorder = self._begin_recording(findings, session)
@@ -295,6 +294,7 @@ class Engine:
             settings,
             report,
             destination,
+            patience,
             router,
             policy,
             toast,
@@ -323,11 +323,7 @@ class Engine:
             self._phase.pulse(seconds)
         else:
             self._destination.sink.poll(seconds)
-            self._check_stop()
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
-            raise StopRequested
+            check_stop(self._stop.is_set)
 
     def _on_tick(self, connection: Connection) -> None:
         """Once a second, in the sampler's thread: tell of tables that the publication leaves out."""

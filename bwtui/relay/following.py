@@ -13,7 +13,7 @@ from psycopg import pq
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.parts import Parts, Redrive, StopRequested
+from bwtui.relay.parts import Parts, Redrive, check_stop
 from bwtui.relay.report import Report
 from bwtui.relay.routes.published import Looks, Published
 from bwtui.relay.streaming import Streaming
@@ -21,7 +21,7 @@ from bwtui.relay.suspension import Suspension
 from bwtui.settings import RelaySettings
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
-from bwtui.source.slot import SlotState, check_readable, slot_state_raw
+from bwtui.source.slot import SlotState, check_readable, slot_state
 from bwtui.source.stream import ReplicationStream
 from bwtui.source.timeline import ENDLESS, Server, identify
 
@@ -86,7 +86,7 @@ class Following:
                 streaming = Streaming(parts, stream, acks, target)
                 streaming.careful_until = careful_until
                 # Another server may answer: what is asked beside the stream is asked there.
-                parts.router.begin_session()
+                parts.patience.begin_session()
                 parts.toast.begin_session()
                 self._enter(streaming)
                 self._report.detail = ""
@@ -115,7 +115,7 @@ class Following:
 
         All is asked in the stream's own session, since another server may answer the next one.
         """
-        calls = self._parts.router.calls
+        calls = self._parts.patience.calls
         answer = calls.make(partial(self._ask, publications))
         try:
             # Somebody may have moved the slot while the connection was gone.
@@ -153,7 +153,7 @@ class Following:
 
     def _released(self, connection: pq.abc.PGconn) -> SlotState | None:
         try:
-            return wait_for_release(lambda: slot_state_raw(connection, self._settings.slot), self._waiting)
+            return wait_for_release(lambda: slot_state(connection, self._settings.slot), self._waiting)
         except RefusedError as error:
             if not self._has_streamed:
                 raise
@@ -188,7 +188,7 @@ class Following:
             # What is recorded late would be read, and sent, once more.
             if recorder is not None:
                 recorder.settle()
-            self._check_stop()
+            check_stop(self._parts.stop_requested)
             sink.poll(0.01)
             acks.advance()
         with contextlib.suppress(ConnectionFailed):
@@ -218,18 +218,14 @@ class Following:
         newer rows of its key.
         """
         while not self._parts.sink.flush(0.2):
-            self._check_stop()
+            check_stop(self._parts.stop_requested)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self._parts.sink.poll(0.1)
-            self._check_stop()
+            check_stop(self._parts.stop_requested)
 
     def _waiting(self, what: str) -> None:
         self._report.detail = what
-        self._check_stop()
-
-    def _check_stop(self) -> None:
-        if self._parts.stop_requested():
-            raise StopRequested
+        check_stop(self._parts.stop_requested)

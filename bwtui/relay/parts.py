@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bwtui.relay.memory import SlotMemory
+from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
@@ -18,6 +19,12 @@ from bwtui.sink.destination import Destination
 
 class StopRequested(Exception):
     """Somebody asked the relay to stop; raised where it waits."""
+
+
+def check_stop(requested: Callable[[], bool]) -> None:
+    """Raise StopRequested if a stop was ``requested``."""
+    if requested():
+        raise StopRequested
 
 
 class Redrive(Exception):
@@ -40,6 +47,7 @@ class Parts:
     settings: RelaySettings
     report: Report
     destination: Destination
+    patience: Patience
     router: Router
     policy: RowPolicy
     toast: ToastFill

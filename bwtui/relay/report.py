@@ -74,7 +74,6 @@ class Report:
         #: Commit time (Unix seconds) of the newest transaction that was read.
         self.commit_time = 0.0
         self.in_flight = 0
-        self.in_flight_bytes = 0
         #: Tables of the selection of which nothing is sent, since no publication of the stream has them.
         self.not_captured: tuple[str, ...] = ()
         #: Told of every error that is new; any thread may be the one that tells.

@@ -100,7 +100,7 @@ class Rows:
         # The old route's messages go first.
         self._batch.flush()
         # Routes that were built ahead begin one after the other, and no batch gets full meanwhile.
-        self._parts.router.calls.pulse_when_due()
+        self._parts.patience.calls.pulse_when_due()
         if route is not None and self._parts.recorder is not None:
             self._parts.recorder.relation(route.relation)
 

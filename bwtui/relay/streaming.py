@@ -14,7 +14,7 @@ from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
-from bwtui.relay.parts import Parts, Redrive, StopRequested
+from bwtui.relay.parts import Parts, Redrive, StopRequested, check_stop
 from bwtui.relay.rows import BODY, Rows
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
@@ -206,7 +206,6 @@ class Streaming:
         report.outage(self._parts.destination.service.outage())
         report.confirmed_lsn = acks.confirmed
         report.in_flight = self._parts.sink.queued()
-        report.in_flight_bytes = acks.bytes_in_flight
         report.durable = report.messages - report.in_flight
         now = time.monotonic()
         pause = _CONFIRM_IDLE_SECONDS if idle and acks.is_idle else _CONFIRM_SECONDS
@@ -244,8 +243,7 @@ class Streaming:
     def _while_settling(self) -> None:
         """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
         self._check_awake()
-        if self._parts.stop_requested():
-            raise StopRequested
+        check_stop(self._parts.stop_requested)
         self._tell_when_due()
 
     def _finish(self) -> None:

@@ -20,12 +20,14 @@ from bwtui.source.slot import PLUGIN, SlotState, check_readable, slot_state
 
 MINIMUM_VERSION = 140_000
 #: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
-RELEASE_SECONDS = 10.0
-RELEASE_PAUSE_SECONDS = 0.1
+_RELEASE_SECONDS = 10.0
+_RELEASE_PAUSE_SECONDS = 0.1
 _WAL_LEVEL = "ALTER SYSTEM SET wal_level = logical"
 
 #: Is told what is waited for.
 OnWait = Callable[[str], None]
+#: What is waited for, and the refusal once that has taken too long.
+Obstacle = tuple[str, RefusedError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,18 +86,39 @@ def wait_for_release(look: Callable[[], SlotState | None], on_wait: OnWait) -> S
 
     ``on_wait`` is called between two looks, with what is waited for, and may raise.
     """
-    deadline = time.monotonic() + RELEASE_SECONDS
-    while True:
+    slot: SlotState | None = None
+
+    def held() -> Obstacle | None:
+        nonlocal slot
         slot = look()
         if slot is None or not slot.active:
-            return slot
-        if time.monotonic() > deadline:
-            raise RefusedError(
+            return None
+        return (
+            f"waiting for slot {slot.name}, which the server's process {slot.active_pid} holds",
+            RefusedError(
                 f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
                 "stop the other consumer, or name another slot with -s/--slot",
-            )
-        on_wait(f"waiting for slot {slot.name}, which the server's process {slot.active_pid} holds")
-        time.sleep(RELEASE_PAUSE_SECONDS)
+            ),
+        )
+
+    wait_while(held, on_wait)
+    return slot
+
+
+def wait_while(
+    look: Callable[[], Obstacle | None], on_wait: OnWait, pause: Callable[[float], None] = time.sleep
+) -> None:
+    """Look until nothing is in the way. Raises the obstacle's refusal when it stays.
+
+    ``on_wait`` is called before each ``pause`` (seconds) with what is waited for; both may raise.
+    """
+    deadline = time.monotonic() + _RELEASE_SECONDS
+    while (obstacle := look()) is not None:
+        waiting, refusal = obstacle
+        if time.monotonic() > deadline:
+            raise refusal
+        on_wait(waiting)
+        pause(_RELEASE_PAUSE_SECONDS)
 
 
 def _identity(connection: Connection) -> tuple[str, str, str]:

@@ -6,6 +6,7 @@ which dies with its session; ``pg_copy_logical_replication_slot`` then makes the
 
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psycopg2
@@ -19,7 +20,6 @@ from bwtui.source.connection import (
     Connection,
     ServerError,
     connection_failed,
-    execute,
     execute_raw,
     query,
     statement_failed,
@@ -32,15 +32,6 @@ CURRENT_LSN = (
     "(case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()"
     " else pg_catalog.pg_current_wal_lsn() end)::text"
 )
-_STATE_SQL = f"""
-select slot_name, plugin, slot_type, database, active, active_pid, wal_status, safe_wal_size,
-       restart_lsn::text, confirmed_flush_lsn::text, {CURRENT_LSN}, temporary, two_phase
-  from pg_catalog.pg_replication_slots
-"""
-#: What its columns are.
-_STATE_TYPES = (str, str, str, str, bool, int, str, int, str, str, str, bool, bool)
-
-
 _COMMITTED_SQL = """
 select ((case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
               else pg_catalog.pg_current_wal_insert_lsn() end) - '0/0')::bigint,
@@ -54,7 +45,6 @@ class SlotState:
 
     name: str
     plugin: str | None
-    slot_type: str
     database: str | None
     active: bool
     active_pid: int | None
@@ -65,6 +55,26 @@ class SlotState:
     server_lsn: int
     temporary: bool
     two_phase: bool = False
+
+
+#: What each field of SlotState is read from, and its text by.
+_STATE: tuple[tuple[str, Callable[[str], object]], ...] = (
+    ("slot_name", str),
+    ("plugin", str),
+    ("database", str),
+    ("active", "true".__eq__),
+    ("active_pid", int),
+    ("wal_status", str),
+    ("safe_wal_size", int),
+    ("coalesce(restart_lsn, '0/0')", parse_lsn),
+    ("coalesce(confirmed_flush_lsn, '0/0')", parse_lsn),
+    (CURRENT_LSN, parse_lsn),
+    ("temporary", "true".__eq__),
+    ("two_phase", "true".__eq__),
+)
+_STATE_SQL = f"""
+select {", ".join(f"({column})::text" for column, _ in _STATE)}
+  from pg_catalog.pg_replication_slots where slot_name = """
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +91,17 @@ class TemporarySlot:
         self.connection.finish()
 
 
-def list_slots(connection: Connection) -> list[SlotState]:
-    """Return every slot of the server."""
-    return [_state(row) for row in query(connection, _STATE_SQL + " order by slot_name")]
+def slot_state(connection: Connection | pq.abc.PGconn, name: str) -> SlotState | None:
+    """Return the state of slot ``name``, or None when there is no such slot.
 
-
-def slot_state(connection: Connection, name: str) -> SlotState | None:
-    """Return the state of slot ``name``, or None when there is no such slot."""
-    rows = query(connection, _STATE_SQL + " where slot_name = %s", name)
-    return _state(rows[0]) if rows else None
+    Raises psycopg2.Error, or ServerError in a raw session.
+    """
+    sql = _STATE_SQL + quote_literal(name)
+    rows = query(connection, sql) if isinstance(connection, Connection) else execute_raw(connection, sql)
+    if not rows:
+        return None
+    texts = zip(_STATE, rows[0], strict=True)
+    return SlotState(*(None if text is None else read(text) for (_, read), text in texts))  # type: ignore[arg-type]
 
 
 def committed_lsn(connection: Connection) -> int:
@@ -101,18 +113,6 @@ def committed_lsn(connection: Connection) -> int:
     and a transaction id, for which a commit record is written after it: within three times wal_writer_delay.
     """
     return int(query(connection, _COMMITTED_SQL)[0][0])
-
-
-def slot_state_raw(connection: pq.abc.PGconn, name: str) -> SlotState | None:
-    """Return the state of slot ``name`` as a raw session sees it, or None. Raises ServerError."""
-    rows = execute_raw(connection, f"{_STATE_SQL} where slot_name = {quote_literal(name)}")
-    return _state(tuple(map(_of_text, _STATE_TYPES, rows[0]))) if rows else None
-
-
-def _of_text(kind: type, text: str | None) -> object:
-    if text is None:
-        return None
-    return text == "t" if kind is bool else kind(text)
 
 
 def check_readable(slot: SlotState, server_version: int) -> None:
@@ -185,11 +185,6 @@ def create_permanent(connection: Connection, name: str) -> int:
     return parse_lsn(_create(connection, sql, name, PLUGIN))
 
 
-def drop_slot(connection: Connection, name: str) -> None:
-    """Drop slot ``name``. Raises psycopg2.Error when it is active or missing."""
-    execute(connection, "select pg_catalog.pg_drop_replication_slot(%s)", name)
-
-
 def creation_refused(text: str, sqlstate: str | None, hint: str) -> RefusedError:
     """Return the refusal for a slot that could not be made, with the statement that helps.
 
@@ -209,10 +204,3 @@ def _create(connection: Connection, sql: str, *args: str) -> str:
         if connection.closed:
             raise statement_failed(error) from error
         raise creation_refused(" ".join(str(error).split()), error.pgcode, remedy(error)) from error
-
-
-def _state(row: tuple[object, ...]) -> SlotState:
-    values = list(row)
-    for index in (8, 9, 10):
-        values[index] = parse_lsn(str(row[index])) if row[index] is not None else 0
-    return SlotState(*values)  # type: ignore[arg-type]

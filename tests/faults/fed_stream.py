@@ -14,6 +14,7 @@ from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.parts import Parts, Redrive
+from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
@@ -116,7 +117,7 @@ class _Registry:
         return RegisteredSchema(subject, 1, 1, schema)
 
 
-class _Router(Router):
+class _Patience(Patience):
     def look(self, question: Callable[[Any], Any]) -> Any:
         """Answer for a catalog that knows nothing of these tables."""
         return question(Catalog())
@@ -137,13 +138,15 @@ class Fed:
         self.stream = FedStream([])
         self._streaming: Streaming | None = None
         self.is_stopped = False
-        router = _Router(chosen, sink, cast(Any, _Registry()), self.report, lambda seconds: None)
+        patience = _Patience("", self.report, lambda seconds: None)
+        router = Router(chosen, sink, cast(Any, _Registry()), self.report, patience)
         # A column that was dropped since: the value can't be fetched, and gets a placeholder.
         toast = SimpleNamespace(fill=lambda route, new, old, full, xid: self._wait_and_return(new))
         self._parts = Parts(
             settings=chosen,
             report=self.report,
             destination=sink.destination,
+            patience=patience,
             router=router,
             policy=RowPolicy(chosen, self.report, self.letters, sink),
             toast=cast(Any, toast),

@@ -19,7 +19,6 @@ def slot(confirmed: int) -> SlotState:
     return SlotState(
         "bottledwater",
         "pgoutput",
-        "logical",
         "shop",
         False,
         None,

@@ -8,6 +8,7 @@ from typing import Any
 from bwtui.encode.registry import RegisteredSchema, SchemaRefused
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.pgoutput.messages import Column, Relation
+from bwtui.relay.patience import Patience
 from bwtui.relay.report import Report
 from bwtui.relay.routes.routing import Router
 from bwtui.settings import RelaySettings
@@ -60,16 +61,17 @@ def relations(*names: str) -> Sequence[Relation]:
 @contextmanager
 def router(sink: Any, registry: Any, report: Report, **given: Any) -> Iterator[Router]:
     """Return a router that asks no PostgreSQL."""
+    patience = Patience("", report, lambda seconds: None)
+    patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     made = Router(
         RelaySettings(allow_unkeyed=True, exclude_tables=("filtered",), **given),
         sink,
         registry,
         report,
-        lambda seconds: None,
+        patience,
     )
-    made.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     yield made
-    made.close()
+    patience.close()
 
 
 def test_topics_in_one_request_and_schemas_side_by_side() -> None:

@@ -17,6 +17,7 @@ from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
 from bwtui.relay.parts import Parts
+from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
@@ -101,8 +102,10 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
             return {topic: ServiceRefused(*refused) for topic in wanted}
 
     settings = RelaySettings(on_error="log", output_format="json")
-    router = Router(settings, Forbidden(bool), LocalRegistry(), Report(), lambda seconds: None)
-    router.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
+    report = Report()
+    patience = Patience("", report, lambda seconds: None)
+    router = Router(settings, Forbidden(bool), LocalRegistry(), report, patience)
+    patience.look = lambda question: question(Catalog())  # type: ignore[arg-type, method-assign]
     with pytest.raises(ServiceRefused, match="not authorized"):
         router.route(Relation(1, "public", "items", "d", (Column("id", 20, -1, True),)))
 

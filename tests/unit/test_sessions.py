@@ -70,7 +70,7 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
             return answers.pop()
 
     relay = ScriptedRelay(tmp_path)
-    relay.router.calls = Calls()  # type: ignore[assignment]
+    relay.patience.calls = Calls()  # type: ignore[assignment]
     one = follower(relay)
     monkeypatch.setattr(following, "check_readable", lambda *given: None)
     monkeypatch.setattr(relay.parts.memory, "check", lambda slot: None)

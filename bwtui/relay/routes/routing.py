@@ -7,20 +7,19 @@ side by side.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
 
-from bwtui.blocking import BlockingCalls
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.encode.json import JsonEncoder
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.encode.names import colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, RowError, ServiceRefused
+from bwtui.errors import BwtuiError, RefusedError, RowError, ServiceRefused
 from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.messages import Relation
+from bwtui.relay.patience import Patience
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.catalog_memory import CatalogMemory
 from bwtui.relay.routes.route import Route
@@ -28,15 +27,10 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Service, TopicLimits
 from bwtui.source import identity
 from bwtui.source.catalog import TableFilter, load_types
-from bwtui.source.connection import Connection, holds_any_bytes
+from bwtui.source.connection import holds_any_bytes
 from bwtui.source.history import attributes, primary_key_then
 from bwtui.source.printed import exclude_option
-from bwtui.source.questions import Questions
 from bwtui.types.registry import TypeInfo, is_built_in
-
-_WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -65,7 +59,7 @@ class _Draft:
 
 
 class Router:
-    """Builds routes, and waits for services that are down."""
+    """Builds routes; see `bwtui.relay.patience` for the waiting."""
 
     def __init__(
         self,
@@ -73,22 +67,19 @@ class Router:
         service: Service,
         registry: SchemaRegistry | LocalRegistry,
         report: Report,
-        pulse: Callable[[float], None],
+        patience: Patience,
         catalog_memory: CatalogMemory | None = None,
     ) -> None:
-        """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay."""
         self._catalog_memory = catalog_memory or CatalogMemory()
         self._settings = settings
         self._service = service
         self._registry = registry
         self._report = report
-        self._pulse = pulse
+        self._patience = patience
         self._filter = TableFilter(settings)
         self._topics: dict[str, str] = {}
         #: Key columns and key schema of the newest route that each topic ever had.
         self._keyed: dict[str, tuple[tuple[str, ...], int | None]] = {}
-        self._questions = Questions(settings.postgres)
-        self.calls = BlockingCalls(pulse)
 
     def route(self, relation: Relation, *, with_room: bool = False) -> Route | None:
         """Return the route of ``relation``, or None when its table is filtered out; see `routes`."""
@@ -129,57 +120,6 @@ class Router:
         route.in_part = draft.in_part
         return keys == route.key_columns
 
-    def begin_session(self) -> None:
-        """Ask in new sessions from now on."""
-        self._questions.renew()
-
-    def close(self) -> None:
-        """Let go of helper threads and sessions; those that are in use end by themselves."""
-        self.calls.close()
-        self._questions.close()
-
-    def patiently(self, what: str, action: Callable[[], T]) -> T:
-        """Make the blocking call ``action`` until it does not raise ConnectionFailed; see `_patiently`."""
-        result = self._patiently(what, [action])[0]
-        if isinstance(result, BwtuiError):
-            raise result
-        return result
-
-    def look(self, question: Callable[[Connection], T]) -> T:
-        """Ask PostgreSQL, and wait while it is away. Raises RefusedError."""
-        return self.patiently("PostgreSQL", lambda: self._questions.ask(question))
-
-    def _patiently(self, what: str, actions: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
-        """Make blocking calls side by side, each until it does not raise ConnectionFailed.
-
-        Tells what is waited for. Returns the result of each, or the BwtuiError that it raised instead.
-        """
-        pause = _WAIT_FIRST
-        before = self._report.detail
-        found: dict[int, T | BwtuiError] = {}
-        while len(found) < len(actions):
-            left = [index for index in range(len(actions)) if index not in found]
-            away = None
-            for index, future in zip(left, self.calls.make_all([actions[i] for i in left]), strict=True):
-                try:
-                    found[index] = future.result()
-                except ConnectionFailed as error:
-                    away = error
-                except BwtuiError as error:
-                    found[index] = error
-            if away is not None:
-                self._report.detail = f"waiting for {what}: {away.message}"
-                self._report.error("outage", away)
-                self._wait(pause)
-                pause = min(pause * 2, _WAIT_LAST)
-        self._report.detail = before
-        return [found[index] for index in range(len(actions))]
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            self._pulse(min(left, 0.5))
-
     # -- the stages of building ----------------------------------------------------------------------------
 
     def _draft(self, relation: Relation, with_room: bool) -> _Draft | None:
@@ -196,7 +136,7 @@ class Router:
                 self._claim(draft.topic, draft.name)
                 draft.keys = self._keys(draft)
                 if not draft.keys and not self._settings.allow_unkeyed:
-                    if self.look(lambda session, oid=draft.relation.oid: attributes(session, oid)):  # type: ignore[misc]
+                    if self._patience.look(lambda session, oid=draft.relation.oid: attributes(session, oid)):  # type: ignore[misc]
                         raise unkeyed_refusal(draft.name)
                     gone = "the table is gone, and its key with it: its messages have a null key"
                     draft.counters.note(gone)
@@ -209,7 +149,7 @@ class Router:
         if not wanted:
             return
         service = self._service
-        found = self.patiently(service.name, lambda: service.ensure_topics(wanted))
+        found = self._patience.ask(service.name, lambda: service.ensure_topics(wanted))
         for draft in drafts:
             limits = found[draft.topic]
             if isinstance(limits, RefusedError):
@@ -231,7 +171,7 @@ class Router:
                 if self._settings.output_format == "json":
                     draft.bound = JsonEncoder(relation, keys, draft.types)
                     continue
-                any_bytes = self.look(holds_any_bytes)
+                any_bytes = self._patience.look(holds_any_bytes)
                 encoder = build_encoder(relation, keys, draft.topic, draft.types, any_bytes, draft.with_room)
             except (RefusedError, RowError) as error:
                 draft.refusal = error
@@ -251,7 +191,7 @@ class Router:
         register = self._registry.register
         calls = [partial(register, subject, schema) for _, _, subject, schema in wanted]
         ids: dict[tuple[str, str], int] = {}
-        results = self._patiently("the schema registry", calls)
+        results = self._patience.ask_all("the schema registry", calls)
         for (draft, part, _, _), found in zip(wanted, results, strict=True):
             if isinstance(found, BwtuiError):
                 draft.refusal = draft.refusal or found
@@ -298,14 +238,16 @@ class Router:
         """Return the key's columns. Raises RefusedError for one that is not published whole."""
         relation, oid = draft.relation, draft.relation.oid
         refused = self._catalog_memory.refused_key(oid)
-        missing, draft.in_part = self.look(lambda c: identity.look(c, self._settings, relation, refused))
+        missing, draft.in_part = self._patience.look(
+            lambda c: identity.look(c, self._settings, relation, refused)
+        )
         if missing:
             self._catalog_memory.refuse_key(oid, missing)
-            raise self.look(lambda c: identity.refusal(c, self._settings, oid, draft.name, missing))
+            raise self._patience.look(lambda c: identity.refusal(c, self._settings, oid, draft.name, missing))
         marked = tuple(column.name for column in relation.columns if column.is_key)
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
-            now = self.look(lambda connection: attributes(connection, relation.oid))
+            now = self._patience.look(lambda connection: attributes(connection, relation.oid))
             key = primary_key_then(relation, now) if now else None
             if key is None:
                 # The table is gone or its key was renamed beyond recognition, after the rows that come now.
@@ -319,7 +261,9 @@ class Router:
         oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
         if not oids:
             return {}
-        return self._catalog_memory.types(self.look(lambda connection: load_types(connection, oids)))
+        return self._catalog_memory.types(
+            self._patience.look(lambda connection: load_types(connection, oids))
+        )
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:

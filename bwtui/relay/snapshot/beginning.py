@@ -15,7 +15,7 @@ from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect, connect_raw, execute
-from bwtui.source.preflight import RELEASE_PAUSE_SECONDS, RELEASE_SECONDS, Findings, chosen_tables
+from bwtui.source.preflight import Findings, Obstacle, chosen_tables, wait_while
 from bwtui.source.printed import printed
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
@@ -78,24 +78,32 @@ class Beginning:
     def _reserve(self, connection: Connection) -> None:
         """See that no other relay makes this slot, until ``connection`` is closed. Raises RefusedError."""
         name = self._settings.slot
-        deadline = time.monotonic() + RELEASE_SECONDS
-        while (process := slot.reserve(connection, name)) is not None:
-            self._report.detail = f"waiting for another relay that makes slot {name}"
-            if time.monotonic() > deadline:
-                raise RefusedError(
-                    f"another relay makes slot {name}, in the server's process {process or '?'}",
-                    "wait for it, or stop it; one that hangs is ended by: "
-                    + printed(f"SELECT pg_terminate_backend({process})")
-                    if process
-                    else "wait for it, and start again",
-                )
-            self._parts.router.calls.make(partial(time.sleep, RELEASE_PAUSE_SECONDS))
+
+        def other() -> Obstacle | None:
+            process = slot.reserve(connection, name)
+            if process is None:
+                return None
+            return f"waiting for another relay that makes slot {name}", RefusedError(
+                f"another relay makes slot {name}, in the server's process {process or '?'}",
+                "wait for it, or stop it; one that hangs is ended by: "
+                + printed(f"SELECT pg_terminate_backend({process})")
+                if process
+                else "wait for it, and start again",
+            )
+
+        def pause(seconds: float) -> None:
+            self._parts.patience.calls.make(partial(time.sleep, seconds))
+
+        wait_while(other, self._waiting, pause)
         self._process = connection.info.backend_pid
         if slot.slot_state(connection, name) is not None:
             raise RefusedError(
                 f"another relay has made slot {name} by now",
                 "start again to go on from there, once the other relay is stopped",
             )
+
+    def _waiting(self, what: str) -> None:
+        self._report.detail = what
 
     def _check_publications(self, connection: Connection, expected: tuple[str, ...]) -> None:
         """See that publications are what they were: of one that is gone a snapshot has no tables.
@@ -123,7 +131,7 @@ class Beginning:
                 self._report.detail = "making a temporary slot and its snapshot"
                 before = self._chosen(connection, publications)
                 # It waits for every transaction that is open now.
-                temporary = self._parts.router.calls.make(self._make_temporary)
+                temporary = self._parts.patience.calls.make(self._make_temporary)
                 importer = open_snapshot(self._settings.postgres, temporary.snapshot)
                 try:
                     # It may wait for others' locks.

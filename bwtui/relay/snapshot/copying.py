@@ -23,7 +23,7 @@ from bwtui.pgoutput.messages import Field
 from bwtui.recording.format.batch import Without
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
-from bwtui.relay.parts import Parts, StopRequested
+from bwtui.relay.parts import Parts, StopRequested, check_stop
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.sink.base import DeliveryFailure, Message
@@ -106,10 +106,8 @@ class Copying:
         report = parts.report
         report.outage(parts.destination.service.outage())
         report.in_flight = parts.sink.queued()
-        report.in_flight_bytes = self._acks.bytes_in_flight
         report.durable = report.messages - report.in_flight
-        if parts.stop_requested():
-            raise StopRequested
+        check_stop(parts.stop_requested)
         if (now := time.monotonic()) >= self._ask_at:
             self._ask_at = now + _ASK_SECONDS
             self._ask()
@@ -142,9 +140,7 @@ class Copying:
 
     def _marks(self, topic: str) -> Marks:
         destination = self._parts.destination
-        return self._parts.router.patiently(
-            destination.service.name, lambda: destination.readback.marks(topic)
-        )
+        return self._parts.patience.ask(destination.service.name, lambda: destination.readback.marks(topic))
 
     def _remove_leftovers(
         self, before: dict[str, Marks], begun: dict[str, Marks], sessions: list[bytes]
@@ -294,8 +290,7 @@ class Copying:
                 sink.send(topic, [message], single, receipt)
                 sent = True
             sink.poll(0.1)
-            if self._parts.stop_requested():
-                raise StopRequested
+            check_stop(self._parts.stop_requested)
             # Others may have failed meanwhile; their turn comes. A letter that is refused is sent shorter.
             taken = self._parts.policy.undelivered(sink.take_failures())
             self._failures += [other for other in taken if other.span is not single]
@@ -311,8 +306,7 @@ class Copying:
         until = time.monotonic() + _OUTAGE_PAUSE_SECONDS
         while time.monotonic() < until:
             self._parts.sink.poll(0.1)
-            if self._parts.stop_requested():
-                raise StopRequested
+            check_stop(self._parts.stop_requested)
 
     def _drop(self, failure: DeliveryFailure) -> None:
         """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""

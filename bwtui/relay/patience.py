@@ -1,0 +1,81 @@
+"""Asking services beside the stream, and waiting for those that are away."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from bwtui.blocking import BlockingCalls
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.relay.report import Report
+from bwtui.source.connection import Connection
+from bwtui.source.questions import Questions
+
+_WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
+
+T = TypeVar("T")
+
+
+class Patience:
+    """Asks until there is an answer."""
+
+    def __init__(self, dsn: str, report: Report, pulse: Callable[[float], None]) -> None:
+        """``pulse(seconds)`` waits that long, keeps the stream alive, and raises to stop the relay.
+
+        ``dsn`` leads to PostgreSQL.
+        """
+        self._report = report
+        self._pulse = pulse
+        self._questions = Questions(dsn)
+        self.calls = BlockingCalls(pulse)
+
+    def ask(self, service: str, call: Callable[[], T]) -> T:
+        """Make the blocking ``call`` until it does not raise ConnectionFailed; see `ask_all`."""
+        answer = self.ask_all(service, [call])[0]
+        if isinstance(answer, BwtuiError):
+            raise answer
+        return answer
+
+    def look(self, question: Callable[[Connection], T]) -> T:
+        """Ask PostgreSQL, and wait while it is away. Raises RefusedError."""
+        return self.ask("PostgreSQL", lambda: self._questions.ask(question))
+
+    def ask_all(self, service: str, calls: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
+        """Make blocking calls side by side, each until it does not raise ConnectionFailed.
+
+        Reports that ``service`` is waited for. Returns the answer to each, or the BwtuiError that it raised
+        instead.
+        """
+        pause = _WAIT_FIRST
+        before = self._report.detail
+        answers: dict[int, T | BwtuiError] = {}
+        while len(answers) < len(calls):
+            left = [index for index in range(len(calls)) if index not in answers]
+            away = None
+            for index, future in zip(left, self.calls.make_all([calls[i] for i in left]), strict=True):
+                try:
+                    answers[index] = future.result()
+                except ConnectionFailed as error:
+                    away = error
+                except BwtuiError as error:
+                    answers[index] = error
+            if away is not None:
+                self._report.detail = f"waiting for {service}: {away.message}"
+                self._report.error("outage", away)
+                self._wait(pause)
+                pause = min(pause * 2, _WAIT_LAST)
+        self._report.detail = before
+        return [answers[index] for index in range(len(calls))]
+
+    def begin_session(self) -> None:
+        """Ask in new sessions from now on."""
+        self._questions.renew()
+
+    def close(self) -> None:
+        """Let go of helper threads and sessions; those that are in use end by themselves."""
+        self.calls.close()
+        self._questions.close()
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._pulse(min(left, 0.5))
