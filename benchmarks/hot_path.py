@@ -17,7 +17,7 @@ from bwtui.pgoutput.messages import Column, Relation
 from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import Batch
-from bwtui.relay.parts import Parts
+from bwtui.relay.context import RelayContext
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
@@ -81,11 +81,11 @@ def main() -> None:
     rows = [split(data, 31) for data in frames]
     report = Report()
     # The parts that neither an insert nor a batch asks for are left out.
-    lacking: dict[str, Any] = {part.name: None for part in fields(Parts) if part.default is MISSING}
-    parts = Parts(**lacking | {"settings": RelaySettings(), "report": report, "samples": Samples()})
+    lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
+    context = RelayContext(**lacking | {"settings": RelaySettings(), "report": report, "samples": Samples()})
     sink: Any = NoSink()
     batch = Batch(sink, Acknowledgements(), report)
-    handled = Rows(parts, batch)
+    handled = Rows(context, batch)
     route = Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))
     handled.routes[1] = route
 

@@ -76,7 +76,7 @@ class Config:
         return place(self.pairs[name][key].origin, name, self.typed)
 
     def settings(self) -> RelaySettings:
-        """Return what the relay is told to do."""
+        """Return the relay's settings. Raises UsageError for two that do not go together."""
         fields: dict[str, Any] = {BY_NAME[name].field: setting.value for name, setting in self.values.items()}
         for name, properties in self.pairs.items():
             fields[BY_NAME[name].field] = tuple((key, str(s.value)) for key, s in properties.items())
@@ -86,9 +86,9 @@ class Config:
 
     def _check_together(self, settings: RelaySettings) -> None:
         if len(settings.publication_name.encode()) > 63:
-            told = "is too long for the name of a publication"
+            too_long = "is too long for the name of a publication"
             raise UsageError(
-                f"{self.place('slot')}: {settings.publication_name!r} {told}",
+                f"{self.place('slot')}: {settings.publication_name!r} {too_long}",
                 "give it a name of at most 63 bytes with --publication",
             )
         if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
@@ -142,8 +142,8 @@ def _profile_layers(files: list[ConfigFile], profile: str | None) -> list[Layer]
         return []
     layers = [file.profiles[profile] for file in files if profile in file.profiles]
     if not layers:
-        known = sorted({name for file in files for name in file.profiles})
-        raise UsageError(f"there is no profile {profile!r}", suggestion(profile, known))
+        profiles = sorted({name for file in files for name in file.profiles})
+        raise UsageError(f"there is no profile {profile!r}", suggestion(profile, profiles))
     return layers
 
 

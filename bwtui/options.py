@@ -69,8 +69,8 @@ class Option:
 
 def nearest(word: str, candidates: Iterable[str]) -> str | None:
     """Return the candidate that ``word`` was probably meant to be, or None."""
-    found = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 def said(error: ValueError) -> tuple[str, str]:
@@ -81,10 +81,10 @@ def said(error: ValueError) -> tuple[str, str]:
 
 def parse_switch(text: str) -> bool:
     """Return the truth that ``text`` says; raises ValueError when it says none."""
-    word = text.strip().lower()
-    if word in _TRUE:
+    answer = text.strip().lower()
+    if answer in _TRUE:
         return True
-    if word in _FALSE:
+    if answer in _FALSE:
         return False
     raise ValueError(f"{text!r} is neither true nor false (say true or false, yes or no, on or off, 1 or 0)")
 

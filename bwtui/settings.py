@@ -1,4 +1,4 @@
-"""What one relay is told to do; the command line and bwtui.toml fill it, the engine reads it."""
+"""The settings of one relay: the command line and bwtui.toml fill them, the engine reads them."""
 
 import dataclasses
 from dataclasses import dataclass

@@ -14,8 +14,8 @@ from bwtui.encode.registry import RegisteredSchema
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.delivery import Receipt, Span
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.context import RelayContext
 from bwtui.relay.memory import SlotMemory
-from bwtui.relay.parts import Parts
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
@@ -130,7 +130,7 @@ class HeldRelay:
         router = Router(settings, self.sink, registry or _Registry(), self.report, patience)  # type: ignore[arg-type]
         policy = RowPolicy(settings, self.report, DeadLetters(folder), self.sink)
         toast = ToastFill(settings, patience.look, self._pulse)
-        parts = Parts(
+        context = RelayContext(
             settings=settings,
             report=self.report,
             destination=Destination(self.sink, LocalRegistry(), self.sink),
@@ -146,7 +146,7 @@ class HeldRelay:
         self._close_patience = patience.close
         self.stream = ReplicationStream(connect_raw(dsn), slot, ["everything"])
         self.acks = Acknowledgements()
-        self._streaming = Streaming(parts, self.stream, self.acks, None)
+        self._streaming = Streaming(context, self.stream, self.acks, None)
         self._ended: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="held relay", daemon=True)
         self._thread.start()

@@ -13,8 +13,8 @@ from bwtui.pgoutput.messages import Column, Field, Relation
 from bwtui.recording.continuing import continue_in
 from bwtui.recording.format.relation import pack_relation
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.context import RelayContext
 from bwtui.relay.memory import SlotMemory
-from bwtui.relay.parts import Parts
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.recording.recorder import Recorder
@@ -129,7 +129,7 @@ class ScriptedRelay:
         if record:
             before = continue_in(self.folder, dict(SOURCE))
             self.recorder = Recorder(self.settings, self.report, bytes(8), dict(SOURCE), before)
-        self.parts = Parts(
+        self.context = RelayContext(
             settings=self.settings,
             report=self.report,
             destination=self.sink.destination,
@@ -183,7 +183,7 @@ class ScriptedRelay:
         if self.recorder is not None:
             self.recorder.begin_pass("stream", self._lsn)
         self.acks = Acknowledgements(0, self.recorder)
-        self._streaming = Streaming(self.parts, Stream(self.frames), self.acks, None)  # type: ignore[arg-type]
+        self._streaming = Streaming(self.context, Stream(self.frames), self.acks, None)  # type: ignore[arg-type]
 
     def play(self) -> None:
         """Relay what was written since."""

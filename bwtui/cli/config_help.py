@@ -23,12 +23,12 @@ def config_help() -> str:
     lines += [f"  {_kept(key, allowed)}: {reason}" for key, (allowed, reason) in FIXED.items()]
     lines += ["", "bwtui's own defaults, which -C and -T change:"]
     lines += [f"  {key}={_text(value)}" for key, value in DEFAULTS.items()]
-    found = properties()
-    if not found:
+    listed = properties()
+    if not listed:
         return "\n".join([*lines, "", _MISSING])
     for topic, title in ((False, "Global properties (-C):"), (True, "Topic properties (-T):")):
         lines += ["", title]
-        for entry in found:
+        for entry in listed:
             if entry.topic == topic:
                 lines += _entry(entry, width)
     return "\n".join(lines)

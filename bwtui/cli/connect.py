@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
 _STOP_TIMEOUT = 10.0
 
-#: What is told when they broke and the relay has ended too.
+#: The hint when they broke and the relay has ended too.
 _SCREENS = "the relay does without them: connect with --headless; 'bwtui status {name}' watches it"
 
 _EPILOG = """\b
@@ -109,8 +109,8 @@ def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:
 
 
 def run_headless(settings: RelaySettings, as_json: bool) -> None:
-    """Relay in this process. Raises the relay's error, or OutputFailed if its last status is not told."""
-    from bwtui.cli.output.told import Statuses, line_listener, status_listener
+    """Relay in this process. Raises the relay's error, or OutputFailed if its last status is not written."""
+    from bwtui.cli.output.headless import Statuses, line_listener, status_listener
     from bwtui.relay.process.lock import RelayLock
     from bwtui.relay.process.log import log_to_file
     from bwtui.relay.process.main import run
@@ -164,8 +164,8 @@ def show(name: str, owned: bool) -> None:
     except Exception as error:
         if os.environ.get("BWTUI_DEBUG"):
             raise
-        told = f"the screens ended on an error: {crash(error).message}"
-        crashed = BwtuiError(told, _SCREENS.format(name=name))
+        problem = f"the screens ended on an error: {crash(error).message}"
+        crashed = BwtuiError(problem, _SCREENS.format(name=name))
     if _runs_on(name):
         if crashed is not None:
             crashed.hint = f"the relay goes on: 'bwtui attach {name}' or 'bwtui stop {name}'"

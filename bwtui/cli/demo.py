@@ -214,15 +214,15 @@ class Audited:
 
     def to_json(self) -> dict[str, Any]:
         """Return what belongs beside the comparison's JSON object."""
-        told: dict[str, Any] = {"audits": {audit.what: audit.to_json() for audit in self.audits}}
+        result: dict[str, Any] = {"audits": {audit.what: audit.to_json() for audit in self.audits}}
         if self.judgement is not None:
-            told["sabotage"] = self.judgement.to_json()
-        return told
+            result["sabotage"] = self.judgement.to_json()
+        return result
 
     def lines(self) -> list[str]:
         """Return what is printed below the comparison."""
-        told = [audit.sentence for audit in self.audits]
-        return told + ([self.judgement.sentence] if self.judgement is not None else [])
+        sentences = [audit.sentence for audit in self.audits]
+        return sentences + ([self.judgement.sentence] if self.judgement is not None else [])
 
     def error(self) -> BwtuiError | None:
         """Return what decides the exit code, or None when all was clean."""

@@ -67,17 +67,17 @@ def doctor(as_json: bool, **given: Any) -> None:
             say(*_lines(result))
     considered = _advice(settings) if results[0].error is None else []
     if not as_json:
-        for found in considered:
-            say(f"  !   {found.name}: {found.message}", f"        {found.hint}")
+        for warning in considered:
+            say(f"  !   {warning.name}: {warning.message}", f"        {warning.hint}")
     failed = [result.error for result in results if result.error]
     if as_json:
         checks = [result.to_json() for result in results]
-        warnings = [dataclasses.asdict(found) for found in considered]
+        warnings = [dataclasses.asdict(warning) for warning in considered]
         say_json({"ok": not failed, "checks": checks, "warnings": warnings})
     if failed:
-        told = f"{len(failed)} of {len(results)} preconditions do not hold"
+        problem = f"{len(failed)} of {len(results)} preconditions do not hold"
         raise error_with_code(
-            failed[0].exit_code, told, "mend what is marked FAIL, from the top, and run this again"
+            failed[0].exit_code, problem, "mend what is marked FAIL, from the top, and run this again"
         )
     if not as_json:
         say("all preconditions hold; start with 'bwtui connect'")
@@ -150,7 +150,7 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
 
 
 def _advice(settings: RelaySettings) -> "list[Advice]":
-    """Return what should be considered; none where it can't be found out, which a check has told then."""
+    """Return what should be considered; none where it can't be found out, which a check has reported then."""
     import psycopg2
 
     from bwtui.source.connection import connect

@@ -63,7 +63,7 @@ class _Program(LazyGroup):
     def main(  # type: ignore[override]  # click's own overloads differ in standalone_mode only.
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
-        """Run a command and end the process with its exit code; errors are told on stderr."""
+        """Run a command and end the process with its exit code; errors go to stderr."""
         run = super().main
         code = guarded(lambda: run(args, prog_name, standalone_mode=False, **extra))
         problem = streams.finish() if sys.stdout is not None else None
@@ -87,7 +87,7 @@ def _plain_ends() -> Iterator[None]:
 
 
 def guarded(command: Callable[[], Any]) -> int:
-    """Run ``command`` and return the exit code; whatever it raises is told as one line and a hint."""
+    """Run ``command`` and return the exit code; whatever it raises becomes one line and a hint."""
     try:
         result = command()
     except click.exceptions.Exit as ended:

@@ -51,12 +51,12 @@ def open(recording: Path, at: str | None, **given: Any) -> None:
         from bwtui.tui.audit.report import read_report
 
         report = read_report(recording)
-        found = _recording_of(report)
-        if found is None:
+        folder = _recording_of(report)
+        if folder is None:
             need_screens("'bwtui verify' prints it in plain text")
             _open_report(recording, report, given)
             return
-        recording = found
+        recording = folder
     _open_recording(recording, at, report, given)
 
 

@@ -81,7 +81,7 @@ def replay(
     **given: Any,
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
-    from bwtui.cli.output.replay_view import Screen, to_json, told
+    from bwtui.cli.output.replay_view import Screen, summary, to_json
     from bwtui.cli.output.verify_view import view_of
     from bwtui.replay.replaying import Job, Replay
     from bwtui.spark.session import WRITE_ONCE, check_master, spark_session
@@ -105,7 +105,7 @@ def replay(
     if as_json:
         say_json(to_json(outcome))
     else:
-        say(*told(outcome))
+        say(*summary(outcome))
 
 
 def target(settings: "RelaySettings") -> "Target":

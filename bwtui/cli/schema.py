@@ -51,14 +51,14 @@ def check(ddl: TextIO | None, as_json: bool, **given: Any) -> None:
         raise UsageError("JSON messages have no schema", "leave out -f json")
     script = _read(ddl) if ddl else ""
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
-    found = check_schemas(settings, registry, script)
-    bad = [table for table in found if not table.ok]
+    checked = check_schemas(settings, registry, script)
+    bad = [table for table in checked if not table.ok]
     if as_json:
-        say_json({"ok": not bad, "tables": {table.table: table.to_json() for table in found}})
+        say_json({"ok": not bad, "tables": {table.table: table.to_json() for table in checked}})
     else:
-        _show(found)
+        _show(checked)
     if bad:
-        raise DifferencesFound(f"{len(bad)} of {len(found)} tables would stop the relay", _MEND)
+        raise DifferencesFound(f"{len(bad)} of {len(checked)} tables would stop the relay", _MEND)
 
 
 def _read(file: TextIO) -> str:

@@ -57,12 +57,12 @@ def slots() -> None:
 def list_slots(as_json: bool, **given: Any) -> None:
     """List all slots: plugin, active or not, how much WAL each keeps, and what it has confirmed."""
     with _connect(given) as connection:
-        found = _read(connection)
+        listed = _read(connection)
     if as_json:
-        say_json(found)
+        say_json(listed)
         return
     head = ("SLOT", "PLUGIN", "DATABASE", "ACTIVE", "WAL STATUS", "KEEPS", "SAFE", "CONFIRMED")
-    say(*columns(head, [_row(slot) for slot in found], right=frozenset({5, 6})))
+    say(*columns(head, [_row(slot) for slot in listed], right=frozenset({5, 6})))
 
 
 def _row(slot: dict[str, Any]) -> tuple[str, ...]:
@@ -95,10 +95,10 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     except ValueError as error:
         raise UsageError(*said(error)) from error
     with _connect(given) as connection:
-        found = _read(connection)
-        slot = next((slot for slot in found if slot["name"] == name), None)
+        existing = _read(connection)
+        slot = next((slot for slot in existing if slot["name"] == name), None)
         memories = _memories(connection, name)
-        _check_droppable(name, slot, memories, found)
+        _check_droppable(name, slot, memories, existing)
         if not yes:
             _ask(name, slot)
         if slot is not None:
@@ -121,15 +121,15 @@ def _memories(connection: "Connection", slot: str) -> "dict[str, SlotMemory]":
 
     sql = "select system_identifier::text, current_database() from pg_catalog.pg_control_system()"
     identifier, database = query(connection, sql)[0]
-    found = {name: SlotMemory(state_folder(name), identifier, database, slot) for name in known_relays()}
-    return {name: memory for name, memory in found.items() if memory.last is not None}
+    memories = {name: SlotMemory(state_folder(name), identifier, database, slot) for name in known_relays()}
+    return {name: memory for name, memory in memories.items() if memory.last is not None}
 
 
 def _check_droppable(
-    name: str, slot: dict[str, Any] | None, memories: "dict[str, SlotMemory]", found: list[dict[str, Any]]
+    name: str, slot: dict[str, Any] | None, memories: "dict[str, SlotMemory]", existing: list[dict[str, Any]]
 ) -> None:
     if slot is None and not memories:
-        close = nearest(name, [slot["name"] for slot in found])
+        close = nearest(name, [slot["name"] for slot in existing])
         hint = f"did you mean {close}?" if close else "'bwtui slots list' shows those that are there"
         raise RefusedError(f"there is no slot {name}", hint)
     if slot is not None and slot["active"]:
@@ -161,7 +161,7 @@ def _connect(given: dict[str, Any]) -> "_Session":
 
 
 class _Session:
-    """A connection that is closed at the end, and whose errors are told plainly."""
+    """A connection that is closed at the end, and whose errors become plain sentences."""
 
     def __init__(self, dsn: str) -> None:
         from bwtui.source.connection import connect

@@ -31,16 +31,16 @@ def status(name: str | None, as_json: bool) -> None:
     """Say what the relay NAME is doing, or every one that runs."""
     silent: list[str] = []
     if name is None:
-        found, silent = all_running()
+        statuses, silent = all_running()
     else:
-        found = [_named(name, as_json)]
+        statuses = [_named(name, as_json)]
     if as_json:
-        for one in found:
+        for one in statuses:
             say_json(one.to_json())
-    elif len(found) == 1:
-        say(*_in_full(found[0]))
+    elif len(statuses) == 1:
+        say(*_in_full(statuses[0]))
     else:
-        say(*_as_table(found))
+        say(*_as_table(statuses))
     if silent:
         # What is shown is not all that runs, and a script must not take it for that.
         raise click.exceptions.Exit(ConnectionFailed.exit_code)
@@ -62,7 +62,7 @@ def _named(name: str, as_json: bool) -> "Status":
         raise
 
 
-def _as_table(found: "list[Status]") -> list[str]:
+def _as_table(statuses: "list[Status]") -> list[str]:
     from bwtui.model.lsn import format_lsn
 
     head = ("NAME", "STATE", "SLOT", "CONFIRMED", "LAG", "SECONDS", "TABLES", "ERRORS", "PID")
@@ -78,7 +78,7 @@ def _as_table(found: "list[Status]") -> list[str]:
             str(sum(e.count for e in s.errors)),
             str(s.pid),
         )
-        for s in found
+        for s in statuses
     ]
     return columns(head, rows, right=frozenset({4, 5, 6, 7, 8}))
 

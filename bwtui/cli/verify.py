@@ -128,8 +128,8 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
     if not database and not recordings:
         raise UsageError("what is to be verified?", "name a recording, or give --database")
     if len(recordings) > 2:
-        told = f"verify takes two recordings at most, not {len(recordings)}"
-        raise UsageError(told, "compare two of them at a time: bwtui verify A B")
+        problem = f"verify takes two recordings at most, not {len(recordings)}"
+        raise UsageError(problem, "compare two of them at a time: bwtui verify A B")
 
 
 def _recordings(recordings: tuple[Path, ...], settings: "RelaySettings", view: View, **how: Any) -> "Report":
@@ -187,17 +187,17 @@ def _tables(
                 f"there is no publication {settings.publication_name}",
                 "name the relay's slot with -s, or its publication with --publication",
             )
-        known = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
-        found, notes = [], []
+        infos = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
+        tables, notes = [], []
         entries = published_tables(connection, publications)
         narrow = narrowed(connection, publications, entries)
         for published in entries:
-            info = known.get((published.namespace, published.name))
+            info = infos.get((published.namespace, published.name))
             if info is None or not all(takes(published.namespace, published.name) for takes in filters):
                 continue
             relation = load_relation(connection, info, published.columns)
             notes += [f"{info.qualified_name} {says}" for says in narrow.get((info.namespace, info.name), ())]
-            found.append(
+            tables.append(
                 Table(
                     published.namespace,
                     published.name,
@@ -212,7 +212,7 @@ def _tables(
             for one in shortfalls(connection, settings)
             if one.info and not one.captured and filters[1](one.info.namespace, one.info.name)
         }
-    return found, missing, notes
+    return tables, missing, notes
 
 
 def _kafka(settings: "RelaySettings") -> dict[str, Any]:
@@ -239,9 +239,9 @@ def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
             # A path that is not there, or a proxy's word, is a plain 404.
             if error.error_code in MISSING:
                 return None
-            told = f"the schema registry does not give schema {number}: {error}"
+            problem = f"the schema registry does not give schema {number}: {error}"
             hint = "check the user's rights, and that -r/--schema-registry is what the relay used"
-            raise ConnectionFailed(told, hint) from error
+            raise ConnectionFailed(problem, hint) from error
         except Exception as error:
             raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from bwtui.errors import RowError
 from bwtui.model.delivery import REFUSED, Receipt, Span
-from bwtui.relay.parts import Redrive
+from bwtui.relay.context import Redrive
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
@@ -129,8 +129,8 @@ class Careful:
             self._in_order = None
         if all(failure.is_outage for failure in failures):
             self._expect_nothing(failures)
-        found = _located(failures, sent)
-        failed = {by_number[number][1][index]: failure for (number, index), failure in found.items()}
+        located = _located(failures, sent)
+        failed = {by_number[number][1][index]: failure for (number, index), failure in located.items()}
         for (number, members), again in zip(by_number, sent, strict=True):
             for place, partition, offset in zip(
                 members, again.receipt.partitions, again.receipt.offsets, strict=True

@@ -21,12 +21,12 @@ from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay import status_builder
+from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.following import Following
 from bwtui.relay.memory import SlotMemory, newest_memory
-from bwtui.relay.parts import Parts, StopRequested, check_stop
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
-from bwtui.relay.portable_settings import for_elsewhere
+from bwtui.relay.portable_settings import portable
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.recording.source import recording_source
 from bwtui.relay.report import Report
@@ -72,7 +72,7 @@ class Engine:
             check_ahead(Path(settings.record))
         self._settings = settings
         # At once: it looks at this process's variables and folder, which the other threads leave alone.
-        self._settings_elsewhere = for_elsewhere(settings)
+        self._portable_settings = portable(settings)
         self._report = Report()
         self._samples = Samples()
         self._rates = status_builder.Rates()
@@ -95,7 +95,7 @@ class Engine:
         self._stop.set()
 
     def status(self) -> Status:
-        """Return the picture of this moment."""
+        """Return the status of this moment."""
         report, settings, lag, findings = self._report, self._settings, self._lag.lag, self._findings
         numbers = status_builder.totals(report)
         rates = self._rates.update(numbers)
@@ -131,7 +131,7 @@ class Engine:
             stages=status_builder.stages(report, numbers, rates),
             errors=report.errors(),
             not_captured=report.not_captured,
-            recording=self._recorder.picture() if self._recorder is not None else None,
+            recording=self._recorder.status() if self._recorder is not None else None,
         )
 
     def _detail(self) -> str:
@@ -153,8 +153,8 @@ class Engine:
         return list(self._report.schemas.values())
 
     def settings(self) -> RelaySettings:
-        """Return what the relay does, in words that hold in another process."""
-        return self._settings_elsewhere
+        """Return settings that mean the same in another process."""
+        return self._portable_settings
 
     # -- the main thread -----------------------------------------------------------------------------------
 
@@ -203,18 +203,18 @@ class Engine:
         try:
             target = self._target(connection)
             findings = self._inspect(connection)
-            parts = self._make_parts(findings)
+            context = self._make_context(findings)
             self._lag.start()
             publications = findings.publications
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.
-                parts.sink.discard(in_order=False)
-                publications = Beginning(self._settings, self._report, parts, self._enter).run(
+                context.sink.discard(in_order=False)
+                publications = Beginning(self._settings, self._report, context, self._enter).run(
                     connection, findings
                 )
-                parts.sink.discard(in_order=True)
+                context.sink.discard(in_order=True)
             else:
-                note = parts.memory.check(findings.slot)
+                note = context.memory.check(findings.slot)
                 if note is not None:
                     _log.warning("%s", note)
                     self._report.error("notice", RefusedError(note, MADE_ELSEWHERE))
@@ -223,7 +223,7 @@ class Engine:
         finally:
             connection.close()
         self._new_tables.reads = publications
-        Following(self._settings, self._report, parts, self._enter).run(publications, target)
+        Following(self._settings, self._report, context, self._enter).run(publications, target)
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
@@ -269,7 +269,7 @@ class Engine:
         now = slot.committed_lsn(connection)
         return now if self._settings.end_lsn is None else min(now, self._settings.end_lsn)
 
-    def _make_parts(self, findings: Findings) -> Parts:
+    def _make_context(self, findings: Findings) -> RelayContext:
         settings, report, destination = self._settings, self._report, self._destination
         folder = state_folder(settings.relay_name)
         policy = RowPolicy(settings, report, DeadLetters(folder), destination.sink)
@@ -290,7 +290,7 @@ class Engine:
         session = secrets.token_bytes(8)
         if settings.record:
             self._recorder = self._begin_recording(findings, session)
-        return Parts(
+        return RelayContext(
             settings,
             report,
             destination,
@@ -306,7 +306,7 @@ class Engine:
         )
 
     def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:
-        """Open the recording, or go on with it; what it misses is told. Raises BwtuiError."""
+        """Open the recording, or go on with it; what it misses is reported. Raises BwtuiError."""
         settings, report = self._settings, self._report
         source = recording_source(self.status(), findings, settings, self._cluster)
         before = continue_in(Path(settings.record), source)

@@ -13,7 +13,7 @@ from psycopg import pq
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.parts import Parts, Redrive, check_stop
+from bwtui.relay.context import Redrive, RelayContext, check_stop
 from bwtui.relay.report import Report
 from bwtui.relay.routes.published import Looks, Published
 from bwtui.relay.streaming import Streaming
@@ -45,17 +45,17 @@ class Following:
         self,
         settings: RelaySettings,
         report: Report,
-        parts: Parts,
+        context: RelayContext,
         on_phase: Callable[[Streaming | None, str], None],
     ) -> None:
-        """``on_phase`` is told of each session, and of the slot."""
+        """``on_phase`` is called with each session, and the slot."""
         self._settings = settings
         self._report = report
-        self._parts = parts
+        self._context = context
         self._on_phase = on_phase
         self._session: Streaming | None = None
         self._has_streamed = False
-        self._published = Published(settings.publication_name, report, parts.memory)
+        self._published = Published(settings.publication_name, report, context.memory)
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
         """Stream, and stream again after whatever passes by itself.
@@ -66,13 +66,13 @@ class Following:
         # First: whoever looks in between would see what was done before as what streaming waits for.
         self._report.detail = ""
         self._report.state = "streaming"
-        recall = self._parts.destination.recall
-        with Suspension(recall.hold_back) as self._parts.suspension:
-            recall.before_sending(self._parts.suspension.look)
+        recall = self._context.destination.recall
+        with Suspension(recall.hold_back) as self._context.suspension:
+            recall.before_sending(self._context.suspension.look)
             self._follow(publications, target)
 
     def _follow(self, publications: tuple[str, ...], target: int | None) -> None:
-        parts = self._parts
+        context = self._context
         careful_until = 0
         while True:
             # What a session that broke leaves behind refers to itself; see `bwtui.cycles`.
@@ -80,14 +80,14 @@ class Following:
             try:
                 stream, confirmed = self._open_stream(publications)
                 self._has_streamed = True
-                acks = Acknowledgements(confirmed, parts.recorder)
-                if parts.recorder is not None:
-                    parts.recorder.begin_pass("stream", confirmed)
-                streaming = Streaming(parts, stream, acks, target)
+                acks = Acknowledgements(confirmed, context.recorder)
+                if context.recorder is not None:
+                    context.recorder.begin_pass("stream", confirmed)
+                streaming = Streaming(context, stream, acks, target)
                 streaming.careful_until = careful_until
                 # Another server may answer: what is asked beside the stream is asked there.
-                parts.patience.begin_session()
-                parts.toast.begin_session()
+                context.patience.begin_session()
+                context.toast.begin_session()
                 self._enter(streaming)
                 self._report.detail = ""
                 streaming.run()
@@ -115,11 +115,11 @@ class Following:
 
         All is asked in the stream's own session, since another server may answer the next one.
         """
-        calls = self._parts.patience.calls
+        calls = self._context.patience.calls
         answer = calls.make(partial(self._ask, publications))
         try:
             # Somebody may have moved the slot while the connection was gone.
-            self._parts.memory.check(answer.slot)
+            self._context.memory.check(answer.slot)
             assert answer.slot is not None
             check_readable(answer.slot, answer.connection.server_version)
             self._meet(answer.server, answer.slot)
@@ -162,14 +162,14 @@ class Following:
 
     def _meet(self, server: Server, state: SlotState) -> None:
         """Go on with ``server`` where it has what was sent; see `SlotMemory.common_end`."""
-        parts = self._parts
-        common_end = parts.memory.common_end(server, accept=self._settings.accept_divergence)
+        context = self._context
+        common_end = context.memory.common_end(server, accept=self._settings.accept_divergence)
         if common_end < ENDLESS:
-            if parts.recorder is not None:
-                parts.recorder.go_back(common_end)
+            if context.recorder is not None:
+                context.recorder.go_back(common_end)
             # A dropped row is known again by its LSN, which may be another row's here.
-            parts.policy.forget()
-        note = parts.memory.take_over(server, state, common_end)
+            context.policy.forget()
+        note = context.memory.take_over(server, state, common_end)
         if note is not None:
             _log.warning("%s", note)
             hint = "topics keep what the server lacks: 'bwtui verify --database' says which rows"
@@ -177,7 +177,7 @@ class Following:
 
     def _recover(self, session: Streaming, acks: Acknowledgements, redrive: Redrive) -> int:
         """Let everything in flight end one way or the other; return the LSN up to which to go carefully."""
-        sink, recorder = self._parts.sink, self._parts.recorder
+        sink, recorder = self._context.sink, self._context.recorder
         self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
         self._drain()
         # That a row was refused may be reported after what was held back behind it.
@@ -188,7 +188,7 @@ class Following:
             # What is recorded late would be read, and sent, once more.
             if recorder is not None:
                 recorder.settle()
-            check_stop(self._parts.stop_requested)
+            check_stop(self._context.stop_requested)
             sink.poll(0.01)
             acks.advance()
         with contextlib.suppress(ConnectionFailed):
@@ -204,7 +204,7 @@ class Following:
 
         Until then the slot may be another relay's, which sends newer rows.
         """
-        destination = self._parts.destination
+        destination = self._context.destination
         destination.recall.hold_back()
         name = destination.service.name
         self._report.detail = f"waiting for {name}'s answers to what is under way: {error.message}"
@@ -217,15 +217,15 @@ class Following:
         What was under way may have arrived. Without a bound: what is thrown away could still arrive, after
         newer rows of its key.
         """
-        while not self._parts.sink.flush(0.2):
-            check_stop(self._parts.stop_requested)
+        while not self._context.sink.flush(0.2):
+            check_stop(self._context.stop_requested)
 
     def _wait(self, seconds: float) -> None:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            self._parts.sink.poll(0.1)
-            check_stop(self._parts.stop_requested)
+            self._context.sink.poll(0.1)
+            check_stop(self._context.stop_requested)
 
     def _waiting(self, what: str) -> None:
         self._report.detail = what
-        check_stop(self._parts.stop_requested)
+        check_stop(self._context.stop_requested)

@@ -211,12 +211,12 @@ class SlotMemory:
     def _lacks(self, server: Server, last: Remembered, fork: int | None, end: int) -> str:
         since, until = format_lsn(end), format_lsn(last.sent())
         what = "recorded" if last.without_kafka else "sent to Kafka"
-        told = f"what was {what} from {since} to {until} is not in this server's history"
+        problem = f"what was {what} from {since} to {until} is not in this server's history"
         if not fork:
-            return f"{told}: the history of its timeline {server.timeline} is not known"
+            return f"{problem}: the history of its timeline {server.timeline} is not known"
         if fork > end:
-            return f"{told}: its WAL ends at {since}, as that of an older copy does"
-        return f"{told}: its timeline {server.timeline} parted from timeline {last.timeline} at {since}"
+            return f"{problem}: its WAL ends at {since}, as that of an older copy does"
+        return f"{problem}: its timeline {server.timeline} parted from timeline {last.timeline} at {since}"
 
     def check_kafka(self, newest: Remembered | None, *, accept: bool) -> str | None:
         """Refuse to go on to Kafka behind what only a recording has, unless ``accept``; return a note then.
@@ -242,24 +242,30 @@ class SlotMemory:
     def _load(self) -> Remembered | None:
         try:
             data = json.loads(self.path.read_text())
-            found = Remembered(**data)
-            marks = {t: {int(p): o for p, o in ends.items()} for t, ends in found.marks.items()}
-            found = replace(found, marks=marks, forks=tuple((t, lsn) for t, lsn in found.forks))
-            found = replace(found, publications=tuple(found.publications))
+            remembered = Remembered(**data)
+            marks = {t: {int(p): o for p, o in ends.items()} for t, ends in remembered.marks.items()}
+            remembered = replace(
+                remembered, marks=marks, forks=tuple((t, lsn) for t, lsn in remembered.forks)
+            )
+            remembered = replace(remembered, publications=tuple(remembered.publications))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise StateFailed(
                 f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
             ) from error
-        return found if (found.system_identifier, found.database, found.slot) == self._identity else None
+        return (
+            remembered
+            if (remembered.system_identifier, remembered.database, remembered.slot) == self._identity
+            else None
+        )
 
 
 def newest_memory(system_identifier: str, database: str, slot: str) -> Remembered | None:
     """Return what is remembered by the relay that confirmed the slot last; what can't be read is none."""
-    found: list[Remembered] = []
+    memories: list[Remembered] = []
     for name in known_relays():
         with contextlib.suppress(BwtuiError):
             last = SlotMemory(state_folder(name), system_identifier, database, slot).last
-            found += [last] if last is not None else []
-    return max(found, key=lambda last: last.confirmed_lsn, default=None)
+            memories += [last] if last is not None else []
+    return max(memories, key=lambda last: last.confirmed_lsn, default=None)

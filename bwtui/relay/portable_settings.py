@@ -1,7 +1,7 @@
-"""A relay's settings in words that say the same in another process, with other variables and another folder.
+"""A relay's settings such that they mean the same in another process, with other variables and folders.
 
 What a connection string lacks libpq takes from ``PG*`` variables and from a service file; a path may begin in
-the relay's folder. Who is told the settings knows neither.
+the relay's folder. The other process has neither.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _FILES_OF_CLIENTS = (".location", ".keytab", ".file")
 _NO_PATHS = frozenset({"", "probe", "system"})
 
 
-def for_elsewhere(settings: RelaySettings) -> RelaySettings:
+def portable(settings: RelaySettings) -> RelaySettings:
     """Return the settings with what this process's variables, service files and folder add to them."""
     return dataclasses.replace(
         settings,
@@ -49,12 +49,16 @@ def _connection_string(dsn: str) -> str:
         given = {one.keyword: one.val for one in parsed if one.val is not None}
         with _service(given.pop(b"service", None)):
             defaults = pq.Conninfo.get_defaults()
-        found = {one.keyword: one.val for one in defaults if one.val not in (None, b"", one.compiled)}
+        effective = {one.keyword: one.val for one in defaults if one.val not in (None, b"", one.compiled)}
         # What the service says is in it.
-        found.pop(b"service", None)
-        told = {os.fsdecode(word): os.fsdecode(value or b"") for word, value in (found | given).items()}
-        told |= {word: _absolute(told[word]) for word in _FILES_OF_LIBPQ & told.keys()}
-        return make_conninfo("", **told)
+        effective.pop(b"service", None)
+        parameters = {
+            os.fsdecode(keyword): os.fsdecode(value or b"") for keyword, value in (effective | given).items()
+        }
+        parameters |= {
+            keyword: _absolute(parameters[keyword]) for keyword in _FILES_OF_LIBPQ & parameters.keys()
+        }
+        return make_conninfo("", **parameters)
     except (psycopg.Error, UnicodeError):
         # Who connects with it says what is wrong with it.
         return dsn

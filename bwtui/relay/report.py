@@ -1,7 +1,7 @@
 """What has happened so far: counters, errors and notes, written by the relay and read by other threads.
 
 The relay's main thread alone writes counters. Other threads read them without a lock: an int is replaced
-whole, and a picture that is one batch old does no harm.
+whole, and a status that is one batch old does no harm.
 """
 
 import threading

@@ -12,7 +12,7 @@ from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.format.batch import Without
 from bwtui.relay.batch import Batch
-from bwtui.relay.parts import Parts
+from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes
 from bwtui.relay.toast import RowIsGone
@@ -38,9 +38,11 @@ _OF_THE_ROW = (RowError, DecodeError)
 class Rows:
     """Takes the messages about rows; one transaction at a time."""
 
-    def __init__(self, parts: Parts, batch: Batch, ahead: Callable[[], Iterable[bytes]] = lambda: ()) -> None:
+    def __init__(
+        self, context: RelayContext, batch: Batch, ahead: Callable[[], Iterable[bytes]] = lambda: ()
+    ) -> None:
         """``ahead`` returns frames that come after the one that is being handled."""
-        self._parts = parts
+        self._context = context
         self._batch = batch
         self.routes = Routes(self._build, self._still_holds, self._begin_route, ahead)
         #: Where the transaction of the rows that come now commits.
@@ -84,25 +86,25 @@ class Rows:
         # What the batch holds is recorded while its relations are known.
         self._batch.flush()
         for oid in self.routes.forget_idle():
-            if self._parts.recorder is not None:
-                self._parts.recorder.forget(oid)
+            if self._context.recorder is not None:
+                self._context.recorder.forget(oid)
 
     def _still_holds(self, route: Route) -> bool:
         self._batch.flush()
-        return self._parts.router.still_holds(route)
+        return self._context.router.still_holds(route)
 
     def _build(self, relations: Sequence[Relation]) -> list[Route | None]:
         # What was read so far need not wait with the new routes, which may have to wait for a service.
         self._batch.flush()
-        return self._parts.router.routes(relations)
+        return self._context.router.routes(relations)
 
     def _begin_route(self, route: Route | None) -> None:
         # The old route's messages go first.
         self._batch.flush()
         # Routes that were built ahead begin one after the other, and no batch gets full meanwhile.
-        self._parts.patience.calls.pulse_when_due()
-        if route is not None and self._parts.recorder is not None:
-            self._parts.recorder.relation(route.relation)
+        self._context.patience.calls.pulse_when_due()
+        if route is not None and self._context.recorder is not None:
+            self._context.recorder.relation(route.relation)
 
     def on_insert(self, data: bytes) -> bool | None:
         route = self.routes[_oid(data, BODY)[0]]
@@ -179,7 +181,7 @@ class Rows:
         for route in routes:
             route.counters.truncates += 1
             route.counters.note("truncated: the topic still holds the rows from before")
-            if self._parts.settings.truncate_topic:
+            if self._context.settings.truncate_topic:
                 self._tell(route, message)
         self._without(routes[0], Without.TRUNCATED)
         return None
@@ -187,8 +189,8 @@ class Rows:
     def _tell(self, route: Route, truncate: Truncate) -> None:
         """Send the message of --truncate-topic."""
         row = self._dropped(route, "truncate", None, None)
-        told = truncate_message(route, truncate, self.commit_lsn, self._xid, self.timestamp)
-        self._batch.send_apart(route, self._parts.settings.truncate_topic, told, row)
+        message = truncate_message(route, truncate, self.commit_lsn, self._xid, self.timestamp)
+        self._batch.send_apart(route, self._context.settings.truncate_topic, message, row)
 
     @staticmethod
     def _old_key(route: Route, data: bytes, old: Sequence[Field]) -> bytes | None:
@@ -220,7 +222,7 @@ class Rows:
             wider = self._wider(route)
             return wider, *wider.both(new), new
         try:
-            row = self._parts.toast.fill(route, new, old, full=full, xid=self._xid)
+            row = self._context.toast.fill(route, new, old, full=full, xid=self._xid)
         except RowIsGone as gone:
             route.counters.toast_superseded += 1
             self._without(route, Without.SUPERSEDED)
@@ -240,19 +242,19 @@ class Rows:
 
         Nothing is flushed in the middle of a row. What the old route holds goes first all the same.
         """
-        wider = self._parts.router.route(route.relation, with_room=True)
+        wider = self._context.router.route(route.relation, with_room=True)
         assert wider is not None
         if wider.refusal is None:
             self.routes[route.relation.oid] = wider
         return wider
 
     def _without(self, route: Route, reason: Without) -> None:
-        if self._parts.recorder is not None:
-            self._parts.recorder.without(route, reason)
+        if self._context.recorder is not None:
+            self._context.recorder.without(route, reason)
 
     def _note_filled(self, sent: list[Field], completed: list[Field]) -> None:
-        if self._parts.recorder is not None:
-            self._batch.held += self._parts.recorder.filled(sent, completed)
+        if self._context.recorder is not None:
+            self._batch.held += self._context.recorder.filled(sent, completed)
 
     def _send(
         self,
@@ -263,15 +265,15 @@ class Rows:
         before: list[Field] | None,
         after: list[Field] | None,
     ) -> None:
-        parts = self._parts
+        context = self._context
         headers = None
-        if parts.settings.headers:
-            headers = make_headers(self.commit_lsn, self._ordinal, operation, self._xid, parts.session)
+        if context.settings.headers:
+            headers = make_headers(self.commit_lsn, self._ordinal, operation, self._xid, context.session)
         batch = self._batch
         batch.add(route, key, value, self.timestamp, headers)
-        if parts.samples.budget > 0 and (before is not None or after is not None):
+        if context.samples.budget > 0 and (before is not None or after is not None):
             commit = (self.commit_lsn, self._xid, self.timestamp / 1000)
-            parts.samples.take(
+            context.samples.take(
                 operation, route.relation, route.topic, route.key_columns, before, after, commit
             )
         if batch.careful is not None:
@@ -294,5 +296,5 @@ class Rows:
     ) -> None:
         """Drop the row by the policy, or raise RowError; `run` then confirms everything before it."""
         row = self._dropped(route, operation, before, after)
-        self._parts.policy.refuse(route, row, error, self._batch.span)
+        self._context.policy.refuse(route, row, error, self._batch.span)
         self._without(route, Without.DROPPED)

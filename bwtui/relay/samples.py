@@ -110,7 +110,7 @@ def _decode(raw: _Raw) -> ChangeSample:
 
 def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
     before, after = raw.before, raw.after
-    found = []
+    changes = []
     for index, name in enumerate(names):
         if after is None and not _was_sent(raw, index):
             continue
@@ -126,8 +126,8 @@ def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
             mark = "unknown before"
         else:
             mark = "same" if old == new else "changed"
-        found.append(FieldChange(name, _text(old), _text(new), mark))
-    return found
+        changes.append(FieldChange(name, _text(old), _text(new), mark))
+    return changes
 
 
 def _was_sent(raw: _Raw, index: int) -> bool:

@@ -1,4 +1,4 @@
-"""The picture that other processes see: a `Status` out of the report, the lag and the rates."""
+"""The `Status` that other processes see, made out of the report, the lag and the rates."""
 
 import dataclasses
 import resource
@@ -12,7 +12,7 @@ from bwtui.relay.batch import IN_FLIGHT_ROWS
 from bwtui.relay.report import Report, TableCounters
 
 _WINDOW_SECONDS = 2.0
-#: What a table's picture takes over from its counters as it is.
+#: What a table's status takes over from its counters as it is.
 _SHARED = tuple(
     field.name for field in dataclasses.fields(TableStatus) if field.name not in ("rows_per_second", "notes")
 )
@@ -43,7 +43,7 @@ class Rates:
 
 
 def totals(report: Report) -> dict[str, int]:
-    """Return the totals whose rates the picture shows: one a stage, and one a table."""
+    """Return the totals whose rates the status shows: one a stage, and one a table."""
     read = report.rows_read
     stages = {
         "read": read,
@@ -64,13 +64,13 @@ def tables(report: Report, rates: dict[str, float]) -> dict[str, TableStatus]:
 
 
 def stages(report: Report, numbers: dict[str, int], rates: dict[str, float]) -> dict[str, StageStatus]:
-    """Return the pictures of the stages; what waits for Kafka waits in produce, bounded by ``capacity``."""
+    """Return the statuses of the stages; what waits for Kafka waits in produce, bounded by ``capacity``."""
     queues = {"produce": (report.in_flight, IN_FLIGHT_ROWS), "acknowledge": (report.in_flight, None)}
-    found = {}
+    statuses = {}
     for name in ("read", "decode", "encode", "produce", "acknowledge"):
         queue, capacity = queues.get(name, (0, None))
-        found[name] = StageStatus(rates.get(name, 0.0), queue, numbers[name], capacity)
-    return found
+        statuses[name] = StageStatus(rates.get(name, 0.0), queue, numbers[name], capacity)
+    return statuses
 
 
 def resident_bytes() -> int:

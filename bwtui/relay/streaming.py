@@ -14,13 +14,13 @@ from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
-from bwtui.relay.parts import Parts, Redrive, StopRequested, check_stop
+from bwtui.relay.context import Redrive, RelayContext, StopRequested, check_stop
 from bwtui.relay.rows import BODY, Rows
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
 _commit = struct.Struct(">QQ").unpack_from
 
-#: The slot is told at least this often, and at once when there is nothing else to do.
+#: The server hears what is confirmed at least this often, and at once when there is nothing else to do.
 _CONFIRM_SECONDS = 1.0
 _CONFIRM_IDLE_SECONDS = 0.2
 _STATUS_SECONDS = 5.0
@@ -48,16 +48,16 @@ class Streaming:
     """One session of streaming, from its START_REPLICATION until it ends or breaks."""
 
     def __init__(
-        self, parts: Parts, stream: ReplicationStream, acks: Acknowledgements, target_lsn: int | None
+        self, context: RelayContext, stream: ReplicationStream, acks: Acknowledgements, target_lsn: int | None
     ) -> None:
         """``target_lsn``: end once this LSN is confirmed."""
-        self._parts = parts
+        self._context = context
         self._stream = stream
         self._acks = acks
         self._target = target_lsn
-        self._recorder = parts.recorder
-        self._batch = Batch(parts.sink, acks, parts.report, parts.recorder)
-        self._rows = Rows(parts, self._batch, self._read_ahead)
+        self._recorder = context.recorder
+        self._batch = Batch(context.sink, acks, context.report, context.recorder)
+        self._rows = Rows(context, self._batch, self._read_ahead)
         self._in_transaction = False
         self._confirmed = 0
         self._confirmed_at = 0.0
@@ -89,8 +89,8 @@ class Streaming:
             # The server calls for a sign of life when half of its patience is over, and nobody may read that.
             self._status_seconds = min(_STATUS_SECONDS, self._stream.patience / 4)
         if self.careful_until:
-            self._batch.careful = Careful(self._parts.sink, self._parts.policy, self._while_settling)
-            self._by_transaction = self._parts.settings.on_error == "exit"
+            self._batch.careful = Careful(self._context.sink, self._context.policy, self._while_settling)
+            self._by_transaction = self._context.settings.on_error == "exit"
         try:
             self._loop()
         except StopRequested:
@@ -112,14 +112,14 @@ class Streaming:
 
         A restart then has nothing to repeat.
         """
-        if not self._parts.stop_requested():
+        if not self._context.stop_requested():
             return False
         self._stop_asked_at = self._stop_asked_at or time.monotonic()
         return not self._in_transaction or time.monotonic() > self._stop_asked_at + seconds
 
     def pulse(self, seconds: float) -> None:
         """Wait, keep server and spans going, and raise StopRequested or Redrive when it is time to."""
-        self._parts.sink.poll(seconds)
+        self._context.sink.poll(seconds)
         self._settle(idle=False)
         if self._is_time_to_stop(_STOP_WAITING_SECONDS):
             raise StopRequested
@@ -139,13 +139,13 @@ class Streaming:
         self._stream.finish()
         self._acks.close()
         # The next server may lack what was sent and never confirmed.
-        self._parts.memory.remember_sent(self._batch.sent_lsn)
+        self._context.memory.remember_sent(self._batch.sent_lsn)
 
     # -- one turn of the loop ------------------------------------------------------------------------------
 
     def _step(self) -> bool:
         """Read a batch, hand it over, and confirm; return whether there was anything to read."""
-        self._parts.samples.refill()
+        self._context.samples.refill()
         had_data = self._read()
         self._batch.flush()
         if self.careful_until and self._acks.advance() >= self.careful_until:
@@ -155,10 +155,10 @@ class Streaming:
         if not had_data and not self._acks.is_idle:
             # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.
             self._stream.wait(0.005)
-        self._parts.sink.poll(0)
+        self._context.sink.poll(0)
         self._settle(idle=not had_data)
-        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
-            self._parts.sink.poll(0.02)
+        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
+            self._context.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
                 break
@@ -196,16 +196,16 @@ class Streaming:
         self._check_awake()
         # In careful mode all but dead letters is settled by now, and those are with their batch.
         if self._batch.careful is None:
-            failures = self._parts.policy.undelivered(self._parts.sink.take_failures())
+            failures = self._context.policy.undelivered(self._context.sink.take_failures())
             if failures:
                 raise Redrive(failures)
-        report, acks = self._parts.report, self._acks
+        report, acks = self._context.report, self._acks
         if self._recorder is not None:
             self._recorder.settle(idle=idle and not acks.bytes_in_flight)
         acks.advance()
-        report.outage(self._parts.destination.service.outage())
+        report.outage(self._context.destination.service.outage())
         report.confirmed_lsn = acks.confirmed
-        report.in_flight = self._parts.sink.queued()
+        report.in_flight = self._context.sink.queued()
         report.durable = report.messages - report.in_flight
         now = time.monotonic()
         pause = _CONFIRM_IDLE_SECONDS if idle and acks.is_idle else _CONFIRM_SECONDS
@@ -216,7 +216,7 @@ class Streaming:
 
     def _check_awake(self) -> None:
         """Raise ConnectionFailed after a suspension: another relay may have sent newer rows meanwhile."""
-        if (suspension := self._parts.suspension) is not None and (seconds := suspension.take()):
+        if (suspension := self._context.suspension) is not None and (seconds := suspension.take()):
             raise ConnectionFailed(
                 f"the relay was suspended for {seconds:.0f} s, and reads again from where the slot stands",
                 "if another relay has the slot by now, stop one of the two",
@@ -234,7 +234,7 @@ class Streaming:
             raise leaves_out(self._stream.warning)
         lsn = self._acks.confirmed
         if lsn > self._confirmed:
-            self._parts.memory.remember(lsn, changed=bool(self.begun_lsn), sent_lsn=self._batch.sent_lsn)
+            self._context.memory.remember(lsn, changed=bool(self.begun_lsn), sent_lsn=self._batch.sent_lsn)
             self._confirmed = lsn
             self._confirmed_at = now
         self._told_at = now
@@ -243,15 +243,15 @@ class Streaming:
     def _while_settling(self) -> None:
         """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
         self._check_awake()
-        check_stop(self._parts.stop_requested)
+        check_stop(self._context.stop_requested)
         self._tell_when_due()
 
     def _finish(self) -> None:
         """Let what is in flight arrive, confirm it, and end the stream in order."""
         self._batch.careful = None
         self._batch.flush()
-        sink, acks = self._parts.sink, self._acks
-        is_away = self._parts.destination.service.outage() is not None
+        sink, acks = self._context.sink, self._acks
+        is_away = self._context.destination.service.outage() is not None
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if is_away else _STOP_SECONDS)
         # Not `poll`: it would wait for ever for what an ended producer holds back.
         while sink.queued() and time.monotonic() < deadline:
@@ -265,8 +265,8 @@ class Streaming:
             sink.poll(0.01)
             self._tell_when_due()
             acks.advance()
-        self._parts.report.confirmed_lsn = acks.confirmed
-        self._parts.report.in_flight = sink.queued()
+        self._context.report.confirmed_lsn = acks.confirmed
+        self._context.report.in_flight = sink.queued()
         self._confirm(time.monotonic())
         self._stream.end()
 
@@ -274,7 +274,7 @@ class Streaming:
 
     def _on_keepalive(self, data: bytes) -> None:
         wal_end, reply_requested = parse_keepalive(data)
-        self._parts.report.server_lsn = max(self._parts.report.server_lsn, wal_end)
+        self._context.report.server_lsn = max(self._context.report.server_lsn, wal_end)
         if not self._in_transaction:
             self._batch.flush()
             self._acks.keepalive(wal_end)
@@ -291,7 +291,7 @@ class Streaming:
         _, end_lsn = _commit(data, BODY + 1)
         self._batch.commit(end_lsn)
         self._in_transaction = False
-        report = self._parts.report
+        report = self._context.report
         report.transactions += 1
         report.received_lsn = end_lsn
         report.commit_time = self._rows.timestamp / 1000

@@ -117,17 +117,17 @@ class ToastFill:
                     raise UnchangedToastError(name)
                 key[name] = field
         wanted = [route.column_names[index] for index in missing]
-        found: list[list[Field] | None] = []
+        fetched: list[list[Field] | None] = []
 
         def question(session: Connection) -> None:
             try:
-                found.append(present_fields(session, route.relation, key, wanted))
+                fetched.append(present_fields(session, route.relation, key, wanted))
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "no right to read the table"
                 hint = right_to_read(reason, route.relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
 
         self._ask(question)
-        if found[-1] is None:
+        if fetched[-1] is None:
             raise RowIsGone(row)
-        return found[-1]
+        return fetched[-1]

@@ -11,7 +11,7 @@ from bwtui.sink.base import Message
 def truncate_message(route: Route, truncate: Truncate, commit_lsn: int, xid: int, timestamp: int) -> Message:
     """Return the message for one of the tables of ``truncate``; its key is ``schema.table``."""
     name = route.relation.qualified_name
-    told = {
+    content = {
         "table": name,
         "topic": route.topic,
         "commit_lsn": format_lsn(commit_lsn),
@@ -19,4 +19,4 @@ def truncate_message(route: Route, truncate: Truncate, commit_lsn: int, xid: int
         "cascade": truncate.cascade,
         "restart_identity": truncate.restart_identity,
     }
-    return Message(name.encode(), json.dumps(told).encode(), timestamp)
+    return Message(name.encode(), json.dumps(content).encode(), timestamp)

@@ -16,7 +16,7 @@ from bwtui.sink.delivery_reports import Callback
 
 #: Takes the error of a message that did not get into the producer's queue, and the message.
 Refuse = Callable[[KafkaError, Message], None]
-#: Hands a message to the producer, with its callback; False when it was refused, and that told.
+#: Hands a message to the producer, with its callback; False when it was refused, which is reported by then.
 Put = Callable[[MessageTuple, Callback, Refuse], bool]
 
 

@@ -226,7 +226,7 @@ class KafkaSink(Recall):
 
     def outage(self) -> str | None:
         """See `Service.outage`."""
-        # With nothing to deliver nothing would take the word back, so it counts only while something waits.
+        # With nothing to deliver nothing would clear it, so it counts only while something waits.
         return self._outage if len(self._producer) else None
 
     def hold_back(self) -> None:
@@ -295,7 +295,7 @@ class KafkaSink(Recall):
         self._failures.append(delivery_failure(topic, error, message, span, receipt, index))
 
     def _noticed(self, error: KafkaError) -> None:
-        """Take librdkafka's word on a connection that failed; the next delivery takes it back."""
+        """Note that a connection failed; the next delivery clears it."""
         if error.code() in _CONNECTION_ERRORS:
             self._heard_error = True
             if self._outage is not None and error.code() == KafkaError._ALL_BROKERS_DOWN:

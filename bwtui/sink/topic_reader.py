@@ -45,12 +45,12 @@ class TopicReader(Readback):
         """See `Readback.marks`."""
         with self._asking:
             try:
-                found = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
+                metadata = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
             except KafkaException as error:
                 raise _unreadable(topic, error.args[0]) from error
-            if found.error is not None:
-                raise _unreadable(topic, found.error)
-            return {number: self._watermarks(topic, number, _just_wait)[1] for number in found.partitions}
+            if metadata.error is not None:
+                raise _unreadable(topic, metadata.error)
+            return {number: self._watermarks(topic, number, _just_wait)[1] for number in metadata.partitions}
 
     def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
         """See `Readback.keys`."""

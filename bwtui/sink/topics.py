@@ -57,17 +57,17 @@ class TopicAdmin:
         Brokers that are down are given ``patience`` seconds to come back.
         """
         try:
-            found = cluster_metadata(self._asked(), self._heard, self._broker, patience)
+            cluster = cluster_metadata(self._asked(), self._heard, self._broker, patience)
         except KafkaException as error:
             raise self._failed(error.args[0]) from error
-        return {"cluster_id": found.cluster_id, "brokers": len(found.brokers)}
+        return {"cluster_id": cluster.cluster_id, "brokers": len(cluster.brokers)}
 
     def ensure(self, topic: str, *, keyed: bool) -> TopicLimits:
         """Make one topic as `ensure_all` does, and return its limits. Raises RefusedError as well."""
-        found = self.ensure_all({topic: keyed})[topic]
-        if isinstance(found, RefusedError):
-            raise found
-        return found
+        limits = self.ensure_all({topic: keyed})[topic]
+        if isinstance(limits, RefusedError):
+            raise limits
+        return limits
 
     def ensure_all(self, wanted: Mapping[str, bool]) -> Limits:
         """Make the topics that are missing, and return the limits of all, or why one is refused.
@@ -78,13 +78,13 @@ class TopicAdmin:
         mend something first, and RefusedError where no topic can have that name. Raises ConnectionFailed when
         another try may help; what it has made by then, the next try finds.
         """
-        found = self._limits(list(wanted))
-        missing = [topic for topic in wanted if topic not in found]
+        existing = self._limits(list(wanted))
+        missing = [topic for topic in wanted if topic not in existing]
         if missing:
-            found |= self._create({topic: wanted[topic] for topic in missing})
+            existing |= self._create({topic: wanted[topic] for topic in missing})
             # Somebody else made these at the same moment, maybe with other settings.
-            found |= self._limits([topic for topic in missing if topic not in found])
-        limits = {topic: found.get(topic) or self._ours(keyed) for topic, keyed in wanted.items()}
+            existing |= self._limits([topic for topic in missing if topic not in existing])
+        limits = {topic: existing.get(topic) or self._ours(keyed) for topic, keyed in wanted.items()}
         usable = [topic for topic, one in limits.items() if isinstance(one, TopicLimits)]
         for topic, number in self._partitions(usable).items():
             one = limits[topic]
@@ -99,23 +99,23 @@ class TopicAdmin:
 
     def _partitions(self, topics: Sequence[str]) -> dict[str, int | RefusedError]:
         """Return how many partitions each topic has, 1 if we may not know. Raises ConnectionFailed."""
-        found: dict[str, int | RefusedError] = {}
+        counts: dict[str, int | RefusedError] = {}
         # A broker may learn of a topic a little after the controller has made it.
         until = time.monotonic() + _REQUEST_SECONDS
-        while left := [topic for topic in topics if topic not in found]:
+        while left := [topic for topic in topics if topic not in counts]:
             asked = self._asked().describe_topics(TopicCollection(left), request_timeout=_REQUEST_SECONDS)
             for topic, future in asked.items():
                 try:
-                    found[topic] = len(future.result().partitions)
+                    counts[topic] = len(future.result().partitions)
                 except KafkaException as error:
                     code = error.args[0].code()
                     if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                        found[topic] = 1
+                        counts[topic] = 1
                     elif code != KafkaError.UNKNOWN_TOPIC_OR_PART or time.monotonic() > until:
-                        found[topic] = self._refused(error, topic)
-            if len(found) < len(topics):
+                        counts[topic] = self._refused(error, topic)
+            if len(counts) < len(topics):
                 time.sleep(0.02)
-        return found
+        return counts
 
     def _create(self, wanted: Mapping[str, bool]) -> Limits:
         """Make topics; those that somebody else has made meanwhile are not in what it returns."""
@@ -124,17 +124,17 @@ class TopicAdmin:
             config = {"cleanup.policy": "compact"} if keyed else _KEPT_FOR_GOOD
             config = {**config, "max.message.bytes": str(self._max_message_bytes)}
             topics.append(NewTopic(topic, -1, -1, config=config))
-        found: Limits = {}
+        limits: Limits = {}
         asked = self._asked().create_topics(topics, request_timeout=_REQUEST_SECONDS)
         for topic, future in asked.items():
             try:
                 future.result()
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    found[topic] = self._refused(error, topic)
+                    limits[topic] = self._refused(error, topic)
             else:
-                found[topic] = self._ours(wanted[topic])
-        return found
+                limits[topic] = self._ours(wanted[topic])
+        return limits
 
     def _limits(self, topics: Sequence[str]) -> Limits:
         """Return the limits of those of ``topics`` that are there."""
@@ -142,7 +142,7 @@ class TopicAdmin:
             return {}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         asked = self._asked().describe_configs(resources, request_timeout=_REQUEST_SECONDS)
-        found: Limits = {}
+        limits: Limits = {}
         for resource, future in asked.items():
             topic = str(resource.name)
             try:
@@ -151,12 +151,12 @@ class TopicAdmin:
                 code = error.args[0].code()
                 if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                     # Without the right to describe it, the broker's own refusal of a message is what is left.
-                    found[topic] = self._ours(keyed=False)
+                    limits[topic] = self._ours(keyed=False)
                 elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    found[topic] = self._refused(error, topic)
+                    limits[topic] = self._refused(error, topic)
             else:
-                found[topic] = self._ours("compact" in policy)
-        return found
+                limits[topic] = self._ours("compact" in policy)
+        return limits
 
     def _refused(self, error: KafkaException, topic: str) -> RefusedError:
         """Return the refusal of one topic. Raises ConnectionFailed when another try may help."""
@@ -166,7 +166,7 @@ class TopicAdmin:
         raise failed from error
 
     def _asked(self) -> AdminClient:
-        """Return the client; what it told of earlier connections is forgotten."""
+        """Return the client; what it reported of earlier connections is forgotten."""
         self._client.poll(0)
         self._heard.forget()
         return self._client

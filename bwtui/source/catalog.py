@@ -126,11 +126,11 @@ def load_relation(connection: Connection, table: TableInfo, columns: Sequence[st
 
 def load_types(connection: Connection, oids: Sequence[int]) -> dict[int, TypeInfo]:
     """Return what pg_type says of ``oids`` and of every type that they are built on."""
-    found: dict[int, TypeInfo] = {}
+    types: dict[int, TypeInfo] = {}
     wanted = list(oids)
     while wanted:
         rows = query(connection, _TYPES_SQL, wanted)
-        found |= {row[0]: TypeInfo(*row) for row in rows}
-        known = [info.base_oid for info in found.values()] + [info.element_oid for info in found.values()]
-        wanted = [oid for oid in dict.fromkeys(known) if oid and oid not in found]
-    return found
+        types |= {row[0]: TypeInfo(*row) for row in rows}
+        referenced = [oid for info in types.values() for oid in (info.base_oid, info.element_oid)]
+        wanted = [oid for oid in dict.fromkeys(referenced) if oid and oid not in types]
+    return types

@@ -77,8 +77,8 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
     """
     try:
         # At once: psycopg2 does not connect under an encoding that Python does not know, like EUC_TW.
-        told = _with_defaults(dsn, timeout, client_encoding="UTF8")
-        connection: Connection = interruptible(lambda: psycopg2.connect(told))
+        conninfo = _with_defaults(dsn, timeout, client_encoding="UTF8")
+        connection: Connection = interruptible(lambda: psycopg2.connect(conninfo))
         connection.autocommit = True
         # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
         connection.set_client_encoding("UTF8")
@@ -87,7 +87,7 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
             cursor.execute(_PIN_TIMEOUTS_SQL)
             cursor.execute(_PIN_LANGUAGE_SQL)
     except psycopg2.Error as error:
-        raise connection_failed(str(error), told) from error
+        raise connection_failed(str(error), conninfo) from error
     except UnicodeDecodeError as error:
         # What is said before a client's encoding counts is in the server's own, or no server said it.
         raise connection_failed(error.object.decode(errors="replace")) from error
@@ -304,8 +304,8 @@ def _malformed(dsn: str, words: str) -> BwtuiError:
         return UsageError("the connection string is not valid", hint)
     known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
     close = nearest(match[1], known)
-    told = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
-    return UsageError(told, f"did you mean {close!r}?" if close else hint)
+    problem = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
+    return UsageError(problem, f"did you mean {close!r}?" if close else hint)
 
 
 def _text(raw: bytes) -> str:

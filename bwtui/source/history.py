@@ -76,7 +76,7 @@ def present_columns(relation: Relation, now: Sequence[Attribute]) -> list[Attrib
 
 def present_names(relation: Relation, now: Sequence[Attribute]) -> list[str | None]:
     """Return what each column of ``relation`` is called by now; None where it is gone, or can't be known."""
-    return [None if found is None else found.name for found in present_columns(relation, now)]
+    return [None if attribute is None else attribute.name for attribute in present_columns(relation, now)]
 
 
 def _same_by_name(relation: Relation, live: Sequence[Attribute]) -> bool:

@@ -24,7 +24,7 @@ _RELEASE_SECONDS = 10.0
 _RELEASE_PAUSE_SECONDS = 0.1
 _WAL_LEVEL = "ALTER SYSTEM SET wal_level = logical"
 
-#: Is told what is waited for.
+#: Called with what is waited for.
 OnWait = Callable[[str], None]
 #: What is waited for, and the refusal once that has taken too long.
 Obstacle = tuple[str, RefusedError]
@@ -279,8 +279,8 @@ def _chosen(
 ) -> tuple[TableInfo, ...]:
     chosen = TableFilter(settings)
     # A publication without publish_via_partition_root lists and sends partitions in place of their root.
-    found = list_tables(connection, partitions=published is not None)
-    tables = [table for table in found if chosen(table.namespace, table.name)]
+    listed = list_tables(connection, partitions=published is not None)
+    tables = [table for table in listed if chosen(table.namespace, table.name)]
     if published is not None:
         names = {(table.namespace, table.name) for table in published}
         tables = [table for table in tables if (table.namespace, table.name) in names]

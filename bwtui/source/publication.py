@@ -67,8 +67,8 @@ def existing(connection: Connection, publication: str) -> tuple[str, ...]:
     """Return ``publication``, and its unkeyed companion if that exists too; nothing without the first."""
     names = [publication, unkeyed_name(publication)]
     sql = "select pubname from pg_catalog.pg_publication where pubname = any(%s)"
-    found = {row[0] for row in query(connection, sql, names)}
-    return tuple(name for name in names if name in found) if publication in found else ()
+    there = {row[0] for row in query(connection, sql, names)}
+    return tuple(name for name in names if name in there) if publication in there else ()
 
 
 def via_root(connection: Connection, publications: Sequence[str]) -> bool:

@@ -157,12 +157,12 @@ def load_tables(
 ) -> list[SnapshotTable]:
     """Return what to copy of ``tables``: the published columns and rows."""
     by_name = {(table.namespace, table.name): table for table in published}
-    found = []
+    loaded = []
     for table in tables:
         entry = by_name[table.namespace, table.name]
         relation = load_relation(connection, table, entry.columns)
-        found.append(SnapshotTable(relation, entry.row_filter, table.partitioned, table.estimate))
-    return found
+        loaded.append(SnapshotTable(relation, entry.row_filter, table.partitioned, table.estimate))
+    return loaded
 
 
 def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[bytes], None]) -> None:

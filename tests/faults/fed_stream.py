@@ -12,8 +12,8 @@ from typing import Any, cast
 from bwtui.encode.registry import RegisteredSchema
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.context import Redrive, RelayContext
 from bwtui.relay.memory import SlotMemory
-from bwtui.relay.parts import Parts, Redrive
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report
@@ -142,7 +142,7 @@ class Fed:
         router = Router(chosen, sink, cast(Any, _Registry()), self.report, patience)
         # A column that was dropped since: the value can't be fetched, and gets a placeholder.
         toast = SimpleNamespace(fill=lambda route, new, old, full, xid: self._wait_and_return(new))
-        self._parts = Parts(
+        self._context = RelayContext(
             settings=chosen,
             report=self.report,
             destination=sink.destination,
@@ -170,7 +170,7 @@ class Fed:
             rest = [frames for frames in self._transactions if _end(frames) > self.confirmed]
             announced = [relation(), relation(OTHERS, "others")]
             self.stream = FedStream([*announced, *(frame for frames in rest for frame in frames)])
-            streaming = Streaming(self._parts, cast(ReplicationStream, self.stream), acks, end)
+            streaming = Streaming(self._context, cast(ReplicationStream, self.stream), acks, end)
             streaming.careful_until = careful_until
             self._streaming = streaming
             try:

@@ -217,7 +217,7 @@ def test_nothing_is_sent_after_a_suspension(tmp_path: Path) -> None:
     """Another relay may have sent newer rows meanwhile, and only the slot's owner knows."""
     sink = Wakes()
     fed = Fed(sink, tmp_path, [transaction(100, insert(1, "old"), insert(2, "old"))])
-    fed._parts.suspension = cast(Any, sink)
+    fed._context.suspension = cast(Any, sink)
     with pytest.raises(ConnectionFailed, match="suspended for 60 s"):
         fed.run(careful_until=200)
     assert not sink.delivered

@@ -217,7 +217,7 @@ def test_a_sync_that_fails_confirms_nothing_before_it_was_told(
         end = one_transaction(stream, acks)
         assert acks.advance() == 0
         disk.free.set()
-        eventually("the failure", lambda: stream.recorder.picture().state == "failed")
+        eventually("the failure", lambda: stream.recorder.status().state == "failed")
         assert acks.advance() == 0
         if policy == "stop":
             with pytest.raises(StateFailed, match="can't be written: Input/output error"):
@@ -227,7 +227,7 @@ def test_a_sync_that_fails_confirms_nothing_before_it_was_told(
             stream.settle()
             kinds = [error.kind for error in stream.report.errors()]
             assert kinds.count("recording") == 1
-            assert stream.recorder.picture().state == "stopped"
+            assert stream.recorder.status().state == "stopped"
             assert acks.advance() == end
         disk.failing = False
         stream.recorder.close()

@@ -11,7 +11,7 @@ import pytest
 
 from bwtui.demo.shop import Table
 from bwtui.encode.registry import RegisteredSchema
-from bwtui.relay.parts import StopRequested
+from bwtui.relay.context import StopRequested
 from bwtui.relay.snapshot.copying import stoppable
 from bwtui.sandbox.supervisor import Sandbox, ServiceName, Services
 from bwtui.sink.destination import Limits

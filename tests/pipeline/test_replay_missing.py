@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from bwtui.audit.report import Finding
-from bwtui.cli.output.replay_view import Screen, question, told
+from bwtui.cli.output.replay_view import Screen, question, summary
 from bwtui.cli.output.verify_view import Silent
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import partitions
@@ -110,7 +110,7 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
     }  # fmt: skip
     # Before anything is written, and behind it, somebody is told what can't be mended.
     assert "2 of them behind newer ones of their keys" in (question(watch.plans[0]) or "")
-    assert "order can't be mended: 2 of them" in "\n".join(told(outcome))
+    assert "order can't be mended: 2 of them" in "\n".join(summary(outcome))
     (content,) = topic_content(services, loss.topic).values()
     newest = max(at for at, one in enumerate(loss.sent) if one.key == loss.sent[loss.lost[0]].key)
     wanted = [*(loss.sent[at] for at in loss.lost), loss.sent[newest], loss.newer]

@@ -19,8 +19,8 @@ from bwtui.audit.report import Finding, Report
 from bwtui.audit.terminal import line, show
 from bwtui.cli.doctor import Result, _lines
 from bwtui.cli.main import tell
+from bwtui.cli.output.headless import Lines
 from bwtui.cli.output.table import columns
-from bwtui.cli.output.told import Lines
 from bwtui.cli.status import _as_table, _in_full
 from bwtui.errors import BwtuiError
 from bwtui.model.status import ErrorEntry, Status, TableStatus

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bwtui.cli.output.replay_view import Screen, question, told
+from bwtui.cli.output.replay_view import Screen, question, summary
 from bwtui.cli.output.verify_view import Lines, Silent, View, view_of
 from bwtui.errors import RefusedError
 from bwtui.replay.plan import Count
@@ -49,11 +49,11 @@ def test_what_can_not_be_asked_is_refused_before_the_work(view: View) -> None:
 
 
 def test_order_that_can_not_be_mended_is_told_only_where_it_is_so() -> None:
-    late = "\n".join((question(mended(3, 2)) or "", *told(Outcome(mended(3, 2), "done"))))
+    late = "\n".join((question(mended(3, 2)) or "", *summary(Outcome(mended(3, 2), "done"))))
     assert "2 of them behind newer ones of their keys" in late
     assert "order can't be mended: 2 of them" in late
     assert "2 newest messages of these keys are sent again" in late
-    fine = "\n".join((question(mended(3, 0)) or "", *told(Outcome(mended(3, 0), "done"))))
+    fine = "\n".join((question(mended(3, 0)) or "", *summary(Outcome(mended(3, 0), "done"))))
     assert "3 missing messages will stand at the end of their partitions; no newer message of a key" in fine
     assert "has to be sent again: with what was missing every latest value is right" in fine
     assert "can't be mended" not in fine and "0 " not in fine.replace("sent 0 messages in 0.0 s (0/s)", "")

@@ -9,7 +9,7 @@ import pytest
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.parts import Redrive, StopRequested
+from bwtui.relay.context import Redrive, StopRequested
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes
 

@@ -16,7 +16,7 @@ from bwtui.encode.registry import SchemaRegistry
 from bwtui.errors import ConnectionFailed, RefusedError, ServiceRefused
 from bwtui.model.delivery import Span
 from bwtui.pgoutput.messages import UNCHANGED, Column, Relation
-from bwtui.relay.parts import Parts
+from bwtui.relay.context import RelayContext
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.report import Report, TableCounters
@@ -144,7 +144,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
     """A snapshot that sends to a double."""
     report = Report()
     policy = RowPolicy(settings, report, DeadLetters(folder), sink)
-    parts = SimpleNamespace(
+    context = SimpleNamespace(
         destination=sink.destination,
         sink=sink,
         policy=policy,
@@ -153,7 +153,7 @@ def copying_to(sink: Reject, settings: RelaySettings, folder: Path) -> Copying:
         session=b"",
         recorder=None,
     )
-    return Copying(cast(Parts, parts), 0, lambda: None)
+    return Copying(cast(RelayContext, context), 0, lambda: None)
 
 
 def test_a_row_of_a_snapshot_that_failed_with_another_is_sent_all_alone(tmp_path: Path) -> None:

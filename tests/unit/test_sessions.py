@@ -17,8 +17,8 @@ from bwtui.recording.format.batch import Without
 from bwtui.relay import following, toast
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import Batch
+from bwtui.relay.context import StopRequested
 from bwtui.relay.following import Following
-from bwtui.relay.parts import StopRequested
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
@@ -42,7 +42,7 @@ class Session:
 
 
 def follower(relay: ScriptedRelay) -> Following:
-    return Following(relay.settings, relay.report, relay.parts, lambda session, slot: None)
+    return Following(relay.settings, relay.report, relay.context, lambda session, slot: None)
 
 
 def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +73,7 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     relay.patience.calls = Calls()  # type: ignore[assignment]
     one = follower(relay)
     monkeypatch.setattr(following, "check_readable", lambda *given: None)
-    monkeypatch.setattr(relay.parts.memory, "check", lambda slot: None)
+    monkeypatch.setattr(relay.context.memory, "check", lambda slot: None)
     monkeypatch.setattr(Following, "_meet", lambda *given: None)
     monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
     session.server_version = 180000  # type: ignore[attr-defined]
@@ -166,7 +166,7 @@ def test_nothing_that_comes_for_ever_keeps_a_turn_from_its_end(tmp_path: Path, w
     relay._streaming._step()
     assert relay.frames
     relay.play()
-    assert relay.parts.report.messages == 0
+    assert relay.context.report.messages == 0
 
 
 def test_streaming_begins_without_the_words_of_the_snapshot(
@@ -213,7 +213,7 @@ def test_a_row_that_is_too_large_names_the_limit_that_refuses_it(limit: str, tmp
             hint = sink.take_failures()[0].hint
         assert hint.startswith("raise max.message.bytes of topic orders")
         return
-    batch = Batch(relay.parts.sink, Acknowledgements(0, None), relay.report)
+    batch = Batch(relay.context.sink, Acknowledgements(0, None), relay.report)
     route = SimpleNamespace(max_message_bytes=700, topic="orders")
     with pytest.raises(RowTooLarge, match=r"800 bytes, and message\.max\.bytes lets it send 700") as raised:
         batch.add(route, None, b"x" * 800, 0, None)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a shell is told when it completes an option's value; so nothing heavy is imported."""
+"""What a shell gets when it completes an option's value; so nothing heavy is imported."""
 
 from collections.abc import Callable
 

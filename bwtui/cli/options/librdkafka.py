@@ -139,10 +139,10 @@ def _parse(text: str) -> Iterator[Property]:
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    found = importlib.util.find_spec("confluent_kafka")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("confluent_kafka")
+    if spec is None or spec.origin is None:
         return None
-    package = Path(found.origin).parent
+    package = Path(spec.origin).parent
     # Where wheels keep their libraries, on Linux and on macOS.
     folders = (package.parent / "confluent_kafka.libs", package / ".dylibs")
     for path in (p for folder in folders for p in sorted(folder.glob("librdkafka*"))):

@@ -61,7 +61,11 @@ def all_running() -> "tuple[list[Status], list[str]]":
         from bwtui.relay.process import last_status
 
         killed = last_status.newest()
-        hint = f"of {killed.name}: {last_status.told(killed)}" if killed else "start one with 'bwtui connect'"
+        hint = (
+            f"of {killed.name}: {last_status.describe(killed)}"
+            if killed
+            else "start one with 'bwtui connect'"
+        )
         raise ConnectionFailed("no relay is running", hint)
     return running, silent
 
@@ -85,7 +89,7 @@ def status_of(name: str) -> "Status":
             raise ConnectionFailed(error.message, "its last run was stopped cleanly") from error
         killed = last_status.read(name)
         if killed is not None:
-            raise ConnectionFailed(error.message, last_status.told(killed)) from error
+            raise ConnectionFailed(error.message, last_status.describe(killed)) from error
         if name not in known_relays():
             close = nearest(name, [s.name for s in running_relays()])
             raise ConnectionFailed(

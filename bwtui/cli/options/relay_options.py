@@ -118,12 +118,12 @@ def typed_options() -> dict[str, str]:
     if context is None:
         return {}
     given: list[str] = context.meta.get(ARGUMENTS, [])
-    found: dict[str, str] = {}
+    typed: dict[str, str] = {}
     for parameter in context.command.params:
         for name in (*parameter.opts, *parameter.secondary_opts):
             if parameter.name and any(_is_option(name, argument) for argument in given):
-                found[parameter.name.replace("_", "-")] = name
-    return found
+                typed[parameter.name.replace("_", "-")] = name
+    return typed
 
 
 def _is_option(name: str, argument: str) -> bool:

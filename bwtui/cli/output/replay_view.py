@@ -127,7 +127,7 @@ def to_json(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def told(outcome: Outcome) -> list[str]:
+def summary(outcome: Outcome) -> list[str]:
     """Return the result for a reader."""
     plan = outcome.plan
     lines = _plan(plan) if outcome.state == "planned" else [_done(outcome)]
@@ -149,9 +149,9 @@ def _done(outcome: Outcome) -> str:
 
 
 def _left_out(plan: Plan) -> str:
-    found = [(plan.count.repeats, "repeats"), (plan.count.refused, "that Kafka had refused")]
-    parts = [f"{number:,} {what}" for number, what in found if number]
-    return f"; left out: {', '.join(parts)}" if parts else ""
+    left_out = [(plan.count.repeats, "repeats"), (plan.count.refused, "that Kafka had refused")]
+    texts = [f"{number:,} {what}" for number, what in left_out if number]
+    return f"; left out: {', '.join(texts)}" if texts else ""
 
 
 def _plan(plan: Plan) -> list[str]:

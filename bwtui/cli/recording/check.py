@@ -36,30 +36,30 @@ def check(recording: Path, as_json: bool) -> None:
     from bwtui.cli.recording.progress import bar
     from bwtui.recording.check import check as check_all
 
-    with bar("checking") as told:
-        found = check_all(recording, told)
+    with bar("checking") as on_progress:
+        checked = check_all(recording, on_progress)
     if as_json:
-        say_json(to_json(found))
+        say_json(to_json(checked))
     else:
-        say(*_lines(found))
-    error = error_of(recording, found)
+        say(*_lines(checked))
+    error = error_of(recording, checked)
     if error is not None:
         raise error
 
 
-def to_json(found: "Checked") -> dict[str, Any]:
+def to_json(checked: "Checked") -> dict[str, Any]:
     """Return what a check found as a JSON object."""
     names = ("segments", "bytes", "changes", "transactions", "messages", "deliveries", "sealed_files")
     return {
-        "verdict": found.verdict,
-        "recording": found.recording,
-        "is_being_written": found.is_being_written,
-        **{name: getattr(found, name) for name in names},
+        "verdict": checked.verdict,
+        "recording": checked.recording,
+        "is_being_written": checked.is_being_written,
+        **{name: getattr(checked, name) for name in names},
         "damages": [
             {"file": damage.place.segment, "offset": _offset(damage.place), "reason": damage.reason}
-            for damage in found.damages
+            for damage in checked.damages
         ],
-        "unfinished": _unfinished(found),
+        "unfinished": _unfinished(checked),
     }
 
 
@@ -69,57 +69,57 @@ def _offset(place: "Place") -> int | None:
     return None if isinstance(place, WholeFile) else place.offset
 
 
-def _unfinished(found: "Checked") -> dict[str, Any] | None:
-    if not found.unfinished:
+def _unfinished(checked: "Checked") -> dict[str, Any] | None:
+    if not checked.unfinished:
         return None
-    torn = found.torn
+    torn = checked.torn
     return {
-        "file": found.unfinished,
+        "file": checked.unfinished,
         "torn_at": torn.place.offset if torn else None,
         "reason": torn.reason if torn else None,
     }
 
 
-def damage_lines(found: "Checked") -> list[str]:
+def damage_lines(checked: "Checked") -> list[str]:
     """Return a line for each damaged place."""
-    return [f"{damage.place}: {damage.reason}" for damage in found.damages]
+    return [f"{damage.place}: {damage.reason}" for damage in checked.damages]
 
 
-def _lines(found: "Checked") -> list[str]:
-    lines = damage_lines(found)
-    if found.unfinished:
-        where = f"torn at byte {found.torn.place.offset}" if found.torn else "whole as far as it goes"
-        lines.append(f"{found.unfinished}: not finished, {where}")
+def _lines(checked: "Checked") -> list[str]:
+    lines = damage_lines(checked)
+    if checked.unfinished:
+        where = f"torn at byte {checked.torn.place.offset}" if checked.torn else "whole as far as it goes"
+        lines.append(f"{checked.unfinished}: not finished, {where}")
     counts = (
-        f"{plural(found.segments, 'segment')}, {found.bytes:,} bytes, "
-        f"{plural(found.transactions, 'transaction')}, {plural(found.changes, 'change')}, "
-        f"{plural(found.messages, 'message')}, {found.deliveries:,} acknowledged"
+        f"{plural(checked.segments, 'segment')}, {checked.bytes:,} bytes, "
+        f"{plural(checked.transactions, 'transaction')}, {plural(checked.changes, 'change')}, "
+        f"{plural(checked.messages, 'message')}, {checked.deliveries:,} acknowledged"
     )
-    if found.sealed_files:
-        counts += f", {plural(found.sealed_files, 'sealed file')}"
-    if found.verdict == "clean":
-        lines.append(f"clean{' so far, and being written' if found.is_being_written else ''}: {counts}")
+    if checked.sealed_files:
+        counts += f", {plural(checked.sealed_files, 'sealed file')}"
+    if checked.verdict == "clean":
+        lines.append(f"clean{' so far, and being written' if checked.is_being_written else ''}: {counts}")
     else:
         lines.append(f"read: {counts}")
     return lines
 
 
-def error_of(folder: Path, found: "Checked") -> DamagedRecording | None:
+def error_of(folder: Path, checked: "Checked") -> DamagedRecording | None:
     """Return the error that says what is wrong with a recording, or None."""
-    if found.damages:
+    if checked.damages:
         from bwtui.recording.recover import MISSING_BEHIND, MISSING_HINT
 
-        number = len(found.damages)
+        number = len(checked.damages)
         places = "one place" if number == 1 else f"{number:,} places"
-        files = {damage.place.segment for damage in found.damages}
+        files = {damage.place.segment for damage in checked.damages}
         which = min(files) if len(files) == 1 else f"{len(files)} files"
         hint = "restore what is damaged from a copy"
         if all(name.startswith("sealed/") for name in files):
             hint += ", or remove the folder 'sealed' and run 'bwtui recording seal' again"
-        elif all(damage.reason == MISSING_BEHIND for damage in found.damages):
+        elif all(damage.reason == MISSING_BEHIND for damage in checked.damages):
             hint = MISSING_HINT
         return DamagedRecording(f"the recording {folder} is damaged in {places} of {which}", hint)
-    if found.unfinished:
+    if checked.unfinished:
         return DamagedRecording(
             f"the recording {folder} is not finished", f"run 'bwtui recording recover {folder}'"
         )

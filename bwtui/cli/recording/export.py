@@ -97,10 +97,10 @@ def run_export(
     lacks = facts(view)
     path = None if output in (None, "-") else target_path(str(output), view.name, form)
     on_terminal = path is None and sys.stdout.isatty()
-    with streams.producing(), opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as told:
+    with streams.producing(), opened(path, force=force) as file, bar("exporting", quiet=on_terminal) as done:
         out = for_terminal(file, shown_json if form == "jsonl" else shown_lines)
         writer = make_writer(form, view, out, chosen, create=create, lacks=lacks)
-        count = write(view, chosen, writer, told)
+        count = write(view, chosen, writer, done)
     for note in [*lacks.notes, *writer.notes, *([] if count else [nothing(view, chosen, given)])]:
         say(f"note: {note}", err=True)
     return count

@@ -28,66 +28,66 @@ def info(recording: Path, as_json: bool) -> None:
     """Tell what RECORDING holds: where it comes from, ranges, tables, sessions, gaps, size."""
     from bwtui.recording.info import info as look
 
-    found = look(recording)
+    summary = look(recording)
     if as_json:
-        say_json(found.to_json())
+        say_json(summary.to_json())
         return
-    for name, text in _facts(found):
+    for name, text in _facts(summary):
         say(f"{name:13} {text}")
-    say("", *_tables(found))
+    say("", *_tables(summary))
     for title, lines in (
-        ("PASSES", [_pass(one) for one in found.passes]),
-        ("GAPS", [_gap(one) for one in found.gaps]),
-        ("ERRORS AND NOTICES", [_told(one) for one in found.told]),
+        ("PASSES", [_pass(one) for one in summary.passes]),
+        ("GAPS", [_gap(one) for one in summary.gaps]),
+        ("ERRORS AND NOTICES", [_notice(one) for one in summary.told]),
     ):
         if lines:
             say("", title, *lines)
 
 
-def _facts(found: "Info") -> list[tuple[str, str]]:
-    source = found.source
+def _facts(summary: "Info") -> list[tuple[str, str]]:
+    source = summary.source
     servers = [f"cluster {source.cluster}" if source.cluster else source.broker, source.registry]
-    schemas = sum(found.schemas.values())
-    gone = plural(found.missing_segments, "segment")
-    missing = [("missing", f"the first {gone}, with {plural(found.missing_changes, 'change')}")]
+    schemas = sum(summary.schemas.values())
+    gone = plural(summary.missing_segments, "segment")
+    missing = [("missing", f"the first {gone}, with {plural(summary.missing_changes, 'change')}")]
     return [
-        ("recording", f"{found.name}, {found.state}{', sealed' if found.sealed else ''}"),
+        ("recording", f"{summary.name}, {summary.state}{', sealed' if summary.sealed else ''}"),
         ("database", f"{source.database}, system {source.system_identifier}, slot {source.slot}"),
         ("sent to", ", ".join(filter(None, servers)) or "nowhere"),
         ("format", source.output_format),
-        ("time", f"{_time(found.first_time)} to {_time(found.last_time)}"),
-        ("LSN", f"{format_lsn(found.first_lsn)} to {format_lsn(found.last_lsn)}{_part(found)}"),
-        ("changes", f"{found.changes:,} in {_transactions(found)}"),
-        ("schemas", f"{schemas} of {plural(len(found.schemas), 'subject')}"),
-        ("sessions", str(len(found.sessions))),
-        ("errors", str(found.errors)),
-        *(missing if found.missing_segments else ()),
-        ("size", f"{size(found.bytes)} in {plural(found.segments, 'segment')}"),
+        ("time", f"{_time(summary.first_time)} to {_time(summary.last_time)}"),
+        ("LSN", f"{format_lsn(summary.first_lsn)} to {format_lsn(summary.last_lsn)}{_part(summary)}"),
+        ("changes", f"{summary.changes:,} in {_transactions(summary)}"),
+        ("schemas", f"{schemas} of {plural(len(summary.schemas), 'subject')}"),
+        ("sessions", str(len(summary.sessions))),
+        ("errors", str(summary.errors)),
+        *(missing if summary.missing_segments else ()),
+        ("size", f"{size(summary.bytes)} in {plural(summary.segments, 'segment')}"),
     ]
 
 
-def _transactions(found: "Info") -> str:
-    passes = f"{len(found.passes)} pass{'' if len(found.passes) == 1 else 'es'}"
-    return f"{plural(found.transactions, 'transaction')} and {passes}"
+def _transactions(summary: "Info") -> str:
+    passes = f"{len(summary.passes)} pass{'' if len(summary.passes) == 1 else 'es'}"
+    return f"{plural(summary.transactions, 'transaction')} and {passes}"
 
 
-def _part(found: "Info") -> str:
-    if not found.open_lsn or found.state == "being written":
+def _part(summary: "Info") -> str:
+    if not summary.open_lsn or summary.state == "being written":
         return ""
-    return f"; of the transaction at {format_lsn(found.open_lsn)} only the beginning is recorded"
+    return f"; of the transaction at {format_lsn(summary.open_lsn)} only the beginning is recorded"
 
 
-def _told(one: "Told") -> str:
+def _notice(one: "Told") -> str:
     where = f"{one.table}: " if one.table else ""
     hint = f"; {one.hint}" if one.hint else ""
     return f"{one.count:>4}  {_time(one.last_time)}  {one.kind:9}  {where}{one.message}{hint}"
 
 
-def _tables(found: "Info") -> list[str]:
+def _tables(summary: "Info") -> list[str]:
     head = ("TABLE", "TOPIC", *(name.replace("_", " ").upper() for name in _COUNTERS), "BYTES")
     rows = [
         (name, table.topic, *(f"{getattr(table, one):,}" for one in _COUNTERS), size(table.bytes))
-        for name, table in sorted(found.tables.items())
+        for name, table in sorted(summary.tables.items())
     ]
     return columns(head, rows, right=frozenset(range(2, len(head))))
 

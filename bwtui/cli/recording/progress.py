@@ -19,7 +19,7 @@ def bar(what: str, *, quiet: bool = False) -> Iterator[OnProgress | None]:
     with Progress(console=terminal(err=True), transient=True) as progress:
         task = progress.add_task(what, total=None)
 
-        def told(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
 
-        yield told
+        yield on_progress

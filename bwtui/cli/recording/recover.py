@@ -38,19 +38,19 @@ def recover(recording: Path, force: bool, as_json: bool) -> None:
     from bwtui.recording.folder import segments
     from bwtui.recording.recover import recover as finish
 
-    found = finish(recording, force=force)
+    finished = finish(recording, force=force)
     if as_json:
-        say_json([_to_json(one) for one in found])
+        say_json([_to_json(one) for one in finished])
     else:
-        for one in found:
+        for one in finished:
             say(_line(one))
-        if not found:
+        if not finished:
             say("nothing to do: every segment is finished")
     if not segments(recording):
         return
     # What is wrong with the others is told, and left as it is.
-    with bar("checking") as told:
-        checked = check(recording, told)
+    with bar("checking") as on_progress:
+        checked = check(recording, on_progress)
     if not as_json:
         say(*damage_lines(checked))
     error = error_of(recording, checked)

@@ -44,8 +44,8 @@ def seal(recording: Path, spark_master: str, as_json: bool) -> None:
     def open_session() -> Any:
         return spark_session(spark_master, "bwtui recording seal", memory="512m")
 
-    with _bar() as told:
-        outcome = run(recording, open_session, told)
+    with _bar() as on_progress:
+        outcome = run(recording, open_session, on_progress)
     if as_json:
         say_json(to_json(outcome))
     else:
@@ -102,8 +102,8 @@ def _bar() -> Iterator["OnProgress | None"]:
     with Progress(*columns, console=terminal(err=True), transient=True) as progress:
         task = progress.add_task("sealing", total=0, rate="")
 
-        def told(done: int, total: int) -> None:
+        def on_progress(done: int, total: int) -> None:
             speed = progress.tasks[0].speed
             progress.update(task, completed=done, total=total, rate=f"{speed or 0:,.0f}/s")
 
-        yield told
+        yield on_progress

@@ -49,10 +49,10 @@ def socket_path(name: str) -> Path:
 
 def _check_owner(folder: Path) -> None:
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise RefusedError(
             f"{folder} belongs to somebody else",
             "set BWTUI_STATE_HOME to a folder with a short path, or have that folder removed",
@@ -77,16 +77,16 @@ def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> lis
 
     The names of those that run and do not answer within ``timeout`` seconds are added to ``silent``.
     """
-    found = []
+    running = []
     for name in known_relays():
         try:
-            found.append(Status.from_json(request(name, {"request": "status"}, timeout)))
+            running.append(Status.from_json(request(name, {"request": "status"}, timeout)))
         except DoesNotAnswer:
             if silent is not None:
                 silent.append(name)
         except ConnectionFailed:
             continue
-    return found
+    return running
 
 
 def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:

@@ -46,7 +46,7 @@ def read(name: str) -> Status | None:
         return None
 
 
-def told(status: Status) -> str:
+def describe(status: Status) -> str:
     """Return what is known of a run that was killed, in one sentence."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.time))
     return (
@@ -58,5 +58,5 @@ def told(status: Status) -> str:
 
 def newest() -> Status | None:
     """Return the status of the run that was killed last, whatever its relay's name."""
-    found = (read(name) for name in known_relays() if outcome.read(name) is None)
-    return max((one for one in found if one is not None), key=lambda one: one.time, default=None)
+    killed = (read(name) for name in known_relays() if outcome.read(name) is None)
+    return max((one for one in killed if one is not None), key=lambda one: one.time, default=None)

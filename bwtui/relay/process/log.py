@@ -85,8 +85,8 @@ def open_log(name: str) -> int:
 
 def trim(name: str, descriptor: int) -> None:
     """Keep only the end of a log that has grown too long while ``descriptor`` appends to it."""
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_size <= _LIMIT:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_size <= _LIMIT:
         return
     path = log_path(name)
     with path.open("rb") as file:

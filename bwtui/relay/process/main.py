@@ -48,7 +48,7 @@ EngineFactory = Callable[[RelaySettings], RunnableEngine]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listener:
-    """Who is told of the engine's status, and how often (seconds)."""
+    """Takes the engine's status, every ``interval`` seconds."""
 
     emit: Callable[[Status], None]
     interval: float
@@ -91,16 +91,16 @@ def run(
     except (Exception, KeyboardInterrupt) as raised:
         error = raised
     ended = _outcome(engine, error, signals)
-    is_told = True
+    is_written = True
     try:
         outcome.write(name, ended)
     except OSError as failure:
         # A full disk must not hide how the engine ended.
         _log.error("can't keep the outcome: %s", failure.strerror)
-        is_told = False
+        is_written = False
     if reporter is not None and ended.status is not None:
         reporter.end(ended.status)
-    if is_told:
+    if is_written:
         # Only now does nobody write it any more.
         kept.forget()
     lock.release()
@@ -108,16 +108,18 @@ def run(
 
 
 def _outcome(engine: RunnableEngine | None, error: BaseException | None, signals: list[int]) -> Outcome:
-    told = _told(error, signals)
-    code = told.exit_code if told else 0
+    reported = _reported(error, signals)
+    code = reported.exit_code if reported else 0
     status = None
     if engine is not None:
-        state: State = "failed" if told and not isinstance(told, Interrupted) else "stopped"
+        state: State = "failed" if reported and not isinstance(reported, Interrupted) else "stopped"
         status = dataclasses.replace(engine.status(), state=state, exit_code=code)
-    return Outcome(code, time.time(), told.message if told else None, told.hint if told else None, status)
+    return Outcome(
+        code, time.time(), reported.message if reported else None, reported.hint if reported else None, status
+    )
 
 
-def _told(error: BaseException | None, signals: list[int]) -> BwtuiError | None:
+def _reported(error: BaseException | None, signals: list[int]) -> BwtuiError | None:
     if isinstance(error, BwtuiError):
         return error
     if isinstance(error, KeyboardInterrupt) or (error is None and signal.SIGINT in signals):
@@ -188,7 +190,7 @@ class _Reporter:
         self._last.put(status)
         self._thread.join(_LAST_STATUS_SECONDS)
         if self._thread.is_alive():
-            _log.warning("the last status was not told: who should read it does not")
+            _log.warning("the last status was not written: nobody reads it")
 
     def _work(self) -> None:
         while True:

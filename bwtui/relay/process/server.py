@@ -36,7 +36,7 @@ class StatusSource(Protocol):
     """What the server asks of the engine; every method may be called from any thread and returns at once."""
 
     def status(self) -> Status:
-        """Return one immutable picture of the relay."""
+        """Return one immutable status of the relay."""
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the sampled changes with a sequence above ``after``, oldest first."""
@@ -45,7 +45,7 @@ class StatusSource(Protocol):
         """Return every schema that the relay registered or looked up."""
 
     def settings(self) -> RelaySettings:
-        """Return what the relay does, in words that hold elsewhere; it may hold passwords."""
+        """Return settings that mean the same in another process; they may hold passwords."""
 
     def stop(self) -> None:
         """Ask the relay to stop cleanly."""

@@ -12,7 +12,7 @@ from bwtui.relay.routes.route import Route
 
 _SECONDS = 1.0
 _IDLE_SECONDS = 60.0
-#: Told elsewhere in the recording, or too long.
+#: In the recording already, or too long.
 _LEFT_OUT = frozenset({"tables", "errors"})
 #: What changes though nothing happens; the recording itself grows by every status that is written.
 _RESTLESS = frozenset({"time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording"})
@@ -63,7 +63,7 @@ def gap_json(since: int, until: int) -> dict[str, Any]:
 
 
 def gap_error(since: int, until: int) -> RefusedError:
-    """Return what is told of a gap."""
+    """Return the note of a gap."""
     return RefusedError(
         f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(until)}",
         "the relay ran without --record, or its recording could not be written",
@@ -71,7 +71,7 @@ def gap_error(since: int, until: int) -> RefusedError:
 
 
 def late_beginning(start_lsn: int) -> RefusedError:
-    """Return what is told when the first thing that is recorded is not a snapshot."""
+    """Return the note when the first thing that is recorded is not a snapshot."""
     return RefusedError(
         f"the recording begins at {format_lsn(start_lsn)}, without a snapshot: what was before is not in it",
         "use a new slot to record what the tables hold as well",
@@ -79,7 +79,7 @@ def late_beginning(start_lsn: int) -> RefusedError:
 
 
 def another_history(seen: int, until: int) -> RefusedError:
-    """Return what is told where changes up to ``seen`` are recorded, and the server has them to ``until``."""
+    """Return the note where changes up to ``seen`` are recorded, and the server has them to ``until``."""
     return RefusedError(
         f"the recording holds changes up to {format_lsn(seen)}, which this server's history has only up to "
         f"{format_lsn(until)}",
@@ -88,13 +88,13 @@ def another_history(seen: int, until: int) -> RefusedError:
 
 
 def past_numbering(what: str) -> StateFailed:
-    """Return what is told where a recording has no numbers left for ``what``."""
+    """Return the note where a recording has no numbers left for ``what``."""
     hint = "relay these without --record, and record again what comes after them"
     return StateFailed(f"a recording can't number more than {LARGEST_ORDINAL:,} {what}", hint)
 
 
 def torn_end(cut: int) -> RefusedError:
-    """Return what is told of ``cut`` bytes that a crash left, and that were cut off."""
+    """Return the note of ``cut`` bytes that a crash left, and that were cut off."""
     return RefusedError(
         f"the recording's end was torn: {cut} bytes behind a crash were cut off",
         "nothing need be done: none of it was confirmed, so it is read and recorded again",

@@ -19,13 +19,13 @@ class GivingUp:
         self._settings = settings
         self._report = report
         #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
-        self.is_told = False
+        self.is_reported = False
         self.gave_up = False
         self._last_words: list[ErrorEntry] = []
 
     def give_up(self, error: StateFailed) -> None:
         """Tell that the recording ended. Raises ``error`` unless it may go on without."""
-        self.is_told = True
+        self.is_reported = True
         if self._settings.record_only:
             raise error
         if self._settings.on_record_error == "stop":

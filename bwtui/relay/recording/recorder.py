@@ -229,9 +229,9 @@ class Recorder:
         return written
 
     def _write_changes(self, parts: list[bytes], counts: Counts, only: str | None) -> bool:
-        found = tags(self.frames)
-        seen = scan(self.frames, found, self._transaction, self._position - self._segment_position)
-        counts = count_changes(self.frames, found, self._references.relations, only) + counts
+        frame_tags = tags(self.frames)
+        seen = scan(self.frames, frame_tags, self._transaction, self._position - self._segment_position)
+        counts = count_changes(self.frames, frame_tags, self._references.relations, only) + counts
         lsns = (seen.first_lsn, seen.last.commit_lsn)
         block = BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
         if not self._journal.write(block):
@@ -360,7 +360,7 @@ class Recorder:
         """Record ``status()`` once a second while it changes."""
         self._status.source = status
 
-    def picture(self) -> RecordingStatus:
+    def status(self) -> RecordingStatus:
         """Return how the recording stands; any thread may ask."""
         return self._before.picture(self._journal, stopped=self._ending.gave_up)
 
@@ -384,7 +384,7 @@ class Recorder:
             self._journal.discard(is_expected=self._before.is_expected)
             self._before.give_back()
             return
-        if not self._ending.is_told:
+        if not self._ending.is_reported:
             self._json(Kind.EVENT, {"event": "end", "error": error.message if error else None})
         try:
             if self._ending.gave_up:
@@ -392,7 +392,7 @@ class Recorder:
             else:
                 self._journal.close(self._foot("stopped"))
         except StateFailed as failure:
-            if not self._ending.is_told:
+            if not self._ending.is_reported:
                 self._ending.give_up(failure)
         finally:
             self._report.on_error = None

@@ -31,12 +31,12 @@ class NewTables:
         if self._looked_at and now - self._looked_at < _SECONDS:
             return
         self._looked_at = now
-        found = list(shortfalls(connection, self._settings, self.reads))
-        self._report.not_captured = tuple(one.table or "" for one in found if not one.captured)
-        for one in found[:_NOTICES]:
+        missing = list(shortfalls(connection, self._settings, self.reads))
+        self._report.not_captured = tuple(one.table or "" for one in missing if not one.captured)
+        for one in missing[:_NOTICES]:
             hint = one.hint if len(one.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
             self._report.error("notice", RefusedError(f"{one.subject} {one.says}", hint), one.table)
-        if more := found[_NOTICES:]:
+        if more := missing[_NOTICES:]:
             says = f"{len(more)} more such notices about the publication"
             self._report.error(
                 "notice", RefusedError(says, f"{_DOCTOR} all; --table narrows what is relayed")

@@ -51,19 +51,19 @@ class Published:
             for name, oid, *flags in execute_raw(connection, sql)
         }
 
-    def take(self, names: tuple[str, ...], found: Looks) -> None:
+    def take(self, names: tuple[str, ...], looks: Looks) -> None:
         """See that all that was asked for is there, and tell of what has changed. Raises RefusedError."""
         wanted = self._wanted(names)
         for name in wanted:
-            if name not in found:
+            if name not in looks:
                 raise RefusedError(
                     f"publication {name} is gone, though the slot was read with it",
                     "if rows were written meanwhile the relay says so, and a new snapshot is needed; "
                     f"'bwtui doctor' says which tables to add to it after this: {self._made(name)}",
                 )
-        for name, now in found.items():
+        for name, now in looks.items():
             self._tell(name, self._before.get(name, now), now)
-        self._before = found
+        self._before = looks
         self._memory.remember_publications(wanted)
 
     def _wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -81,5 +81,6 @@ class Published:
             listed = ", ".join(operation for operation in _OPERATIONS if operation in gone)
             self._notice(f"publication {name} does not publish {listed} any more")
 
-    def _notice(self, told: str) -> None:
-        self._report.error("notice", RefusedError(told, "'bwtui verify --database' shows what topics lack"))
+    def _notice(self, message: str) -> None:
+        hint = "'bwtui verify --database' shows what topics lack"
+        self._report.error("notice", RefusedError(message, hint))

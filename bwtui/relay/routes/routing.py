@@ -149,9 +149,9 @@ class Router:
         if not wanted:
             return
         service = self._service
-        found = self._patience.ask(service.name, lambda: service.ensure_topics(wanted))
+        limits_of = self._patience.ask(service.name, lambda: service.ensure_topics(wanted))
         for draft in drafts:
-            limits = found[draft.topic]
+            limits = limits_of[draft.topic]
             if isinstance(limits, RefusedError):
                 draft.refusal = limits
             elif limits.compacted and not draft.keys:
@@ -192,22 +192,22 @@ class Router:
         calls = [partial(register, subject, schema) for _, _, subject, schema in wanted]
         ids: dict[tuple[str, str], int] = {}
         results = self._patience.ask_all("the schema registry", calls)
-        for (draft, part, _, _), found in zip(wanted, results, strict=True):
-            if isinstance(found, BwtuiError):
-                draft.refusal = draft.refusal or found
+        for (draft, part, _, _), answer in zip(wanted, results, strict=True):
+            if isinstance(answer, BwtuiError):
+                draft.refusal = draft.refusal or answer
             else:
-                self._note_schema(draft, part, found)
-                ids[draft.topic, part] = found.id
+                self._note_schema(draft, part, answer)
+                ids[draft.topic, part] = answer.id
         for draft in drafts:
             if draft.encoder is not None and draft.refusal is None:
                 key = draft.counters.key_schema_id = ids.get((draft.topic, "key"))
                 value = draft.counters.value_schema_id = ids[draft.topic, "value"]
                 draft.bound = draft.encoder.bind(key, value)
 
-    def _note_schema(self, draft: _Draft, part: str, found: RegisteredSchema) -> None:
-        subject, now = found.subject, time.time()
+    def _note_schema(self, draft: _Draft, part: str, registered: RegisteredSchema) -> None:
+        subject, now = registered.subject, time.time()
         entry = SchemaEntry(
-            subject, found.id, found.version, draft.name, draft.topic, part, found.schema, now
+            subject, registered.id, registered.version, draft.name, draft.topic, part, registered.schema, now
         )
         self._report.schema(entry)
 

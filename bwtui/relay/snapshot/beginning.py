@@ -8,7 +8,7 @@ from functools import partial
 import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
-from bwtui.relay.parts import Parts
+from bwtui.relay.context import RelayContext
 from bwtui.relay.report import Report
 from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.settings import RelaySettings
@@ -40,13 +40,13 @@ class Beginning:
         self,
         settings: RelaySettings,
         report: Report,
-        parts: Parts,
+        context: RelayContext,
         on_phase: Callable[[Copying | None, str], None],
     ) -> None:
-        """``on_phase`` is told of the snapshot's phase, and of the slot that holds the WAL for it."""
+        """``on_phase`` is called with the snapshot's phase, and the slot that holds the WAL for it."""
         self._settings = settings
         self._report = report
-        self._parts = parts
+        self._context = context
         self._on_phase = on_phase
         #: The server's process that holds the reservation.
         self._process = 0
@@ -92,7 +92,7 @@ class Beginning:
             )
 
         def pause(seconds: float) -> None:
-            self._parts.patience.calls.make(partial(time.sleep, seconds))
+            self._context.patience.calls.make(partial(time.sleep, seconds))
 
         wait_while(other, self._waiting, pause)
         self._process = connection.info.backend_pid
@@ -117,7 +117,7 @@ class Beginning:
             )
 
     def _skip(self, connection: Connection) -> None:
-        memory = self._parts.memory
+        memory = self._context.memory
         memory.forget()
         self._report.confirmed_lsn = slot.create_permanent(connection, self._settings.slot)
         memory.remember(self._report.confirmed_lsn)
@@ -131,11 +131,11 @@ class Beginning:
                 self._report.detail = "making a temporary slot and its snapshot"
                 before = self._chosen(connection, publications)
                 # It waits for every transaction that is open now.
-                temporary = self._parts.patience.calls.make(self._make_temporary)
+                temporary = self._context.patience.calls.make(self._make_temporary)
                 importer = open_snapshot(self._settings.postgres, temporary.snapshot)
                 try:
                     # It may wait for others' locks.
-                    with stoppable(importer, self._parts.stop_requested):
+                    with stoppable(importer, self._context.stop_requested):
                         tables = self._tables(importer, connection, publications, before)
                     break
                 except TablesChanged:
@@ -191,20 +191,20 @@ class Beginning:
         importer: Connection,
         tables: list[SnapshotTable],
     ) -> None:
-        copying = Copying(self._parts, temporary.consistent_point, partial(self._ask, connection))
+        copying = Copying(self._context, temporary.consistent_point, partial(self._ask, connection))
         self._on_phase(copying, temporary.name)
         copying.run(importer, tables)
         # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
         # remembered with, while the other order would leave a memory of a slot that never was.
         slot.make_permanent(connection, temporary.name, self._settings.slot)
         lsn = temporary.consistent_point
-        self._parts.memory.remember(lsn, sent_lsn=lsn)
+        self._context.memory.remember(lsn, sent_lsn=lsn)
         self._report.confirmed_lsn = temporary.consistent_point
 
     def _ask(self, connection: Connection) -> None:
         """Ask whether the slot is still ours to make: its session ends with the reservation."""
         try:
-            with stoppable(connection, self._parts.stop_requested):
+            with stoppable(connection, self._context.stop_requested):
                 execute(connection, "select")
         except psycopg2.Error as error:
             reason = " ".join(str(error).split())

@@ -23,7 +23,7 @@ from bwtui.pgoutput.messages import Field
 from bwtui.recording.format.batch import Without
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
-from bwtui.relay.parts import Parts, StopRequested, check_stop
+from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.sink.base import DeliveryFailure, Message
@@ -41,24 +41,24 @@ _ASK_SECONDS = 1.0
 class Copying:
     """Sends the rows of a snapshot, and returns when every one of them is durable."""
 
-    def __init__(self, parts: Parts, consistent_point: int, ask: Callable[[], None]) -> None:
+    def __init__(self, context: RelayContext, consistent_point: int, ask: Callable[[], None]) -> None:
         """``consistent_point`` is the LSN that the snapshot shows.
 
         ``ask`` is called every second, and raises ConnectionFailed once another relay may take a snapshot.
         """
-        self._parts = parts
+        self._context = context
         self._ask = ask
         self._ask_at = 0.0
         self._lsn = consistent_point
-        self._recorder = parts.recorder
-        self._acks = Acknowledgements(0, parts.recorder)
-        self._batch = Batch(parts.sink, self._acks, parts.report, parts.recorder)
+        self._recorder = context.recorder
+        self._acks = Acknowledgements(0, context.recorder)
+        self._batch = Batch(context.sink, self._acks, context.report, context.recorder)
         self._timestamp = int(time.time() * 1000)
         self._route: Route | None = None
         #: The newest route into each topic.
         self._routes: dict[str, Route] = {}
         self._ordinal = 0
-        self._session_header: Headers = [(SESSION, parts.session)]
+        self._session_header: Headers = [(SESSION, context.session)]
         self._failures: deque[DeliveryFailure] = deque()
 
     def run(self, connection: Connection, tables: Sequence[SnapshotTable]) -> None:
@@ -69,18 +69,18 @@ class Copying:
         if self._recorder is not None:
             self._recorder.begin_pass("snapshot", self._lsn)
         for table in tables:
-            counters = self._parts.report.table(table.relation.qualified_name)
+            counters = self._context.report.table(table.relation.qualified_name)
             counters.snapshot_state = "pending"
             counters.snapshot_estimate = table.estimate
         routes = self._prepare(tables)
-        before = self._parts.memory.unfinished_marks()
-        sessions = self._parts.memory.unfinished_sessions()
+        before = self._context.memory.unfinished_marks()
+        sessions = self._context.memory.unfinished_sessions()
         self._routes = {route.topic: route for route in routes if route is not None}
         begun = self._mark(list(self._routes.values()), before)
         for table, route in zip(tables, routes, strict=True):
             if route is not None:
                 self._copy(connection, table, route)
-        self._parts.report.detail = "waiting until every row of the snapshot is durable"
+        self._context.report.detail = "waiting until every row of the snapshot is durable"
         self._batch.flush()
         self._wait_until_durable()
         self._remove_leftovers(before, begun, sessions)
@@ -95,19 +95,19 @@ class Copying:
 
     def pulse(self, seconds: float) -> None:
         """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
-        parts = self._parts
-        parts.sink.poll(seconds)
-        self._failures += parts.policy.undelivered(parts.sink.take_failures())
+        context = self._context
+        context.sink.poll(seconds)
+        self._failures += context.policy.undelivered(context.sink.take_failures())
         while self._failures:
             self._try_again(self._failures.popleft())
         if self._recorder is not None:
             self._recorder.settle()
         self._acks.advance()
-        report = parts.report
-        report.outage(parts.destination.service.outage())
-        report.in_flight = parts.sink.queued()
+        report = context.report
+        report.outage(context.destination.service.outage())
+        report.in_flight = context.sink.queued()
         report.durable = report.messages - report.in_flight
-        check_stop(parts.stop_requested)
+        check_stop(context.stop_requested)
         if (now := time.monotonic()) >= self._ask_at:
             self._ask_at = now + _ASK_SECONDS
             self._ask()
@@ -118,7 +118,7 @@ class Copying:
 
     def _prepare(self, tables: Sequence[SnapshotTable]) -> list[Route | None]:
         """Return the tables' routes: topics made, schemas registered, before the first row is sent."""
-        router, settings = self._parts.router, self._parts.settings
+        router, settings = self._context.router, self._context.settings
         routes = router.routes([table.relation for table in tables])
         for route in routes:
             if route is not None and route.refusal is not None and settings.on_error == "exit":
@@ -127,7 +127,7 @@ class Copying:
 
     def _mark(self, routes: Sequence[Route], before: dict[str, Marks]) -> dict[str, Marks]:
         """Remember where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
-        parts = self._parts
+        context = self._context
         begun: dict[str, Marks] = {}
         for route in routes:
             if route.refusal is None:
@@ -135,19 +135,19 @@ class Copying:
                 begun[topic] = self._marks(topic)
                 if topic not in before and any(begun[topic].values()):
                     route.counters.note("the topic held messages before this snapshot, which stay in it")
-        parts.memory.remember_snapshot(self._lsn, begun | before, parts.session)
+        context.memory.remember_snapshot(self._lsn, begun | before, context.session)
         return begun
 
     def _marks(self, topic: str) -> Marks:
-        destination = self._parts.destination
-        return self._parts.patience.ask(destination.service.name, lambda: destination.readback.marks(topic))
+        destination = self._context.destination
+        return self._context.patience.ask(destination.service.name, lambda: destination.readback.marks(topic))
 
     def _remove_leftovers(
         self, before: dict[str, Marks], begun: dict[str, Marks], sessions: list[bytes]
     ) -> None:
         """Take out of the topics what an earlier attempt sent and this one did not."""
-        parts = self._parts
-        leftovers = Leftovers(parts.destination, parts.report, self.pulse, self._marks, parts.recorder)
+        context = self._context
+        leftovers = Leftovers(context.destination, context.report, self.pulse, self._marks, context.recorder)
         for topic in sorted(set(before) & set(begun)):
             route = self._routes[topic]
             if route.key_columns:
@@ -159,7 +159,7 @@ class Copying:
                 route.counters.note("unkeyed: rows of a snapshot that was cut off are in the topic twice")
 
     def _copy(self, connection: Connection, table: SnapshotTable, route: Route) -> None:
-        report = self._parts.report
+        report = self._context.report
         name = table.relation.qualified_name
         self._route = route
         self._ordinal = 0
@@ -168,7 +168,7 @@ class Copying:
             self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
         report.detail = f"snapshot of {name}"
         try:
-            with stoppable(connection, self._parts.stop_requested):
+            with stoppable(connection, self._context.stop_requested):
                 copy_rows(connection, table, self._row)
         except (psycopg2.OperationalError, psycopg2.InterfaceError) as error:
             reason = " ".join(str(error).split())
@@ -198,7 +198,7 @@ class Copying:
             self._recorder.frames.append(line)
             batch.held += len(line)
         route.counters.snapshot_rows += 1
-        samples = self._parts.samples
+        samples = self._context.samples
         if samples.budget > 0:
             commit = (self._lsn, 0, self._timestamp / 1000)
             samples.take("snapshot", route.relation, route.topic, route.key_columns, None, fields, commit)
@@ -214,7 +214,7 @@ class Copying:
             self._refuse(wider, fields, error)
 
     def _refuse(self, route: Route, fields: list[Field] | None, error: RowError) -> None:
-        self._parts.policy.refuse(route, self._dropped(route, fields), error, self._batch.span)
+        self._context.policy.refuse(route, self._dropped(route, fields), error, self._batch.span)
         if self._recorder is not None:
             self._recorder.without(route, Without.DROPPED)
 
@@ -223,23 +223,23 @@ class Copying:
         self._batch.rows -= 1
         self._flush()
         self._batch.rows += 1
-        wider = self._parts.router.route(route.relation, with_room=True)
+        wider = self._context.router.route(route.relation, with_room=True)
         assert wider is not None
         if wider.refusal is None:
             self._route = self._routes[wider.topic] = wider
         return wider
 
     def _flush(self) -> None:
-        self._parts.samples.refill()
+        self._context.samples.refill()
         self._batch.flush()
         self.pulse(0)
-        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._parts.sink.queued() > IN_FLIGHT_ROWS:
+        while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
             self.pulse(0.02)
 
     def _headers(self) -> Headers:
-        if not self._parts.settings.headers:
+        if not self._context.settings.headers:
             return self._session_header
-        return make_headers(self._lsn, self._ordinal, "snapshot", 0, self._parts.session)
+        return make_headers(self._lsn, self._ordinal, "snapshot", 0, self._context.session)
 
     def _dropped(self, route: Route, fields: list[Field] | None) -> DroppedRow:
         identity = Identity(self._lsn, self._ordinal, 0)
@@ -282,7 +282,7 @@ class Copying:
         Nothing else is under way then: what shares a request with a refused message fails with it. The
         second part is its receipt, if the message is ``recorded``.
         """
-        sink, single = self._parts.sink, Span()
+        sink, single = self._context.sink, Span()
         receipt = Receipt(recorded.batch, recorded.section, 1) if recorded is not None else None
         sent = False
         while not sent or single.pending:
@@ -290,9 +290,9 @@ class Copying:
                 sink.send(topic, [message], single, receipt)
                 sent = True
             sink.poll(0.1)
-            check_stop(self._parts.stop_requested)
+            check_stop(self._context.stop_requested)
             # Others may have failed meanwhile; their turn comes. A letter that is refused is sent shorter.
-            taken = self._parts.policy.undelivered(sink.take_failures())
+            taken = self._context.policy.undelivered(sink.take_failures())
             self._failures += [other for other in taken if other.span is not single]
             own = next((failure for failure in taken if failure.span is single), None)
             if own is not None:
@@ -300,13 +300,13 @@ class Copying:
         return None, receipt
 
     def _wait(self, failure: DeliveryFailure) -> None:
-        report = self._parts.report
-        report.detail = f"waiting for {self._parts.destination.service.name}: {failure.reason}"
+        report = self._context.report
+        report.detail = f"waiting for {self._context.destination.service.name}: {failure.reason}"
         report.error("outage", ConnectionFailed(failure.reason, failure.hint))
         until = time.monotonic() + _OUTAGE_PAUSE_SECONDS
         while time.monotonic() < until:
-            self._parts.sink.poll(0.1)
-            check_stop(self._parts.stop_requested)
+            self._context.sink.poll(0.1)
+            check_stop(self._context.stop_requested)
 
     def _drop(self, failure: DeliveryFailure) -> None:
         """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""
@@ -319,7 +319,7 @@ class Copying:
         row = DroppedRow(
             route.relation.qualified_name, route.topic, "snapshot", identity, columns, None, encoded
         )
-        self._parts.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
+        self._context.policy.refuse(route, row, RowError(failure.reason, failure.hint), self._batch.span)
 
 
 @contextmanager

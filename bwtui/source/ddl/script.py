@@ -48,8 +48,8 @@ def statements(script: str) -> list[Statement]:
 
     That is transaction control, psql's own commands, and COPY FROM STDIN, whose rows are no SQL.
     """
-    found = list(_split(script))
-    for statement in found:
+    parsed = list(_split(script))
+    for statement in parsed:
         first = statement.words[0]
         if first in _CONTROL or statement.words[:2] == ("prepare", "transaction"):
             raise RefusedError(
@@ -58,7 +58,7 @@ def statements(script: str) -> list[Statement]:
             )
         if first == "copy" and "stdin" in statement.words:
             raise RefusedError(f"the script copies rows: {statement.place}", "leave it out: only DDL matters")
-    return found
+    return parsed
 
 
 def _split(script: str) -> Iterator[Statement]:
@@ -106,8 +106,8 @@ def _skip(kind: str, script: str, token: re.Match[str]) -> int:
     if kind == "comment":
         end = _comment_end(script, token.end())
     elif kind == "dollar":
-        found = script.find(token[0], token.end())
-        end = found + len(token[0]) if found >= 0 else -1
+        closing = script.find(token[0], token.end())
+        end = closing + len(token[0]) if closing >= 0 else -1
     else:
         end = -1
     if end < 0:

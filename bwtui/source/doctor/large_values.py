@@ -22,8 +22,8 @@ _MEANING = {
 def large_values(connection: Connection, settings: RelaySettings) -> str:
     """Return the tables concerned, and what --toast does about them, in one line. Raises RefusedError."""
     tables = [table for table in selected_tables(connection, settings) if table.has_key]
-    found = {row[0] for row in query(connection, _TABLES_SQL, [table.oid for table in tables])}
-    names = ", ".join(table.qualified_name for table in tables if table.oid in found)
+    oids = {row[0] for row in query(connection, _TABLES_SQL, [table.oid for table in tables])}
+    names = ", ".join(table.qualified_name for table in tables if table.oid in oids)
     if not names:
         return "no table leaves any out"
     return f"--toast {settings.toast}: {_MEANING[settings.toast]} ({names}); REPLICA IDENTITY FULL sends them"

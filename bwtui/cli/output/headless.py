@@ -17,7 +17,7 @@ from bwtui.shown import json_text
 _OWN_LINES = frozenset({"fatal"})
 _INTERVAL_SECONDS = 0.2
 _STATUS_INTERVAL_SECONDS = 1.0
-_log = logging.getLogger("bwtui.cli.output.told")
+_log = logging.getLogger("bwtui.cli.output.headless")
 
 
 class Lines:

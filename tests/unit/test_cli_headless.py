@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from bwtui.cli.output.told import Lines
+from bwtui.cli.output.headless import Lines
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status, TableStatus
 
 LATE = ErrorEntry(1.0, "notice", "public.late", "table public.late is not in the publication", "add it")

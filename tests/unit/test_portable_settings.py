@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from bwtui.relay.portable_settings import for_elsewhere
+from bwtui.relay.portable_settings import portable
 from bwtui.settings import RelaySettings
 
 
@@ -21,7 +21,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def told(dsn: str) -> dict[str, object]:
     """Return what the connection string says that is told for ``dsn``."""
-    return dict(conninfo_to_dict(for_elsewhere(RelaySettings(postgres=dsn)).postgres))
+    return dict(conninfo_to_dict(portable(RelaySettings(postgres=dsn)).postgres))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_files_have_a_folder(tmp_path: Path) -> None:
     settings = RelaySettings(
         postgres="sslrootcert=r.crt sslcert=/c", kafka_config=kafka, registry_config=registry
     )
-    found = for_elsewhere(settings)
+    found = portable(settings)
     assert found.kafka_config == (("ssl.ca.location", f"{tmp_path}/ca.pem"), *kafka[1:])
     assert found.registry_config == registry
     said = conninfo_to_dict(found.postgres)
@@ -69,4 +69,4 @@ def test_files_have_a_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dsn", ["no connection string", "postgresql://[", "x=y"])
 def test_a_malformed_connection_string_is_left_to_who_uses_it(dsn: str) -> None:
-    assert for_elsewhere(RelaySettings(postgres=dsn)).postgres == dsn
+    assert portable(RelaySettings(postgres=dsn)).postgres == dsn

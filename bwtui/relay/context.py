@@ -41,8 +41,8 @@ class Redrive(Exception):
 
 
 @dataclass(slots=True)
-class Parts:
-    """The relay's parts, made once a run."""
+class RelayContext:
+    """What the phases of one run share; made once."""
 
     settings: RelaySettings
     report: Report
