@@ -93,9 +93,11 @@ def _lines(result: Result) -> list[str]:
 
 
 def _results(settings: RelaySettings) -> Iterable[Result]:
+    from bwtui.sink.destination import kind_of
+
     yield from _postgres(settings)
-    yield _run("Kafka", lambda: _check_kafka(settings))
-    yield _run("schema registry", lambda: _check_registry(settings))
+    for name, check in kind_of(settings).preconditions(settings):
+        yield _run(name, check)
 
 
 def _postgres(settings: RelaySettings) -> Iterable[Result]:
@@ -193,19 +195,3 @@ def _check_free(connection: "Connection", settings: RelaySettings) -> str:
         f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
         "stop the other consumer ('bwtui stop', if it is a relay of ours), or name another with -s/--slot",
     )
-
-
-def _check_kafka(settings: RelaySettings) -> str:
-    from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, client_config
-    from bwtui.sink.topics import TopicAdmin
-
-    found = TopicAdmin(client_config(settings), DEFAULT_MAX_MESSAGE_BYTES).check()
-    return f"{found['brokers']} brokers, cluster {found['cluster_id']}"
-
-
-def _check_registry(settings: RelaySettings) -> str:
-    from bwtui.encode.registry import SchemaRegistry
-
-    registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
-    registry.check()
-    return registry.url_without_user

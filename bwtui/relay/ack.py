@@ -108,13 +108,3 @@ class Acknowledgements:
     def bytes_in_flight(self) -> int:
         """Bytes in spans that were sealed and not popped yet: the bound on memory."""
         return self._bytes
-
-    @property
-    def rows_in_flight(self) -> int:
-        """Rows that were sealed and are not durable yet."""
-        return sum(span.pending for span in self._spans)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a row of any span could not be delivered."""
-        return any(span.failed for span in self._spans)

@@ -40,7 +40,7 @@ from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
-from bwtui.sink.destination import open_destination
+from bwtui.sink.destination import kind_of
 from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, describe, statement_failed
 from bwtui.source.lag import LagSampler
@@ -77,7 +77,7 @@ class Engine:
         self._samples = Samples()
         self._rates = status_builder.Rates()
         self._stop = threading.Event()
-        self._destination = open_destination(settings)
+        self._destination = kind_of(settings).open_destination(settings)
         self._recorder: Recorder | None = None
         self._patience = Patience(settings.postgres, self._report, self._pulse)
         self._cluster = ""

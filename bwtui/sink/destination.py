@@ -1,13 +1,12 @@
 """Where a relay's messages go: a sink, and what stands beside it where its kind has that.
 
-Another kind of sink is a file in this package with a function ``open_destination``; `RelaySettings.sink`
-names it.
+Another kind of sink is a file in this package with the functions of `Kind`; `RelaySettings.sink` names it.
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from bwtui.errors import RefusedError
 from bwtui.settings import RelaySettings
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Where nothing bounds a message but the recording's own format.
 _MAX_MESSAGE_BYTES = 1 << 30
+#: A name, and what checks it: returns what it found in a few words, or raises BwtuiError.
+Precondition = tuple[str, Callable[[], str]]
 #: Offsets by partition.
 Marks = dict[int, int]
 
@@ -120,8 +121,16 @@ class Destination:
         self.registry.close()
 
 
-def open_destination(settings: RelaySettings) -> Destination:
-    """Open the kind that ``settings`` name; no connection is needed yet. Raises UsageError."""
-    kind = importlib.import_module(f"bwtui.sink.{settings.sink}")
-    opened: Destination = kind.open_destination(settings)
-    return opened
+class Kind(Protocol):
+    """The module of one kind of sink."""
+
+    def open_destination(self, settings: RelaySettings) -> Destination:
+        """Open it; no connection is needed yet. Raises UsageError."""
+
+    def preconditions(self, settings: RelaySettings) -> Sequence[Precondition]:
+        """Return what must hold there before a relay starts; nothing is made or changed by looking."""
+
+
+def kind_of(settings: RelaySettings) -> Kind:
+    """Return the kind of sink that ``settings`` name."""
+    return cast(Kind, importlib.import_module(f"bwtui.sink.{settings.sink}"))

@@ -14,13 +14,13 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.kafka.client import REQUEST_SECONDS, bad_setting
-from bwtui.kafka.config import IN_ORDER, client_config, producer_config
+from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
 from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
 from bwtui.sink.delivery_failures import delivery_failure
 from bwtui.sink.delivery_reports import Callback, DeliveryReports
-from bwtui.sink.destination import Destination, Limits, Recall, Service, TopicLimits
+from bwtui.sink.destination import Destination, Limits, Precondition, Recall, Service, TopicLimits
 from bwtui.sink.first_requests import FirstRequests, Refuse
 from bwtui.sink.outbox import Entry, Outbox
 from bwtui.sink.topic_reader import TopicReader
@@ -49,6 +49,21 @@ def open_destination(settings: RelaySettings) -> Destination:
     return Destination(
         sink, registry, service, sink, service.reader, settings.broker, "Kafka and the schema registry"
     )
+
+
+def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
+    """Return that Kafka and the schema registry answer."""
+
+    def brokers() -> str:
+        cluster = TopicAdmin(client_config(settings), DEFAULT_MAX_MESSAGE_BYTES).check()
+        return f"{cluster['brokers']} brokers, cluster {cluster['cluster_id']}"
+
+    def registry() -> str:
+        asked = SchemaRegistry(settings.schema_registry, settings.registry_config)
+        asked.check()
+        return asked.url_without_user
+
+    return ("Kafka", brokers), ("schema registry", registry)
 
 
 class KafkaSink(Recall):

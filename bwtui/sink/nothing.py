@@ -7,12 +7,17 @@ from bwtui.encode.local_registry import LocalRegistry
 from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, MessageTuple
-from bwtui.sink.destination import Destination
+from bwtui.sink.destination import Destination, Precondition
 
 
 def open_destination(settings: RelaySettings) -> Destination:
     """Open nothing; schemas get ids of the recording's own."""
     return Destination(NoSink(), LocalRegistry())
+
+
+def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
+    """Nothing is needed."""
+    return ()
 
 
 class NoSink:

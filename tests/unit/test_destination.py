@@ -4,13 +4,13 @@ import pytest
 
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
-from bwtui.sink.destination import open_destination
+from bwtui.sink.destination import kind_of
 
 
 @pytest.mark.parametrize("record_only", [False, True], ids=["kafka", "nothing"])
 def test_the_settings_choose_the_sink(record_only: bool) -> None:
     settings = RelaySettings(broker="127.0.0.1:1", record_only=record_only)
-    destination = open_destination(settings)
+    destination = kind_of(settings).open_destination(settings)
     try:
         assert type(destination.sink).__module__ == f"bwtui.sink.{settings.sink}"
         assert destination.address == ("" if record_only else "127.0.0.1:1")
@@ -22,7 +22,9 @@ def test_the_settings_choose_the_sink(record_only: bool) -> None:
 
 
 def test_a_sink_without_a_service_takes_every_topic() -> None:
-    destination = open_destination(RelaySettings(record_only=True))
+    only_recording = RelaySettings(record_only=True)
+    assert not kind_of(only_recording).preconditions(only_recording)
+    destination = kind_of(only_recording).open_destination(only_recording)
     assert destination.service.check() == "" and destination.service.outage() is None
     limits = destination.service.ensure_topics({"orders": True, "log": False})
     assert set(limits) == {"orders", "log"}
