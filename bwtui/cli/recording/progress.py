@@ -9,17 +9,23 @@ from bwtui.recording.view import OnProgress
 
 
 @contextlib.contextmanager
-def bar(what: str, *, quiet: bool = False) -> Iterator[OnProgress | None]:
-    """Show a bar while the block runs; yields what is told how far it is, or None where there is no bar."""
+def bar(what: str, *, quiet: bool = False, unit: str = "") -> Iterator[OnProgress | None]:
+    """Show a bar while the block runs, and how many of ``unit`` are done; yields what takes the figures.
+
+    Yields None where there is no bar.
+    """
     if quiet or not sys.stderr.isatty():
         yield None
         return
-    from rich.progress import Progress
+    from rich.progress import Progress, TextColumn
 
-    with Progress(console=terminal(err=True), transient=True) as progress:
-        task = progress.add_task(what, total=None)
+    columns = *Progress.get_default_columns(), TextColumn("{task.fields[counted]}", markup=False)
+    with Progress(*columns, console=terminal(err=True), transient=True) as progress:
+        task = progress.add_task(what, total=None, counted="")
 
         def on_progress(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
+            speed = progress.tasks[0].speed or 0
+            counted = f"{done:,} of {total:,} {unit}, {speed:,.0f}/s" if unit else ""
+            progress.update(task, completed=done, total=total, counted=counted)
 
         yield on_progress

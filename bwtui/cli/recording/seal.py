@@ -1,17 +1,15 @@
 """``bwtui recording seal``: makes Parquet of a recording, for Spark, DuckDB and the audit."""
 
-import contextlib
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from bwtui.console import say, say_json, terminal
+from bwtui.cli.recording.progress import bar
+from bwtui.console import say, say_json
 
 if TYPE_CHECKING:
-    from bwtui.seal.sealing import OnProgress, Outcome
+    from bwtui.seal.sealing import Outcome
 
 _EPILOG = """\b
 Examples:
@@ -44,7 +42,7 @@ def seal(recording: Path, spark_master: str, as_json: bool) -> None:
     def open_session() -> Any:
         return spark_session(spark_master, "bwtui recording seal", memory="512m")
 
-    with _bar() as on_progress:
+    with bar("sealing", unit="changes") as on_progress:
         outcome = run(recording, open_session, on_progress)
     if as_json:
         say_json(to_json(outcome))
@@ -82,28 +80,3 @@ def to_json(outcome: "Outcome") -> dict[str, Any]:
         "files": len(manifest.files),
         "bytes": manifest.bytes,
     }
-
-
-@contextlib.contextmanager
-def _bar() -> Iterator["OnProgress | None"]:
-    """Show changes, changes a second and the time left on stderr, if that is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("sealing", markup=False),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} changes", markup=False),
-        TextColumn("{task.fields[rate]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=terminal(err=True), transient=True) as progress:
-        task = progress.add_task("sealing", total=0, rate="")
-
-        def on_progress(done: int, total: int) -> None:
-            speed = progress.tasks[0].speed
-            progress.update(task, completed=done, total=total, rate=f"{speed or 0:,.0f}/s")
-
-        yield on_progress
