@@ -20,7 +20,9 @@ from bwtui.audit.classes import ACTUAL, EXPECTED, PAIRED
 from bwtui.audit.order import late
 from bwtui.errors import BwtuiError
 
-#: A bound for what is looked at or written at a time.
+#: A message's id is its change's position times this, plus its number within the change; ids sort as both do.
+PARTS = 4096
+#: How many rows are read or written at a time.
 CHUNK = 10_000
 
 INPUTS = {

@@ -17,7 +17,7 @@ from bwtui.audit.classes import (
     audit_class,
     verdict_of,
 )
-from bwtui.audit.core import Window, classes_of, one, statements
+from bwtui.audit.core import PARTS, Window, classes_of, one, statements
 from bwtui.model.lsn import format_lsn
 
 #: So many findings of a class are told one by one, unless another number is asked for.
@@ -185,9 +185,9 @@ def _window(window: Window) -> dict[str, Any]:
     }
 
 
-_FINDINGS = """
+_FINDINGS = f"""
 select f.class, topic.topic, f.partition_id, f.log_offset, coalesce(message.lsn, x.lsn),
-       coalesce(message.ordinal, x.ordinal), message.id // 4096, message.part,
+       coalesce(message.ordinal, x.ordinal), message.id // {PARTS}, message.part,
        i."schema" || '.' || i."table", message.op, f.hop, f.note
   from (select * from finding
         qualify row_number() over (partition by class

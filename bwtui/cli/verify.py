@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bwtui.cli.auditing.ahead import (
-    refuse_empty,
+    open_all,
     refuse_replaced,
     refuse_unused,
     refuse_unwritable,
@@ -27,6 +27,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 if TYPE_CHECKING:
     from bwtui.audit.report import Report
     from bwtui.settings import RelaySettings
+    from bwtui.verify.basis import Recorded
     from bwtui.verify.database import Table
 
 _EPILOG = """\b
@@ -100,8 +101,7 @@ def verify(
         from bwtui.spark.session import check_master
 
         check_master(spark_master)
-    for recording in recordings:
-        refuse_empty(recording)
+    opened = open_all(recordings)
     view = view_of(as_json=as_json, progress_json=progress_json)
     with contextlib.ExitStack() as around:
         if isinstance(view, Bar):
@@ -112,9 +112,9 @@ def verify(
             report = _database(settings, told, view.phase, findings=findings, show_values=show_values)
         else:
             how = {"spark_master": spark_master, "samples": findings}
-            if len(recordings) == 1:
+            if len(opened) == 1:
                 how |= {"deep": deep, "show_values": show_values, "work_folder": work_folder}
-            report = _recordings(recordings, settings, view, **how)
+            report = _recordings(opened, settings, view, **how)
     report.details["command"] = _command()
     # Two recordings are told apart without a look at values.
     report.details["masked"] = not show_values and report.question != "recordings"
@@ -132,7 +132,7 @@ def _check(recordings: tuple[Path, ...], database: bool) -> None:
         raise UsageError(problem, "compare two of them at a time: bwtui verify A B")
 
 
-def _recordings(recordings: tuple[Path, ...], settings: "RelaySettings", view: View, **how: Any) -> "Report":
+def _recordings(recordings: "list[Recorded]", settings: "RelaySettings", view: View, **how: Any) -> "Report":
     if len(recordings) == 2:
         from bwtui.verify.recordings import verify_recordings
 

@@ -40,6 +40,14 @@ class Sealed:
         """The folder of the manifest and of all tables."""
         return self.folder / SEALED
 
+    def is_complete(self) -> bool:
+        """Whether all segments that are finished by now are sealed; only their names are read.
+
+        Raises UsageError or StateFailed when the folder is gone or can't be read.
+        """
+        known = {segment.name for segment in self.manifest.segments}
+        return all(one.path.name in known for one in segments(self.folder) if one.is_finished)
+
     @property
     def length(self) -> int:
         """One past the position of the last sealed change."""

@@ -1,6 +1,7 @@
 """What an audit stands on: sealed files, the journal's facts, and where the topics begin and end."""
 
-from dataclasses import dataclass
+import contextlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -14,8 +15,21 @@ from bwtui.verify.facts import Facts, read_facts
 
 
 @dataclass(frozen=True, slots=True)
+class Recorded:
+    """A recording as it was opened: what is sealed of it, None if nothing is, and the journal's facts."""
+
+    folder: Path
+    sealed: Sealed | None
+    facts: Facts
+
+    def whole(self) -> Sealed | None:
+        """Return what is sealed, if that is all that is finished by now. Raises UsageError or StateFailed."""
+        return self.sealed if self.sealed is not None and self.sealed.is_complete() else None
+
+
+@dataclass(frozen=True, slots=True)
 class Basis:
-    """The recording, and what Kafka has of it; offsets are pinned last, so that all of it may be there."""
+    """A checked recording, and what Kafka has of it; its offsets are pinned last, so that it may have all."""
 
     sealed: Sealed
     facts: Facts
@@ -26,36 +40,47 @@ class Basis:
     pinned: Pinned
 
 
-def check_cluster(folder: Path, config: Config) -> None:
-    """Raise RefusedError for another cluster than the recording's, DamagedRecording, ConnectionFailed."""
-    recorded = read_facts(folder).cluster
-    # A recording without Kafka has none; that nothing was sent is told when its messages are counted.
-    if not recorded:
+def find_sealed(folder: Path) -> Sealed | None:
+    """Open what is sealed of a recording, without its rows. Raises DamagedRecording or StateFailed."""
+    with contextlib.suppress(UsageError):
+        return open_sealed(folder, check_files=False)
+    return None
+
+
+def open_recorded(folder: Path) -> Recorded:
+    """Open a recording before it is sealed, or found to be.
+
+    The facts are those of the sealed segments, or of all finished ones if some must be sealed first: what is
+    wrong with these is said at once. Raises UsageError, DamagedRecording or StateFailed.
+    """
+    found = Recorded(folder, find_sealed(folder), Facts())
+    whole = found.whole()
+    return replace(found, facts=read_facts(folder) if whole is None else facts_of(whole))
+
+
+def facts_of(sealed: Sealed) -> Facts:
+    """Return the facts of the segments that are sealed. Raises DamagedRecording or StateFailed."""
+    return read_facts(sealed.folder, {segment.name for segment in sealed.manifest.segments})
+
+
+def check_cluster(facts: Facts, config: Config) -> None:
+    """Raise RefusedError for another cluster than the recording's, or ConnectionFailed."""
+    # A recording without Kafka has none; that nothing was sent is said when its messages are counted.
+    if not facts.cluster:
         return
     cluster, _ = partitions(config)
-    if cluster and recorded != cluster:
+    if cluster and facts.cluster != cluster:
         raise RefusedError(
-            f"this is another Kafka cluster ({cluster}) than the recording's ({recorded})",
+            f"this is another Kafka cluster ({cluster}) than the recording's ({facts.cluster})",
             "name the recording's brokers with -b",
         )
 
 
-def is_sealed(folder: Path) -> bool:
-    """Say whether every finished segment is sealed. Raises DamagedRecording or StateFailed."""
-    try:
-        return not open_sealed(folder, check_files=False).behind
-    except UsageError:
-        return False
+def basis(sealed: Sealed, facts: Facts, config: Config) -> Basis:
+    """Count the messages of a recording whose files were checked, and pin its topics.
 
-
-def basis(folder: Path, config: Config) -> Basis:
-    """Check every byte of a sealed recording, and pin its topics.
-
-    Raises RefusedError where nothing was sent, or for a topic that is gone, ConnectionFailed,
-    DamagedRecording, StateFailed.
+    Raises RefusedError where nothing was sent, or for a topic that is gone, and ConnectionFailed.
     """
-    sealed = open_sealed(folder)
-    facts = read_facts(folder, {segment.name for segment in sealed.manifest.segments})
     sent, has_headers = _sent(sealed)
     try:
         return Basis(sealed, facts, sent, has_headers, pin(config, sent))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from bwtui.audit.core import PARTS
 from bwtui.audit.partitioner import murmur2_of
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned
@@ -31,9 +32,6 @@ from bwtui.verify.deep import COLUMNS, Comparison
 
 #: Told how many rows were read, and how many there are.
 OnCount = Callable[[int, int], None]
-
-#: A position and a part in one number that sorts as they do.
-PARTS = 4096
 
 #: What the recording's side has beside `bwtui.audit.core.INPUTS`.
 BESIDE = '"schema" varchar, "table" varchar, session varchar, key_schema_id integer, value_schema_id integer'
@@ -78,6 +76,13 @@ class Sides(NamedTuple):
     actual: Path
 
 
+class Compared(NamedTuple):
+    """What was compared with PostgreSQL: how many messages, and the ids of those that say something else."""
+
+    messages: int
+    miscoded: list[int]
+
+
 def write_digests(
     spark: SparkSession,
     root: Path,
@@ -89,12 +94,12 @@ def write_digests(
     counted: OnCount | None = None,
     *,
     with_headers: bool,
-) -> tuple[list[int], int]:
-    """Write what was sent, and what Kafka has: records and holes.
+) -> Compared:
+    """Write the digests of what was sent, and of what Kafka has: records and holes.
 
-    Return the messages that are miscoded, and how many were looked at; ``comparison`` says so of those that
-    it chooses. Both sides are one job, so that no core waits for the end of one before it begins the other.
-    ``with_headers``: headers have digests, too.
+    Meanwhile ``comparison`` decodes the messages that it chooses; return what it found. Both sides are one
+    job, so that no core waits for the end of one before it begins the other. ``with_headers``: headers have
+    digests, too. Raises ConnectionFailed, DamagedRecording, StateFailed, and what Spark's tasks raise.
     """
     splits = split(pinned.offsets, spark.sparkContext.defaultParallelism, SMALLEST, LARGEST)
     handed = hand_over(spark, dict(config), config)
@@ -103,7 +108,7 @@ def write_digests(
     tasks: list[list[SealedFile] | Split] = [*_gathered(files), *splits]
 
     @in_task
-    def read(number: int) -> Iterator[int]:
+    def read(number: int) -> Iterator[Compared]:
         task = tasks[number]
         with _database() as connection:
             if isinstance(task, Split):
@@ -114,7 +119,7 @@ def write_digests(
                 for every, some in _sampled(task, comparison.every):
                     yield from _compared(connection, _rows_of(root, some), every, comparison)
 
-    def run(numbers: Iterable[int]) -> Iterable[int]:
+    def run(numbers: Iterable[int]) -> Iterable[Compared]:
         for number in numbers:
             yield from read(number)
 
@@ -122,9 +127,8 @@ def write_digests(
         folder.mkdir()
     with watching(sides, sum(file.rows for file in files) + pinned.messages, counted):
         # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
-        found = spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect()
-    # A number below 0 counts the messages of a batch; no id is one.
-    return [number for number in found if number >= 0], -sum(number for number in found if number < 0)
+        every = spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect()
+    return Compared(sum(one.messages for one in every), [id_ for one in every for id_ in one.miscoded])
 
 
 # -- tasks ---------------------------------------------------------------------------------------------------
@@ -195,15 +199,14 @@ def _digests(connection: duckdb.DuckDBPyConnection, table: pa.Table) -> pa.Recor
 
 def _compared(
     connection: duckdb.DuckDBPyConnection, source: str, every: int, comparison: Comparison
-) -> Iterator[int]:
-    # One by one, so that rows of a kind that lie together are not passed over.
+) -> Iterator[Compared]:
+    # By a hash of the position, so that no run of similar rows is passed over.
     chosen = f"topic is not null and hash(position) % {every} = 0"
     rows = connection.sql(f"select {', '.join(COLUMNS)} from {source} where {chosen}")
     for batch in rows.to_arrow_reader(_BATCH // 20):
         made = batch.to_pylist()
-        yield -len(made)
-        for row in comparison.wrong(made):
-            yield row["position"] * PARTS + row["part"]
+        wrong = comparison.wrong(made)
+        yield Compared(len(made), [row["position"] * PARTS + row["part"] for row in wrong])
 
 
 # -- files ---------------------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bwtui.audit.core import PARTS
 from bwtui.errors import DamagedRecording
 from bwtui.recording.folder import SegmentPath, segments
 from bwtui.recording.format.blocks import Kind, SegmentFile
 from bwtui.recording.format.statements import statement
 from bwtui.recording.reading.segment_reader import SegmentReader
-from bwtui.verify.digests import PARTS
 
 LARGEST = (1 << 63) - 1
 
@@ -28,6 +28,8 @@ class Facts:
     sessions: set[str] = field(default_factory=set)
     #: The Kafka cluster's id, or empty.
     cluster: str = ""
+    #: Changes in the segments that were read.
+    changes: int = 0
     #: Segments that were not looked at: they are not sealed, or not even finished.
     later: int = 0
     #: What commits behind this LSN may have been sent again in those segments.
@@ -63,6 +65,7 @@ def read_facts(folder: Path, names: Collection[str] | None = None) -> Facts:
 
 
 def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -> None:
+    facts.changes += segment.changes
     facts.confirmed = max(facts.confirmed, int(segment.foot.get("reached", 0)))
     facts.cluster = str(segment.known_before(1).head["source"].get("cluster") or "")
     at = {entry.offset: start for entry, start in zip(segment.index, segment.starts, strict=True)}

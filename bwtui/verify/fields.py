@@ -3,11 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bwtui.audit.core import RecordPlace
+from bwtui.audit.core import PARTS, RecordPlace
 from bwtui.audit.decoding import Undecodable
 from bwtui.audit.report import Finding
 from bwtui.audit.texts import ESCAPED, parse_row, written
-from bwtui.verify.digests import PARTS
 from bwtui.verify.look import KafkaByteReader, KafkaRecord, RowReader
 
 #: Stands for a value that is not shown.

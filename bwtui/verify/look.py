@@ -9,13 +9,12 @@ from typing import Any, NamedTuple
 import duckdb
 import pyarrow as pa
 
-from bwtui.audit.core import DifferingPair, Inspected, RecordPlace
+from bwtui.audit.core import PARTS, DifferingPair, Inspected, RecordPlace
 from bwtui.audit.decoding import Schemas, Undecodable, schema_id
 from bwtui.kafka.client import Config, headers_of
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.model.duckdb_text import exact
-from bwtui.verify.digests import PARTS
 
 #: Records that lie no further apart are read in one go.
 _NEAR = 2_000

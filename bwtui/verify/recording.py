@@ -26,11 +26,11 @@ from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned
 from bwtui.model.duckdb_text import exact, parquet
-from bwtui.recording.sealed import Sealed
+from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.spark.scratch import scratch
 from bwtui.spark.session import LOCAL, spark_session
-from bwtui.verify.basis import Basis, basis, check_cluster, is_sealed
+from bwtui.verify.basis import Basis, Recorded, basis, check_cluster, facts_of, open_recorded
 from bwtui.verify.deep import Comparison, one_of
 from bwtui.verify.digests import BESIDE, OnCount, Sides, write_digests
 from bwtui.verify.facts import Facts
@@ -60,14 +60,14 @@ class Options:
 
 
 def verify_recording(
-    folder: Path,
+    recording: Path | Recorded,
     config: Config,
     options: Options | None = None,
     ask: AskRegistry = lambda _: None,
     told: OnPhase = lambda _: None,
     counted: OnCount | None = None,
 ) -> Report:
-    """Audit the recording in ``folder`` against Kafka.
+    """Audit a recording, which may be open already, against Kafka.
 
     Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, `core.Broken`.
     """
@@ -76,17 +76,23 @@ def verify_recording(
     with _work(options) as work, contextlib.ExitStack() as session:
         # What is wrong with a file, with a folder, or with the brokers is said before Spark starts.
         told("looking at the recording, and for Kafka")
-        check_cluster(folder, config)
-        found = basis(folder, config) if is_sealed(folder) else None
+        recorded = recording if isinstance(recording, Recorded) else open_recorded(recording)
+        folder = recorded.folder
+        check_cluster(recorded.facts, config)
+        found = None
+        if (sealed := recorded.whole()) is not None:
+            check_all(sealed.root, sealed.manifest.files)
+            found = basis(sealed, recorded.facts, config)
         looked = time.monotonic()
         told("starting Spark")
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
         started = time.monotonic()
         notes = []
         # A relay that records may have finished a segment meanwhile.
-        if found is None or not is_sealed(folder):
+        if found is None or not found.sealed.is_complete():
             notes.append(_seal(folder, spark, told))
-            found = basis(folder, config)
+            sealed = open_sealed(folder)
+            found = basis(sealed, facts_of(sealed), config)
         manifest, pinned, rows = found.sealed.manifest, found.pinned, found.sealed.manifest.rows
         texts = _schemas(found.sealed)
         told(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
@@ -94,7 +100,7 @@ def verify_recording(
         every = {file.table: 1 for file in kept} if options.deep else one_of(kept)
         comparison = Comparison(texts, _is_json(manifest.source), every)
         sides = Sides(work / "expected", work / "actual")
-        wrong, compared = write_digests(
+        compared = write_digests(
             spark, found.sealed.root, kept, config, pinned, sides, comparison, counted,
             with_headers=found.has_headers,
         )  # fmt: skip
@@ -103,11 +109,11 @@ def verify_recording(
             _view(connection, "actual_in", sides.actual)
             told("matching messages and records")
             with _ended_beside(session.pop_all()):
-                report = _judge(connection, found, config, wrong, texts, ask, options)
-        notes += _notes(compared, sum(found.sent.values()), found.facts)
+                report = _judge(connection, found, config, compared.miscoded, texts, ask, options)
+        notes += _notes(compared.messages, sum(found.sent.values()), found.facts)
         report.notes = [*notes, *report.notes, *_differing(report.classes)]
         ended = time.monotonic()
-    report.details = _details(folder, found, compared)
+    report.details = _details(folder, found, compared.messages)
     report.details["seconds"] = {
         "spark_start": round(started - looked, 2),
         "audit": round(ended - started + looked - begin, 2),

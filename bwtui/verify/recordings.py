@@ -27,12 +27,12 @@ from bwtui.audit.texts import parse_row
 from bwtui.errors import UsageError
 from bwtui.model.duckdb_text import exact
 from bwtui.model.lsn import format_lsn
-from bwtui.recording.sealed import Sealed, open_sealed
+from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
 from bwtui.spark.scratch import scratch
 from bwtui.spark.session import spark_session
-from bwtui.verify.basis import is_sealed
-from bwtui.verify.facts import read_facts
+from bwtui.verify.basis import Recorded, facts_of
+from bwtui.verify.facts import Facts
 
 _MEMORY = "1500MB"
 # Behind Confluent's head of five bytes, which has the schema's id; JSON has none.
@@ -85,8 +85,8 @@ _LAST = "case when op = 'snapshot' then 2147483647 else ordinal end"
 
 
 def verify_recordings(
-    first: Path,
-    second: Path,
+    first: Recorded,
+    second: Recorded,
     *,
     spark_master: str,
     samples: int,
@@ -94,10 +94,8 @@ def verify_recordings(
 ) -> Report:
     """Compare two recordings of the same database. Raises UsageError, RefusedError, DamagedRecording."""
     begin = time.monotonic()
-    # What is wrong with one is said before the other is sealed, which takes its time.
-    for folder in (first, second):
-        read_facts(folder)
-    sides = [_open(folder, spark_master, told) for folder in (first, second)]
+    opened = [_seal(one, spark_master, told) for one in (first, second)]
+    sides = [sealed for sealed, _ in opened]
     systems = {side.manifest.source.get("system_identifier") for side in sides}
     if len(systems) > 1:
         problem = "the recordings are of two database systems: their LSNs have nothing in common"
@@ -124,23 +122,26 @@ def verify_recordings(
             f"{anew:,} changes differ in nothing but large values that PostgreSQL did not send:"
             " each relay read them from the table, at another time"
         )
-    report.notes += [note for folder in (first, second) for note in _notes(folder)]
+    report.notes += [note for sealed, facts in opened for note in _notes(sealed.folder, facts)]
     report.details = {
-        "recording": str(first),
-        "other": str(second),
-        "inputs": {f"{folder}/{file.path}": file.sha256
-                   for folder, side in zip((first, second), sides, strict=True)
-                   for file in side.manifest.files},
+        "recording": str(first.folder),
+        "other": str(second.folder),
+        "inputs": {f"{side.folder}/{file.path}": file.sha256
+                   for side in sides for file in side.manifest.files},
         "seconds": {"audit": round(time.monotonic() - begin, 2)},
     }  # fmt: skip
     return report
 
 
-def _open(folder: Path, spark_master: str, told: Callable[[str], None]) -> Sealed:
-    if not is_sealed(folder):
-        told(f"sealing {folder}")
-        seal(folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
-    return open_sealed(folder)
+def _seal(recorded: Recorded, spark_master: str, told: Callable[[str], None]) -> tuple[Sealed, Facts]:
+    """Seal what is not sealed, check every file, and return it with its facts."""
+    if (sealed := recorded.whole()) is not None:
+        check_all(sealed.root, sealed.manifest.files)
+        return sealed, recorded.facts
+    told(f"sealing {recorded.folder}")
+    seal(recorded.folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
+    sealed = open_sealed(recorded.folder)
+    return sealed, facts_of(sealed)
 
 
 def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]]:
@@ -186,8 +187,7 @@ def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, st
     }
 
 
-def _notes(folder: Path) -> list[str]:
-    facts = read_facts(folder)
+def _notes(folder: Path, facts: Facts) -> list[str]:
     notes = []
     if facts.later:
         notes.append(f"the last segment of {folder} is not finished: what is in it was not compared")

@@ -1,16 +1,19 @@
 """What ``bwtui verify`` refuses before anything that takes long: it would fail at the end, or for nothing."""
 
-import contextlib
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bwtui.cli.options.relay_options import typed_options
 from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.options import OPTIONS
+
+if TYPE_CHECKING:
+    from bwtui.verify.basis import Recorded
 
 #: Options that only one of the three questions has; the others would pass over them in silence.
 _OF_DATABASE = ("postgres", "slot", "publication", "topic_prefix", "table", "exclude_table", "relay")
@@ -76,36 +79,39 @@ def refuse_unwritable(html: Path) -> None:
         raise unwritable(html, os.strerror(code))
 
 
-def refuse_empty(folder: Path) -> None:
-    """Raise if nothing is in a recording, or nothing yet: UsageError, RefusedError, or DamagedRecording."""
-    from bwtui.recording.sealed import open_sealed
+def open_all(folders: Sequence[Path]) -> "list[Recorded]":
+    """Open recordings, all before work is done for any.
 
-    sealed = None
-    with contextlib.suppress(UsageError):
-        sealed = open_sealed(folder, check_files=False)
-    # What came behind it is looked at when it is sealed.
-    if (sealed.length or sealed.behind) if sealed is not None else _finished_changes(folder):
+    Raises UsageError, DamagedRecording or StateFailed; RefusedError if nothing is in one, or nothing yet.
+    """
+    from bwtui.verify.basis import open_recorded
+
+    found = []
+    for folder in folders:
+        found.append(open_recorded(folder))
+        _refuse_empty(found[-1])
+    return found
+
+
+def _refuse_empty(recorded: "Recorded") -> None:
+    sealed, changes = recorded.sealed, recorded.facts.changes
+    if sealed is None:
+        _refuse_unfinished(recorded.folder)
+    # The changes of segments that came later are counted when these are sealed.
+    if changes or (sealed is not None and sealed.behind):
         return
     raise RefusedError(
-        f"{folder} is empty: no change came while it was recorded",
+        f"{recorded.folder} is empty: no change came while it was recorded",
         "record while something is written, and verify then",
     )
 
 
-def _finished_changes(folder: Path) -> int:
-    """Return how many changes the finished segments of a recording have."""
+def _refuse_unfinished(folder: Path) -> None:
     from bwtui.recording.folder import existing_segments
-    from bwtui.recording.reading.segment_reader import SegmentReader
     from bwtui.seal.plan import Plan, finished_segments
 
-    finished = finished_segments(folder, existing_segments(folder), Plan())
-    if not finished:
+    if not finished_segments(folder, existing_segments(folder), Plan()):
         raise RefusedError(
             f"{folder} can't be verified yet: it is being written, and no segment is complete",
             "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
         )
-    changes = 0
-    for path in finished:
-        with contextlib.closing(SegmentReader(path)) as segment:
-            changes += segment.changes
-    return changes

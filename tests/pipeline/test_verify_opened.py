@@ -1,0 +1,49 @@
+"""An audit opens each recording once, and hands it on."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bwtui.cli.main import CONTEXT
+from bwtui.cli.verify import verify
+from bwtui.recording import sealed
+from bwtui.verify import basis
+from tests.pipeline.test_seal import local, record
+
+
+def test_every_recording_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        record(folder)
+        local(folder)
+    opened: Counter[tuple[str, Path]] = Counter()
+
+    def counted(module: Any, name: str) -> None:
+        real = getattr(module, name)
+
+        def call(path: Path, *given: Any) -> Any:
+            opened[name, path] += 1
+            return real(path, *given)
+
+        monkeypatch.setattr(module, name, call)
+
+    counted(sealed, "read_manifest")
+    counted(basis, "read_facts")
+    outcome = CliRunner().invoke(verify, [*map(str, folders)], catch_exceptions=False, **CONTEXT)
+    assert outcome.exit_code == 0, outcome.output
+    assert len(opened) == 4
+    assert set(opened.values()) == {1}
+
+
+def test_a_segment_that_is_finished_later_is_seen(tmp_path: Path) -> None:
+    stream = record(tmp_path / "r")
+    local(stream.folder)
+    recorded = basis.open_recorded(stream.folder)
+    assert recorded.whole() is not None
+    stream.start()
+    stream.begin_pass()
+    stream.stop()
+    assert recorded.whole() is None
