@@ -92,7 +92,7 @@ _CLASSES = (
         "anomaly",
         "It comes after later messages of its key.",
         count="select count(*) from late_message",
-        note="it came behind later ones of its key",
+        note="it came after later ones of its key",
     ),
     AuditClass(
         "regressed",

@@ -30,7 +30,7 @@ class RowSchema:
 
 
 class Schemas:
-    """The schemas by id."""
+    """Schemas by id: those of the recording, and others from the registry, each parsed once."""
 
     def __init__(self, texts: Mapping[int, str], ask: AskRegistry = lambda _: None) -> None:
         self._texts = dict(texts)
@@ -60,7 +60,7 @@ class Schemas:
         except Exception as error:
             raise Undecodable("it can't be decoded under its schema") from error
         if stream.tell() != len(data) or not isinstance(row, dict):
-            raise Undecodable("bytes are left behind its end")
+            raise Undecodable("bytes are left after its end")
         return schema, row
 
 
@@ -84,11 +84,11 @@ def schema_id(data: bytes | None) -> int | None:
 
 def _parse(text: str) -> RowSchema | None:
     try:
-        told = json.loads(text)
-        parsed = fastavro.parse_schema(told)
+        schema = json.loads(text)
+        parsed = fastavro.parse_schema(schema)
     except Exception:
         return None
-    fields = told.get("fields", []) if isinstance(told, dict) else []
+    fields = schema.get("fields", []) if isinstance(schema, dict) else []
     names = {one["name"]: (one.get("pgName") or _column(one["name"]), _kind(one)) for one in fields}
     return RowSchema(parsed, names)
 

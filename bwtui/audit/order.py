@@ -8,7 +8,7 @@ def late(numbers: Sequence[int]) -> list[int]:
     """Return the indexes of ``numbers`` outside a longest rising run.
 
     ``numbers`` are distinct. Of several longest runs it is the one that stays with what came first, so of two
-    that changed places the one behind is late.
+    that changed places the later one is late.
     """
     ending = _longest_ending(numbers)
     # Seen from the end the run falls, and of the negated numbers it rises.

@@ -1,4 +1,4 @@
-"""The report as one HTML page: its styles and charts are in it, and it asks nobody for anything."""
+"""The report as one HTML page: its styles and charts are in it, and it loads nothing."""
 
 import html
 from collections.abc import Iterable, Sequence
@@ -89,8 +89,8 @@ def _timeline(buckets: Sequence[dict[str, Any]]) -> str:
     for at, bucket in enumerate(buckets):
         wrong = sum(bucket["classes"].values())
         when = datetime.fromtimestamp(bucket["start_us"] / 1_000_000, UTC).isoformat(" ", "seconds")
-        told = ", ".join(f"{name} {number:,}" for name, number in bucket["classes"].items())
-        title = f"<title>{_text(when)}: {bucket['messages']:,} messages. {_text(told)}</title>"
+        classes = ", ".join(f"{name} {number:,}" for name, number in bucket["classes"].items())
+        title = f"<title>{_text(when)}: {bucket['messages']:,} messages. {_text(classes)}</title>"
         bars.append(_bar(at * width, width, 150 * bucket["messages"] / most, "#4493f8", title))
         if wrong:
             # A single finding among a million must be seen too.
@@ -109,7 +109,7 @@ def _topics(partitions: Sequence[dict[str, Any]]) -> str:
     rows = []
     for one in partitions:
         wrong = sum(one["classes"].values())
-        told = ", ".join(f"{name} {number:,}" for name, number in one["classes"].items())
+        classes = ", ".join(f"{name} {number:,}" for name, number in one["classes"].items())
         share = 200 * one["records"] / most
         shape = f"<rect width='{share:.1f}' height='10' fill='#4493f8'/>"
         bar = f"<svg viewBox='0 0 200 10' style='width:200px'>{shape}</svg>"
@@ -117,7 +117,7 @@ def _topics(partitions: Sequence[dict[str, Any]]) -> str:
             f"<tr><td>{_text(one['topic'])}</td><td class=n>{one['partition']}</td>"
             f"<td class=n>{one['low']:,}–{one['high']:,}</td><td class=n>{one['messages']:,}</td>"
             f"<td class=n>{one['records']:,}</td><td>{bar}</td>"
-            f"<td{' class=bad' if wrong else ''}>{_text(told)}</td></tr>"
+            f"<td{' class=bad' if wrong else ''}>{_text(classes)}</td></tr>"
         )
     numbers = "".join(f"<th class=n>{name}" for name in ("partition", "offsets", "messages", "records"))
     return f"<table><tr><th>topic{numbers}<th><th>found</tr>{''.join(rows)}</table>"

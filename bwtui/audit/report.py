@@ -20,7 +20,7 @@ from bwtui.audit.classes import (
 from bwtui.audit.core import PARTS, Window, classes_of, one, statements
 from bwtui.model.lsn import format_lsn
 
-#: So many findings of a class are told one by one, unless another number is asked for.
+#: How many findings of a class are reported one by one, unless another number is asked for.
 SAMPLES = 1_000
 
 
@@ -66,7 +66,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Report:
-    """Everything that is told of an audit."""
+    """An audit's verdict, counts and findings."""
 
     verdict: Verdict
     window: dict[str, Any]
@@ -77,7 +77,7 @@ class Report:
     #: Changes that made no message, by reason.
     without: dict[str, int]
     findings: list[Finding]
-    #: Class → how many findings there are, told or not.
+    #: Class → how many findings there are, listed or not.
     found: dict[str, int]
     by_topic: list[dict[str, Any]]
     by_time: list[dict[str, Any]]
@@ -87,7 +87,7 @@ class Report:
 
     @property
     def wrong(self) -> dict[str, int]:
-        """How many there are of each class of what is wrong, in the order in which it is told."""
+        """How many there are of each class of what is wrong, in the order of the report."""
         return {name: self.classes[name] for name in WRONG if self.classes.get(name)}
 
     @property
@@ -116,7 +116,7 @@ class Report:
 
 
 def collect(connection: duckdb.DuckDBPyConnection, window: Window, samples: int = SAMPLES) -> Report:
-    """Read the core's tables."""
+    """Return the report of what `core.run` decided, with at most ``samples`` findings of a class."""
     for statement in statements("99_findings"):
         connection.execute(statement)
     expected = classes_of(connection, "expected_classes")
@@ -158,7 +158,7 @@ def unreadable(damaged: Mapping[str, int]) -> list[str]:
     """Return a note for each topic of which ``damaged`` counts offsets."""
     return [
         f"{number:,} offset{'s are' if number > 1 else ' is'} in batches of {topic} that can't be read:"
-        " what stands there is not known"
+        " what is there is not known"
         for topic, number in sorted(damaged.items())
     ]
 

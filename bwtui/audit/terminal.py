@@ -58,7 +58,7 @@ def headline(report: Report) -> str:
     sides = f"{report.expected:,} {left}, {report.actual:,} {right}"
     outside = report.classes.get("outside_window", 0)
     if outside:
-        # Nobody can say of them whether they are right, so it must not seem as if somebody had.
+        # Whether they are right can't be known, so the line must not read as if it were.
         sides += f" ({outside:,} outside the recording, which are not judged)"
     if report.verdict == "clean":
         return f"clean: {sides}, {CLEAN[report.question]}"

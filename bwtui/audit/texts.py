@@ -60,7 +60,7 @@ def no_text(raw: bytes) -> str:
 
 
 def of_json(text: str) -> str:
-    """Return a text, or `no_text` of the bytes for which lone surrogates stand in JSON."""
+    """Return a text, or `no_text` of the bytes that lone surrogates represent in JSON."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -138,7 +138,7 @@ _WRITTEN: tuple[tuple[type, Any], ...] = (
 
 
 def plain(text: str) -> str:
-    """Return a quoted text without its backslashes, which stand before quotes and backslashes only."""
+    """Return a quoted text without its backslashes, which precede quotes and backslashes only."""
     return text.replace('\\"', '"').replace("\\\\", "\\")
 
 

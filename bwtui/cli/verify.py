@@ -136,7 +136,7 @@ def _recordings(recordings: "list[Recorded]", settings: "RelaySettings", view: V
     if len(recordings) == 2:
         from bwtui.verify.recordings import verify_recordings
 
-        return verify_recordings(*recordings, told=view.phase, **how)
+        return verify_recordings(*recordings, on_phase=view.phase, **how)
     from bwtui.verify.recording import Options, verify_recording
 
     return verify_recording(

@@ -1,4 +1,4 @@
-"""What an audit stands on: sealed files, the journal's facts, and where the topics begin and end."""
+"""What an audit is based on: sealed files, the journal's facts, and where the topics begin and end."""
 
 import contextlib
 from dataclasses import dataclass, replace

@@ -3,7 +3,7 @@
 A temporary slot's exported snapshot shows the tables at an exact LSN, a *fence*. Once the relay's slot has
 confirmed the fence, everything up to it is in the topics; they are read up to their ends then, and folded to
 the latest record of each key. That may be newer than the fence. So a key that differs is looked at again
-behind another fence: if no record of it has come since, its last one must be its row there, and a difference
+after another fence: if no record of it has come since, its last one must be its row there, and a difference
 is one. A key that is written all the time is tried until the two agree, a number of times; at the last one it
 is enough that one of the records says the row which may have been the latest one at the fence.
 
@@ -48,7 +48,7 @@ _RECONNECT_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to compare."""
+    """Which tables to compare with their topics, and how to reach both."""
 
     dsn: str
     slot: str
@@ -65,9 +65,12 @@ class Request:
 
 
 def verify_database(
-    request: Request, ask: AskRegistry, told: Callable[[str], None] = lambda _: None
+    request: Request, ask: AskRegistry, on_phase: Callable[[str], None] = lambda _: None
 ) -> Report:
-    """Compare the tables with their topics. Raises Indeterminate, RefusedError, ConnectionFailed."""
+    """Compare the tables with their topics; ``on_phase`` is called with what is under way.
+
+    Raises Indeterminate, RefusedError or ConnectionFailed.
+    """
     begin = time.monotonic()
     if not request.tables and not request.not_captured:
         raise RefusedError("no table is to be compared", "check --table, and -s/--slot")
@@ -77,13 +80,13 @@ def verify_database(
         # In memory as long as there is room, and then in the folder.
         contextlib.closing(duckdb.connect(config={"temp_directory": str(folder / "spill")})) as store,
     ):
-        report = _Live(request, connection, Fold(store, request.config, Schemas({}, ask))).run(told)
+        report = _Live(request, connection, Fold(store, request.config, Schemas({}, ask))).run(on_phase)
     report.details["seconds"] = {"audit": round(time.monotonic() - begin, 2)}
     return report
 
 
 class _Live:
-    """One audit."""
+    """One audit of tables while writes go on: its fences, and what is found at them."""
 
     def __init__(self, request: Request, connection: Connection, fold: Fold) -> None:
         self._request = request
@@ -92,14 +95,14 @@ class _Live:
         self._fences: list[str] = []
         self._lacking: set[str] = set()
 
-    def run(self, told: Callable[[str], None]) -> Report:
+    def run(self, on_phase: Callable[[str], None]) -> Report:
         """Compare until nothing is in doubt, or a key was written too often to say."""
         cluster = ""
         for number in range(ROUNDS if self._request.tables else 0):
-            told(f"waiting for the relay at fence {number + 1}")
+            on_phase(f"waiting for the relay at fence {number + 1}")
             with self._fence(is_first=not number) as (pinned, snapshot, found):
                 cluster = pinned.cluster_id
-                told(f"reading topics and tables at fence {number + 1}")
+                on_phase(f"reading topics and tables at fence {number + 1}")
                 self._fold.read(pinned, found)
                 for shape in found:
                     self._fold.compare(snapshot, shape, again=number > 0, is_last=number == ROUNDS - 1)
@@ -120,7 +123,7 @@ class _Live:
                 snapshot = open_snapshot(self._request.dsn, slot.snapshot)
             with contextlib.closing(snapshot):
                 self._wait(slot.consistent_point)
-                # At once: what comes behind the fence is what makes keys differ that do not.
+                # At once: what arrives after the fence makes keys seem to differ that do not.
                 pinned = pin(self._request.config, [table.topic for table in tables], some_may_lack=True)
                 self._lacking = (self._lacking | {one.topic for one in tables}) - pinned.topics.keys()
                 try:
@@ -174,10 +177,10 @@ class _Live:
         counts[UNDECIDED] += self._fold.damaged.total()
         missing = self._request.not_captured
         counts["not_captured"] = len(missing)
-        findings = self._fold.findings(self._request.samples)
-        told = [self._finding(tables[topic], *found) for topic, *found in findings]
+        differences = self._fold.findings(self._request.samples)
+        findings = [self._finding(tables[topic], *rest) for topic, *rest in differences]
         some = sorted(missing.items())[: self._request.samples]
-        told += [Finding("not_captured", table=name, note=why) for name, why in some]
+        findings += [Finding("not_captured", table=name, note=why) for name, why in some]
         return Report(
             verdict=verdict_of(counts),
             window={"fences": self._fences, "now_ms": time.time_ns() // 1_000_000},
@@ -186,7 +189,7 @@ class _Live:
             balance=_balance(counts, self._fold.rows, self._fold.keys()),
             classes=counts,
             without={},
-            findings=told,
+            findings=findings,
             found={name: number for name, number in counts.items() if number},
             by_topic=[],
             by_time=[],
@@ -215,8 +218,8 @@ class _Live:
         ]
         if self._fold.unsent:
             notes.append(
-                "placeholders for unchanged TOAST values, which were not compared, stand in"
-                f" {self._fold.unsent:,} rows"
+                f"{self._fold.unsent:,} rows have placeholders for unchanged TOAST values,"
+                " which were not compared"
             )
         return notes
 

@@ -30,7 +30,7 @@ from bwtui.spark.handover import hand_over
 from bwtui.spark.kafka_source import Request, read_split
 from bwtui.verify.deep import COLUMNS, Comparison
 
-#: Told how many rows were read, and how many there are.
+#: Called with how many rows were read, and how many there are.
 OnCount = Callable[[int, int], None]
 
 #: What the recording's side has beside `bwtui.audit.core.INPUTS`.
@@ -91,7 +91,7 @@ def write_digests(
     pinned: Pinned,
     sides: Sides,
     comparison: Comparison,
-    counted: OnCount | None = None,
+    on_count: OnCount | None = None,
     *,
     with_headers: bool,
 ) -> Compared:
@@ -112,7 +112,7 @@ def write_digests(
         task = tasks[number]
         with _database() as connection:
             if isinstance(task, Split):
-                found = _gathered_rows(read_split(request, task))
+                found = _merged_batches(read_split(request, task))
                 _write(sides.actual, number, (_digests(connection, table) for table in found))
             else:
                 _write(sides.expected, number, _expected(connection, _rows_of(root, task), with_headers))
@@ -125,7 +125,7 @@ def write_digests(
 
     for folder in sides:
         folder.mkdir()
-    with watching(sides, sum(file.rows for file in files) + pinned.messages, counted):
+    with watching(sides, sum(file.rows for file in files) + pinned.messages, on_count):
         # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
         every = spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect()
     return Compared(sum(one.messages for one in every), [id_ for one in every for id_ in one.miscoded])
@@ -176,7 +176,7 @@ def _expected(
         yield batch.drop_columns(["key"]).append_column("key_hash", murmur2_of(keys))
 
 
-def _gathered_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _merged_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Put small batches together: to plan a query for each costs as much as to hash what is in it."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
@@ -238,9 +238,9 @@ def _finish(path: Path, batches: list[pa.RecordBatch]) -> None:
 
 
 @contextlib.contextmanager
-def watching(folders: Sequence[Path], total: int, counted: OnCount | None) -> Iterator[None]:
-    """Tell ``counted`` how many of ``total`` rows are in finished files, while the block runs and after."""
-    if counted is None:
+def watching(folders: Sequence[Path], total: int, on_count: OnCount | None) -> Iterator[None]:
+    """While the block runs, and after, call ``on_count`` with the rows in finished files, and ``total``."""
+    if on_count is None:
         yield
         return
     ended = threading.Event()
@@ -250,7 +250,7 @@ def watching(folders: Sequence[Path], total: int, counted: OnCount | None) -> It
             files = (path for folder in folders for path in folder.glob("*.parquet"))
             done = sum(int(path.stem.rpartition("-")[2]) for path in files)
             if done:
-                counted(min(done, total), total)
+                on_count(min(done, total), total)
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
@@ -259,4 +259,4 @@ def watching(folders: Sequence[Path], total: int, counted: OnCount | None) -> It
     finally:
         ended.set()
         watcher.join()
-    counted(total, total)
+    on_count(total, total)

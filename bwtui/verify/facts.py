@@ -18,13 +18,15 @@ LARGEST = (1 << 63) - 1
 
 @dataclass(slots=True)
 class Facts:
-    """Passes, gaps, and the confirmed LSN."""
+    """What the segments of a recording say beside its messages."""
 
     #: Pass → whether what it sent may be taken for confirmed once the LSN is; False: a snapshot given up.
     passes: dict[int, bool] = field(default_factory=dict)
-    #: Numbers of messages before which changes were relayed that are not recorded.
+    #: For each gap the id of the first message after it.
     gaps: list[int] = field(default_factory=list)
+    #: The highest LSN that the recording knows to be confirmed, or 0.
     confirmed: int = 0
+    #: The ids of the relay's sessions, as messages' headers have them in hexadecimal.
     sessions: set[str] = field(default_factory=set)
     #: The Kafka cluster's id, or empty.
     cluster: str = ""
@@ -32,7 +34,7 @@ class Facts:
     changes: int = 0
     #: Segments that were not looked at: they are not sealed, or not even finished.
     later: int = 0
-    #: What commits behind this LSN may have been sent again in those segments.
+    #: Changes that commit after this LSN may have been sent again in those segments.
     resumed: int = LARGEST
 
 
@@ -71,7 +73,7 @@ def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -
     at = {entry.offset: start for entry, start in zip(segment.index, segment.starts, strict=True)}
     newest = -1
     if (last := segment.last_transaction()) is not None:
-        # The rest of it may stand in the next segment.
+        # The rest of it may be in the next segment.
         facts.resumed, newest = last.commit_lsn - 1, last.position
     for block, event in segment.json_blocks(Kind.EVENT):
         if event["event"] == "pass":

@@ -1,10 +1,18 @@
 """Topics folded to the latest record of each key, and compared with tables; in DuckDB, which may spill.
 
-`Fold` keeps these tables: ``latest`` (a record for each key and partition), ``come`` (records since it was
-folded), ``doubt`` (keys that differed at the fence before), ``fresh`` (those of this one), ``moved`` (keys in
-doubt of which something came since), ``history`` (all that may be the latest record of a key in doubt at the
-fence), ``agreed``, ``wrong`` and ``counted``: rows without a
-key, and what was sent under none, or another one, than the table's.
+`Fold` keeps these tables. In all of them ``topic`` and ``key`` are texts (a key's is JSON, with how it is
+written if that differs from its topic's other keys), ``partition_id`` and ``log_offset`` say where a record
+is, and ``timestamp_ms`` is its timestamp in milliseconds since 1970:
+
+- ``latest``: the latest record of each key in each partition; ``arrived``: records read since it was folded.
+- ``differing``: keys that differ at this fence; ``doubtful``: those that differed at the one before.
+  ``class`` and ``fields`` (JSON) say how, ``note`` why.
+- ``changed_key``: doubtful keys with a record since; ``history``: every record that may have been a doubtful
+  key's latest at the fence; ``agreed``: keys of which one of these says the row.
+- ``wrong``: what is decided; ``undecided``: what can't be.
+- ``table_row``: the rows of the table being compared, as texts.
+- ``row_count``: how often (``n``) the topic had a row, by its MD5: rows without a key, and those sent under
+  none, or under another key than the table's.
 """
 
 import contextlib
@@ -27,51 +35,56 @@ from bwtui.source.connection import Connection
 from bwtui.verify.tables import CHUNK, Shape, rows
 
 _PATIENCE_SECONDS = 5.0
-#: What is said of a key whose columns the table's key does not have, and of a row that stands under such a
+#: Notes of findings: of a key with other columns than the table's, and of a row that was sent under such a
 #: key, or under none.
 _OTHER = "a key of other columns than the table's"
 _SENT = "the row was sent before the table had this key"
-#: Stands between what a key says and how it is written, where that is not how its topic's keys are.
+#: Separates a key's text from how it is written, where its topic's other keys are written otherwise.
 SPELLED = "\x01"
 _SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
-_ALONE = "the row stands under this key in other bytes alone"
+_ALONE = "the topic has the row only under this key in other bytes"
 #: So many records are folded at a time.
 _FOLD = 500_000
-_ODD = "topic varchar, key varchar, class varchar, fields varchar, p integer, o bigint, note varchar"
-_RECORD = "topic varchar, key varchar, p integer, o bigint, ts bigint, value blob"
+_DIFFERENCE = (
+    "topic varchar, key varchar, class varchar, fields varchar, partition_id integer, log_offset bigint,"
+    " note varchar"
+)
+_RECORD = (
+    "topic varchar, key varchar, partition_id integer, log_offset bigint, timestamp_ms bigint, value blob"
+)
 _TABLES = {
     "latest": _RECORD,
-    "come": _RECORD,
-    "doubt": _ODD,
-    "fresh": _ODD,
-    "wrong": _ODD,
-    "undecided": _ODD,
-    "moved": "topic varchar, key varchar",
+    "arrived": _RECORD,
+    "doubtful": _DIFFERENCE,
+    "differing": _DIFFERENCE,
+    "wrong": _DIFFERENCE,
+    "undecided": _DIFFERENCE,
+    "changed_key": "topic varchar, key varchar",
     "history": _RECORD,
     "agreed": "topic varchar, key varchar",
-    "there": "key varchar, row varchar",
-    "counted": "topic varchar, digest varchar, n bigint",
+    "table_row": "key varchar, row varchar",
+    "row_count": "topic varchar, digest varchar, n bigint",
 }
 
 
 class Fold:
-    """What the topics say, and where the tables say something else."""
+    """The topics' latest values in DuckDB, and where the tables differ from them."""
 
     def __init__(self, store: duckdb.DuckDBPyConnection, config: Config, schemas: Schemas) -> None:
         self._store = store
         self._config = config
         self._schemas = schemas
         self._read_to: dict[tuple[str, int], int] = {}
-        self._come = 0
-        #: Topics of which not everything can be seen, and those that may have lost records by right.
+        self._arrived = 0
+        #: Topics with records after an open transaction, and those that may rightly have lost records.
         self._hidden: set[str] = set()
         self._unproven: set[str] = set()
         #: Topics of tables without a key; of those of the others, how many records have none.
         self._keyless: set[str] = set()
         self.without_key: Counter[str] = Counter()
-        #: Of each topic, how many offsets are in batches that can't be read.
+        #: Topic → offsets in batches that can't be read.
         self.damaged: Counter[str] = Counter()
-        #: How the keys of a topic are written, most of them.
+        #: Topic → how most of its keys are written.
         self._spelling: dict[str, str] = {}
         #: Rows of the tables, and those of which columns were not sent.
         self.rows = 0
@@ -83,10 +96,13 @@ class Fold:
     # -- topics ----------------------------------------------------------------------------------------------
 
     def read(self, pinned: Pinned, found: Sequence[Shape]) -> None:
-        """Fold what has come since; keep the keys in doubt of which something came."""
+        """Read the topics on to the pinned ends and fold them; note which doubtful keys have new records.
+
+        Raises ConnectionFailed.
+        """
         self._hidden.clear()
-        self._store.execute("delete from moved; delete from history")
-        self._store.execute("insert into history select * from latest semi join doubt using (topic, key)")
+        self._store.execute("delete from changed_key; delete from history")
+        self._store.execute("insert into history select * from latest semi join doubtful using (topic, key)")
         by_topic = {shape.table.topic: shape for shape in found}
         for (topic, partition), (low, high) in pinned.offsets.items():
             if low > 0:
@@ -98,15 +114,17 @@ class Fold:
         self._learn_spellings()
 
     def _learn_spellings(self) -> None:
-        """Take the bytes in which most keys of a topic are for those of its keys; others are other keys."""
+        """Learn how most keys of each topic are written; a key written otherwise is another key."""
         found = self._store.execute(
             """select topic, spelling
-                 from (select topic, split_part(key, chr(1), 2) as spelling, count(value) as n, max(ts) as ts
+                 from (select topic, split_part(key, chr(1), 2) as spelling, count(value) as n,
+                              max(timestamp_ms) as newest_ms
                          from latest
                         where starts_with(key, '[') and contains(key, chr(1))
                           and not list_contains(?::varchar[], topic)
                         group by all)
-               qualify row_number() over (partition by topic order by n desc, ts desc, spelling) = 1""",
+               qualify row_number() over (partition by topic
+                                          order by n desc, newest_ms desc, spelling) = 1""",
             [list(self._spelling)],
         ).fetchall()
         for topic, found_spelling in found:
@@ -117,9 +135,9 @@ class Fold:
                 [topic, found_spelling],
             )
             # A topic that had none before: all of its keys have come since.
-            for table, columns in (("moved", "distinct topic, key"), ("history", "*")):
+            for table, columns in (("changed_key", "distinct topic, key"), ("history", "*")):
                 self._store.execute(
-                    f"insert into {table} select {columns} from latest semi join doubt using (topic, key)"
+                    f"insert into {table} select {columns} from latest semi join doubtful using (topic, key)"
                     " where topic = ?",
                     [topic],
                 )
@@ -128,11 +146,11 @@ class Fold:
         for part in SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS):
             for hole in part.holes:
                 if hole.kind == "open":
-                    # What is behind is seen once its transaction has ended.
+                    # What comes after it can be read once the transaction has ended.
                     self._read_to[split.topic, split.partition] = hole.low
                     self._hidden.add(split.topic)
                 elif hole.kind == "damaged":
-                    # Nobody can say which keys had their latest record there.
+                    # Any key may have had its latest record there.
                     self.damaged[split.topic] += hole.high - hole.low
                     self._unproven.add(split.topic)
             if not shape.table.key:
@@ -140,22 +158,22 @@ class Fold:
                 self._count(shape, [message.value() for message in part.messages])
                 continue
             self._take(shape, split, part)
-            if self._come >= _FOLD:
+            if self._arrived >= _FOLD:
                 self._fold()
 
     def _take(self, shape: Shape, split: Split, part: Delivered) -> None:
-        """Take what has a key; a record without one is no key's latest value."""
-        come, others = [], []
+        """Keep the records that have a key, and count the others."""
+        arrived, others = [], []
         for message, offset in zip(part.messages, part.offsets, strict=True):
             data, value = message.key(), message.value()
             key = None if data is None else self._key(shape, data)
             if key is not None:
-                come.append((split.topic, key, split.partition, offset, message.timestamp()[1], value))
+                arrived.append((split.topic, key, split.partition, offset, message.timestamp()[1], value))
             if key is None or key.startswith("{"):
                 others.append(value)
             self.without_key[split.topic] += key is None
-        self._put("come", come)
-        self._come += len(come)
+        self._put("arrived", arrived)
+        self._arrived += len(arrived)
         self._count(shape, others)
 
     def _key(self, shape: Shape, data: bytes) -> str:
@@ -169,14 +187,15 @@ class Fold:
 
     def _fold(self) -> None:
         self._store.execute("""
-            insert into moved select distinct topic, key from come semi join doubt using (topic, key)""")
-        self._store.execute("insert into history select * from come semi join doubt using (topic, key)")
+            insert into changed_key
+            select distinct topic, key from arrived semi join doubtful using (topic, key)""")
+        self._store.execute("insert into history select * from arrived semi join doubtful using (topic, key)")
         self._store.execute("""
             create or replace table latest as
-            select * from (select * from come union all select * from latest)
-            qualify row_number() over (partition by topic, key, p order by o desc) = 1""")
-        self._store.execute("delete from come")
-        self._come = 0
+            select * from (select * from arrived union all select * from latest)
+            qualify row_number() over (partition by topic, key, partition_id order by log_offset desc) = 1""")
+        self._store.execute("delete from arrived")
+        self._arrived = 0
 
     def _count(self, shape: Shape, values: Sequence[bytes | None]) -> None:
         found: Counter[str] = Counter()
@@ -188,41 +207,43 @@ class Fold:
                     found[_digest(json.dumps(shape.row_of(row)))] += 1
                     if row.unsent:
                         self._unproven.add(shape.table.topic)
-        self._put("counted", [(shape.table.topic, digest, number) for digest, number in found.items()])
+        self._put("row_count", [(shape.table.topic, digest, number) for digest, number in found.items()])
 
     # -- tables ----------------------------------------------------------------------------------------------
 
     def compare(self, snapshot: Connection, shape: Shape, *, again: bool, is_last: bool) -> None:
-        """Put the keys whose latest record is not their row into `fresh`; ``again``: of those in doubt.
+        """Put the keys whose latest record is not their row into `differing`.
 
-        ``is_last``: of a key that was written to at every look any record will do that may have been its
-        latest one at the fence.
+        ``again``: only of the doubtful keys.
+
+        ``is_last``: of a key that was written at every fence, any record will do that may have been its
+        latest one.
         """
         if not shape.table.key:
             self._compare_counts(snapshot, shape)
             return
         keys = self._asked(shape) if again else None
-        if again and not self._one("select count(*) from doubt where topic = ?", shape.table.topic):
+        if again and not self._one("select count(*) from doubtful where topic = ?", shape.table.topic):
             return
-        self._store.execute("delete from there")
+        self._store.execute("delete from table_row")
         for some in rows(snapshot, shape, keys):
             self.rows += 0 if again else len(some)
-            self._put("there", some)
+            self._put("table_row", some)
         for found in self._pairs(shape.table.topic, again):
             judged = [self._judge(shape, *row, again=again) for row in found]
-            self._put("fresh", [one for one in judged if one is not None])
+            self._put("differing", [one for one in judged if one is not None])
         self._store.execute(
-            f"""update fresh set note = '{_SENT}' from there as t
-                 where topic = $topic and class = 'missing_key' and t.key = fresh.key
-                   and md5(t.row) in (select digest from counted where topic = $topic)""",
+            f"""update differing set note = '{_SENT}' from table_row as t
+                 where topic = $topic and class = 'missing_key' and t.key = differing.key
+                   and md5(t.row) in (select digest from row_count where topic = $topic)""",
             {"topic": shape.table.topic},
         )
         self._store.execute(
             # By equality, which is hashed: a prefix would be looked for in each pair of keys.
-            """update fresh set note = $note
+            """update differing set note = $note
                   from (select distinct split_part(key, chr(1), 1) as key from latest
                          where topic = $topic and value is not null and contains(key, chr(1))) as l
-                 where fresh.topic = $topic and class = 'missing_key' and l.key = fresh.key""",
+                 where differing.topic = $topic and class = 'missing_key' and l.key = differing.key""",
             {"topic": shape.table.topic, "note": _ALONE},
         )
         if is_last and shape.table.topic not in self._hidden:
@@ -233,13 +254,13 @@ class Fold:
         cursor = self._store.cursor()
         cursor.execute(
             """select f.key, t.row, h.value
-                 from fresh as f left join there as t using (key)
+                 from differing as f left join table_row as t using (key)
                  join history as h on h.topic = f.topic and h.key = f.key
                 where f.topic = $topic
                union all
-               -- What has come first may have come behind the fence.
+               -- A key's first record may have come after the fence.
                select f.key, t.row, null
-                 from fresh as f left join there as t using (key) semi join moved as m
+                 from differing as f left join table_row as t using (key) semi join changed_key as m
                    on m.topic = f.topic and m.key = f.key
                 where f.topic = $topic and t.row is null""",
             {"topic": topic},
@@ -250,11 +271,11 @@ class Fold:
         cursor.close()
 
     def _asked(self, shape: Shape) -> list[str] | None:
-        """Return the keys in doubt, or None where it is better to read the whole table."""
+        """Return the doubtful keys, or None where it is better to read the whole table."""
         if not shape.has_plain_keys:
             return None
         found = self._store.execute(
-            "select key from doubt where topic = ? limit ?", [shape.table.topic, CHUNK + 1]
+            "select key from doubtful where topic = ? limit ?", [shape.table.topic, CHUNK + 1]
         ).fetchall()
         keys = [key for (key,) in found]
         # What is written in other bytes is no key of the table's. Bytes that are no text can't be asked for.
@@ -263,14 +284,17 @@ class Fold:
 
     def _pairs(self, topic: str, again: bool) -> Iterator[list[tuple[Any, ...]]]:
         """Yield key, row, value, partition and offset of each key that one of the sides has."""
-        asked = "semi join (select key from doubt where topic = $topic) as asked using (key)" if again else ""
+        asked = (
+            "semi join (select key from doubtful where topic = $topic) as asked using (key)" if again else ""
+        )
         cursor = self._store.cursor()
-        # A key may stand in several partitions, if somebody added some: the newest record holds.
+        # A key may be in several partitions, if some were added: its newest record counts.
         cursor.execute(
-            f"""select coalesce(l.key, t.key), t.row, l.value, l.p, l.o
+            f"""select coalesce(l.key, t.key), t.row, l.value, l.partition_id, l.log_offset
                   from (select * from latest {asked} where topic = $topic
-                        qualify row_number() over (partition by key order by ts desc, o desc) = 1) as l
-                  full join (select * from there {asked}) as t on t.key = l.key""",
+                        qualify row_number() over (partition by key
+                                                   order by timestamp_ms desc, log_offset desc) = 1) as l
+                  full join (select * from table_row {asked}) as t on t.key = l.key""",
             {"topic": topic},
         )
         while found := cursor.fetchmany(CHUNK):
@@ -296,45 +320,48 @@ class Fold:
 
     def _compare_counts(self, snapshot: Connection, shape: Shape) -> None:
         topic = shape.table.topic
-        self._store.execute("delete from there")
+        self._store.execute("delete from table_row")
         for some in rows(snapshot, shape, None):
             self.rows += len(some)
-            self._put("there", [(_digest(row), row) for _, row in some])
+            self._put("table_row", [(_digest(row), row) for _, row in some])
         # An UPDATE that is not published, or a log that has lost its beginning, proves nothing.
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
             f"""insert into {into}
                 select $topic, t.row, 'missing_row', '[]', null, null,
-                       concat(n, ' in the table, ', there, ' in the topic')
-                  from (select any_value(t.row) as row, count(*) as n, coalesce(any_value(c.n), 0) as there
-                          from there as t
-                          left join (select digest, sum(n)::bigint as n from counted
+                       concat(n, ' in the table, ', in_topic, ' in the topic')
+                  from (select any_value(t.row) as row, count(*) as n, coalesce(any_value(c.n), 0) as in_topic
+                          from table_row as t
+                          left join (select digest, sum(n)::bigint as n from row_count
                                       where topic = $topic group by digest) as c on c.digest = t.key
-                         group by t.key) as t, range(t.n - t.there)""",
+                         group by t.key) as t, range(t.n - t.in_topic)""",
             {"topic": topic},
         )
 
     def settle(self, *, is_first: bool) -> int:
-        """Decide what nothing came of since it differed before; return how many keys are in doubt now."""
+        """Decide the keys without a new record since they differed; return how many are doubtful now."""
         if is_first:
-            self._store.execute("insert into doubt select * from fresh")
+            self._store.execute("insert into doubtful select * from differing")
         else:
             hidden = sorted(self._hidden)
-            decided = "from fresh anti join moved using (topic, key) where topic not in (select unnest(?))"
-            self._store.execute(f"insert into wrong select * {decided}", [hidden])
-            self._store.execute("delete from doubt")
             self._store.execute(
-                "insert into doubt select * from fresh anti join wrong using (topic, key)"
+                "insert into wrong select * from differing anti join changed_key using (topic, key)"
+                " where topic not in (select unnest(?))",
+                [hidden],
+            )
+            self._store.execute("delete from doubtful")
+            self._store.execute(
+                "insert into doubtful select * from differing anti join wrong using (topic, key)"
                 " anti join agreed using (topic, key)"
             )
-        self._store.execute("delete from fresh")
-        return int(self._one("select count(*) from doubt"))
+        self._store.execute("delete from differing")
+        return int(self._one("select count(*) from doubtful"))
 
     # -- what was found --------------------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
         """Return class → number; what is still in doubt is indeterminate."""
-        self._store.execute("insert into undecided select * from doubt; delete from doubt")
+        self._store.execute("insert into undecided select * from doubtful; delete from doubtful")
         found = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
         return found | {"indeterminate": self._one("select count(*) from undecided")}
 
@@ -343,7 +370,7 @@ class Fold:
         return int(
             self._one("select count(distinct (topic, key)) from latest where value is not null")
             + self._one(
-                "select coalesce(sum(n), 0)::bigint from counted where topic in (select unnest(?))",
+                "select coalesce(sum(n), 0)::bigint from row_count where topic in (select unnest(?))",
                 sorted(self._keyless),
             )
         )

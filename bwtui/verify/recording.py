@@ -37,7 +37,7 @@ from bwtui.verify.facts import Facts
 from bwtui.verify.fields import add_fields
 from bwtui.verify.look import KafkaByteReader, RowReader
 
-#: Told what is under way.
+#: Called with what is under way, in a few words.
 OnPhase = Callable[[str], None]
 
 _MEMORY = "1g"
@@ -48,7 +48,7 @@ _IN_MEMORY = 3_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to verify."""
+    """How thoroughly to verify, with what, and what the report shows."""
 
     spark_master: str = LOCAL
     #: Compare every message with what PostgreSQL said, not some.
@@ -64,18 +64,19 @@ def verify_recording(
     config: Config,
     options: Options | None = None,
     ask: AskRegistry = lambda _: None,
-    told: OnPhase = lambda _: None,
-    counted: OnCount | None = None,
+    on_phase: OnPhase = lambda _: None,
+    on_count: OnCount | None = None,
 ) -> Report:
     """Audit a recording, which may be open already, against Kafka.
 
-    Raises UsageError, RefusedError, ConnectionFailed, DamagedRecording, StateFailed, `core.Broken`.
+    ``on_phase`` and ``on_count`` are called with its progress. Raises UsageError, RefusedError,
+    ConnectionFailed, DamagedRecording, StateFailed, `core.Broken`.
     """
     options = options or Options()
     begin = time.monotonic()
     with _work(options) as work, contextlib.ExitStack() as session:
         # What is wrong with a file, with a folder, or with the brokers is said before Spark starts.
-        told("looking at the recording, and for Kafka")
+        on_phase("looking at the recording, and for Kafka")
         recorded = recording if isinstance(recording, Recorded) else open_recorded(recording)
         folder = recorded.folder
         check_cluster(recorded.facts, config)
@@ -84,30 +85,30 @@ def verify_recording(
             check_all(sealed.root, sealed.manifest.files)
             found = basis(sealed, recorded.facts, config)
         looked = time.monotonic()
-        told("starting Spark")
+        on_phase("starting Spark")
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
         started = time.monotonic()
         notes = []
         # A relay that records may have finished a segment meanwhile.
         if found is None or not found.sealed.is_complete():
-            notes.append(_seal(folder, spark, told))
+            notes.append(_seal(folder, spark, on_phase))
             sealed = open_sealed(folder)
             found = basis(sealed, facts_of(sealed), config)
         manifest, pinned, rows = found.sealed.manifest, found.pinned, found.sealed.manifest.rows
         texts = _schemas(found.sealed)
-        told(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
+        on_phase(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
         kept = [file for file in manifest.files if file.kind == "changes"]
         every = {file.table: 1 for file in kept} if options.deep else one_of(kept)
         comparison = Comparison(texts, _is_json(manifest.source), every)
         sides = Sides(work / "expected", work / "actual")
         compared = write_digests(
-            spark, found.sealed.root, kept, config, pinned, sides, comparison, counted,
+            spark, found.sealed.root, kept, config, pinned, sides, comparison, on_count,
             with_headers=found.has_headers,
         )  # fmt: skip
         with _database(work, rows) as connection:
             _view(connection, "expected_in", sides.expected, BESIDE)
             _view(connection, "actual_in", sides.actual)
-            told("matching messages and records")
+            on_phase("matching messages and records")
             with _ended_beside(session.pop_all()):
                 report = _judge(connection, found, config, compared.miscoded, texts, ask, options)
         notes += _notes(compared.messages, sum(found.sent.values()), found.facts)
@@ -161,9 +162,9 @@ def _ended_beside(session: contextlib.ExitStack) -> Iterator[None]:
 # -- the recording -------------------------------------------------------------------------------------------
 
 
-def _seal(folder: Path, spark: SparkSession, told: OnPhase) -> str:
-    """Seal what was not, and return what to tell of it."""
-    told("sealing the recording")
+def _seal(folder: Path, spark: SparkSession, on_phase: OnPhase) -> str:
+    """Seal what is not sealed yet, and return a note that says so."""
+    on_phase("sealing the recording")
     outcome = seal(folder, lambda: contextlib.nullcontext(spark))
     return f"the recording was sealed first: {outcome.changes:,} changes"
 
@@ -282,13 +283,13 @@ def _database(work: Path, rows: int) -> Iterator[duckdb.DuckDBPyConnection]:
         connection.close()
 
 
-# -- what is told --------------------------------------------------------------------------------------------
+# -- notes and details ---------------------------------------------------------------------------------------
 
 
 def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
     notes = []
     if facts.later:
-        notes.append("the recording goes on behind what is sealed: what is there is not audited")
+        notes.append("the recording goes on after what is sealed, and that is not audited")
     if compared < messages:
         notes.append(
             f"{compared:,} of {messages:,} messages were compared with what PostgreSQL said; --deep: all"
@@ -299,7 +300,7 @@ def _notes(compared: int, messages: int, facts: Facts) -> list[str]:
 
 
 def _differing(classes: Mapping[str, int]) -> list[str]:
-    """Say what differs beside keys and values, which is no anomaly: readers of rows don't see it."""
+    """Return notes on timestamps and headers that differ: no anomaly, as readers of rows don't see them."""
     what = {"time_differs": "another timestamp", "headers_differ": "other headers"}
     return [
         f"{classes[name]:,} records have {said} than their messages were sent with"

@@ -90,17 +90,17 @@ def verify_recordings(
     *,
     spark_master: str,
     samples: int,
-    told: Callable[[str], None] = lambda _: None,
+    on_phase: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Compare two recordings of the same database. Raises UsageError, RefusedError, DamagedRecording."""
     begin = time.monotonic()
-    opened = [_seal(one, spark_master, told) for one in (first, second)]
+    opened = [_seal(one, spark_master, on_phase) for one in (first, second)]
     sides = [sealed for sealed, _ in opened]
     systems = {side.manifest.source.get("system_identifier") for side in sides}
     if len(systems) > 1:
         problem = "the recordings are of two database systems: their LSNs have nothing in common"
         raise UsageError(problem, "name two recordings of the same server, or verify each against Kafka")
-    told("comparing")
+    on_phase("comparing")
     with (
         scratch("bwtui-verify-") as work,
         contextlib.closing(
@@ -133,12 +133,12 @@ def verify_recordings(
     return report
 
 
-def _seal(recorded: Recorded, spark_master: str, told: Callable[[str], None]) -> tuple[Sealed, Facts]:
+def _seal(recorded: Recorded, spark_master: str, on_phase: Callable[[str], None]) -> tuple[Sealed, Facts]:
     """Seal what is not sealed, check every file, and return it with its facts."""
     if (sealed := recorded.whole()) is not None:
         check_all(sealed.root, sealed.manifest.files)
         return sealed, recorded.facts
-    told(f"sealing {recorded.folder}")
+    on_phase(f"sealing {recorded.folder}")
     seal(recorded.folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
     sealed = open_sealed(recorded.folder)
     return sealed, facts_of(sealed)

@@ -151,7 +151,7 @@ def _text(column: str) -> str:
 
 
 def _text_of(cell: memoryview | None, decode: Decode | None) -> str | None:
-    """Return a text, or what stands for bytes that are none."""
+    """Return a cell's text in UTF-8, or `no_text` of bytes that are none."""
     if cell is None:
         return None
     raw = bytes(cell)

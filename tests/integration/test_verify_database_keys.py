@@ -15,7 +15,7 @@ from tests.raw_topic import raw_records
 from tests.waiting import eventually
 
 _SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
-_ALONE = "the row stands under this key in other bytes alone"
+_ALONE = "the topic has the row only under this key in other bytes"
 #: Of a date before keys were texts, to the bytes.
 _OLD = {
     "type": "record", "name": "old",

@@ -100,7 +100,7 @@ def test_json_and_placeholders(attempts: Attempts, source: Session, database: st
         ended, report = verify(attempts, database)
         assert (ended.code, report["findings"]) == (0, [])
         assert report["notes"] == [
-            "placeholders for unchanged TOAST values, which were not compared, stand in 1 rows"
+            "1 rows have placeholders for unchanged TOAST values, which were not compared"
         ]
         topic = f"{attempts.name}.doc"
         (message,) = [

@@ -109,7 +109,7 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
         "reported": 3, "messages": 3, "late": 2, "sent_again": 2, "there": 0, "without_message": 0
     }  # fmt: skip
     # Before anything is written, and behind it, somebody is told what can't be mended.
-    assert "2 of them behind newer ones of their keys" in (question(watch.plans[0]) or "")
+    assert "2 of them after newer ones of their keys" in (question(watch.plans[0]) or "")
     assert "order can't be mended: 2 of them" in "\n".join(summary(outcome))
     (content,) = topic_content(services, loss.topic).values()
     newest = max(at for at, one in enumerate(loss.sent) if one.key == loss.sent[loss.lost[0]].key)
@@ -264,7 +264,7 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
     """Not even a recording that has to be sealed is sealed first. A yes will do, or a run that was begun."""
     report = loss.report(tmp_path / "report.json")
     nobody, yes = (Beginning(Silent(), yes=said) for said in (False, True))
-    with pytest.raises(RefusedError, match="3 messages that were found missing would stand") as refused:
+    with pytest.raises(RefusedError, match="3 messages that were found missing would be") as refused:
         replays.run(loss.folder, nobody, only_missing=report)
     assert "--yes" in (refused.value.hint or "")
     with pytest.raises(RefusedError, match="the report is of another recording"):
@@ -280,5 +280,5 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
     file.save(Progress(file.what))
     with pytest.raises(Begun):
         replays.run(loss.folder, nobody, only_missing=report)
-    with pytest.raises(RefusedError, match="3 messages that were found missing would stand"):
+    with pytest.raises(RefusedError, match="3 messages that were found missing would be"):
         replays.run(loss.folder, nobody, only_missing=report, restart=True)

@@ -20,7 +20,7 @@ def _refused(number: int) -> str:
     raise AssertionError(number)
 
 
-def test_missing_keys_in_other_bytes_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_keys_in_other_bytes_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def rows(*_: Any) -> Iterator[list[tuple[str, str]]]:
         yield [(f'["{number}"]', "{}") for number in range(_ROWS)]
 
@@ -28,7 +28,7 @@ def test_missing_keys_in_other_bytes_are_told_at_once(monkeypatch: pytest.Monkey
     shape = Shape(Table("public", "t", "shop.t", ("id",), ("id",)), {"id": ""}, False, True)
     with duckdb.connect() as store:
         fold = Fold(store, {}, Schemas({}, _refused))
-        # The first key stands under its own bytes, too, where it was deleted; the second under none.
+        # The first key is there in its own bytes, too, but deleted; the second is not.
         store.execute(
             """insert into latest
                select 'shop.t', concat('["', i, '"]', chr(1), 'old'), 0, i, 0, 'v'::blob from range(?) as r(i)
@@ -41,8 +41,8 @@ def test_missing_keys_in_other_bytes_are_told_at_once(monkeypatch: pytest.Monkey
         fold.compare(cast(Connection, None), shape, again=False, is_last=False)
         # By pairs it takes more than half a minute.
         assert time.monotonic() - begin < 12
-        told = "select class, note is not null, count(*) from fresh group by all order by all"
-        assert store.execute(told).fetchall() == [
+        query = "select class, note is not null, count(*) from differing group by all order by all"
+        assert store.execute(query).fetchall() == [
             ("extra_key", True, _KEYS - 1),
             ("missing_key", False, 1),
             ("missing_key", True, _ROWS - 1),

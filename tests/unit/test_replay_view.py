@@ -36,13 +36,13 @@ def test_a_program_gets_counts_too(capsys: Captured) -> None:
 
 @pytest.mark.parametrize("view", [Lines(), Silent()])
 def test_what_can_not_be_asked_is_refused_before_the_work(view: View) -> None:
-    with pytest.raises(RefusedError, match="2 messages that were found missing would stand") as refused:
+    with pytest.raises(RefusedError, match="2 messages that were found missing would be") as refused:
         Screen(view, yes=False).will_ask(2)
     assert "--yes" in (refused.value.hint or "") and "--dry-run" in (refused.value.hint or "")
-    with pytest.raises(RefusedError, match="1 message that was found missing would stand at the end of its"):
+    with pytest.raises(RefusedError, match="1 message that was found missing would be at the end of its"):
         Screen(view, yes=False).will_ask(1)
     Screen(view, yes=True).will_ask(2)
-    with pytest.raises(RefusedError, match="2 missing messages will stand"):
+    with pytest.raises(RefusedError, match="2 missing messages will be"):
         Screen(view, yes=False).confirm(mended(2, 1))
     Screen(view, yes=True).confirm(mended(2, 1))
     Screen(view, yes=False).confirm(Plan(Count()))
@@ -50,15 +50,15 @@ def test_what_can_not_be_asked_is_refused_before_the_work(view: View) -> None:
 
 def test_order_that_can_not_be_mended_is_told_only_where_it_is_so() -> None:
     late = "\n".join((question(mended(3, 2)) or "", *summary(Outcome(mended(3, 2), "done"))))
-    assert "2 of them behind newer ones of their keys" in late
+    assert "2 of them after newer ones of their keys" in late
     assert "order can't be mended: 2 of them" in late
     assert "2 newest messages of these keys are sent again" in late
     fine = "\n".join((question(mended(3, 0)) or "", *summary(Outcome(mended(3, 0), "done"))))
-    assert "3 missing messages will stand at the end of their partitions; no newer message of a key" in fine
+    assert "3 missing messages will be at the end of their partitions; no newer message of a key" in fine
     assert "has to be sent again: with what was missing every latest value is right" in fine
     assert "can't be mended" not in fine and "0 " not in fine.replace("sent 0 messages in 0.0 s (0/s)", "")
     alone = question(mended(1, 1))
     assert alone == (
-        "1 missing message will stand at the end of its partition, "
-        "behind newer ones of its key, whose newest is sent again"
+        "1 missing message will be at the end of its partition, "
+        "after newer ones of its key, whose newest is sent again"
     )

@@ -37,9 +37,9 @@ select lost.* exclude (note),
        case excuse.reason
          when 'expired' then 'it is below the start of the log, which retention does not explain'
          when 'truncated' then 'the log ends before its place'
-         when 'replaced' then 'another record stands in its place'
+         when 'replaced' then 'another record is in its place'
          when 'gap' then 'its place in the log is empty'
-         when 'open' then 'its place is behind a transaction that is open'
+         when 'open' then 'its place is after a transaction that is open'
          else excuse.reason end as note
   from lost left join excuse using (id)
 union all by name select * from wrong
