@@ -149,13 +149,13 @@ def _with_screens(demo: "Demo") -> None:
     from bwtui.cli.auditing.single_records import records_of
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
-    from bwtui.tui.audit.desk import RelayDesk
+    from bwtui.tui.audit.session import RelayAuditSession
     from bwtui.tui.state import Session
 
     # Not run_source, which says how to come back to a relay that was left running: this one ends here.
     source = DemoSource(demo)
-    desk = RelayDesk(source.name, lambda: records_of(source.name))
-    app = RelayApp(source, Session(owned=True, detachable=False), desk=desk)
+    audit = RelayAuditSession(source.name, lambda: records_of(source.name))
+    app = RelayApp(source, Session(owned=True, detachable=False), audit=audit)
 
     def leave() -> None:
         demo.abandon()

@@ -13,8 +13,8 @@ from bwtui.terminal import need_screens
 
 if TYPE_CHECKING:
     from bwtui.recording.reading.reader import Recording
-    from bwtui.tui.audit.desk import Connections
     from bwtui.tui.audit.report import AuditReport
+    from bwtui.tui.audit.session import Connections
 
 _EPILOG = """\b
 Examples:
@@ -64,26 +64,26 @@ def _open_recording(
     recording: Path, at: str | None, report: "AuditReport | None", given: dict[str, Any]
 ) -> None:
     from bwtui.recording.reading.reader import open_recording
-    from bwtui.tui.audit.desk import RecordingDesk
+    from bwtui.tui.audit.session import RecordingAuditSession
     from bwtui.tui.recording_app import run_recording
 
     view = open_recording(recording)
     try:
         need_screens(f"'bwtui recording info {recording}' needs none")
         services = connections(given, view.source.broker, view.source.registry)
-        desk = RecordingDesk(recording, services, report)
-        run_recording(view, lambda: open_recording(recording), at, _unfinished(view), desk)
+        audit = RecordingAuditSession(recording, services, report)
+        run_recording(view, lambda: open_recording(recording), at, _unfinished(view), audit)
     finally:
         view.close()
 
 
 def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> None:
-    from bwtui.tui.audit.desk import Desk
+    from bwtui.tui.audit.session import AuditSession
     from bwtui.tui.report_app import run_report
 
     source = report.raw.get("source") or {}
     services = connections(given, str(source.get("broker", "")), str(source.get("registry", "")))
-    run_report(path.name, Desk(services, report))
+    run_report(path.name, AuditSession(services, report))
 
 
 def _recording_of(report: "AuditReport") -> Path | None:
@@ -102,7 +102,7 @@ def connections(given: dict[str, Any], broker: str, registry: str) -> "Connectio
     """Return where Kafka is: as options and settings say, and where they are silent, the recording."""
     from bwtui.cli.auditing.single_records import records_by
     from bwtui.places import DEFAULT
-    from bwtui.tui.audit.desk import Connections
+    from bwtui.tui.audit.session import Connections
 
     config = relay_options.load(given)
     settings = config.settings()

@@ -163,7 +163,7 @@ ACTIONS = (
         "error(-1)", ("N",), "Error before", "To the error or warning before", "Recording", where="recording"
     ),
     Action(
-        "transaction",
+        "look_closer('transaction')",
         ("T",),
         "Transaction",
         "All changes of the selected change's transaction",
@@ -173,7 +173,7 @@ ACTIONS = (
         where="recording",
     ),
     Action(
-        "explain",
+        "look_closer('explain')",
         ("x",),
         "Explain key",
         "Everything that became of the selected row, change by change",
@@ -183,7 +183,7 @@ ACTIONS = (
         where="recording",
     ),
     Action(
-        "as_of",
+        "look_closer('rows')",
         ("a",),
         "As of",
         "The rows of the selected table as they were at this position",
@@ -340,12 +340,19 @@ def actions(kind: Kind) -> list[Action]:
     return [action for action in ACTIONS if kind in _KINDS[action.where]]
 
 
-def is_elsewhere(name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False) -> bool:
-    """Tell whether an action, as Textual names it, belongs only to another kind of source, or of screen."""
+def tabs(kind: Kind) -> dict[str, Action]:
+    """Return the modes that such a source has, with the action that shows each."""
+    shows = [action for action in actions(kind) if action.name.startswith("show(")]
+    return {action.name.removeprefix("show('").removesuffix("')"): action for action in shows}
+
+
+def makes_sense(name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False) -> bool:
+    """Tell whether an action, as Textual names it, makes sense on such a source and such a screen."""
     full = f"{name}({', '.join(map(repr, parameters))})" if parameters else name
-    return any(
-        action.name == full and (kind not in _KINDS[action.where] or (action.audits and not audits))
+    return all(
+        kind in _KINDS[action.where] and (audits or not action.audits)
         for action in ACTIONS
+        if action.name == full
     )
 
 

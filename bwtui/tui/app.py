@@ -1,10 +1,10 @@
 """The application: samples the relay, feeds the screens, and says how it ended."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
-from textual.app import App
 from textual.binding import BindingType
 from textual.command import Provider
 from textual.filter import LineFilter
@@ -15,19 +15,20 @@ from bwtui.console import say
 from bwtui.errors import BwtuiError
 from bwtui.relay.process.control import ControlClient
 from bwtui.shown import shown, shown_lines
-from bwtui.tui.audit.desk import Desk, RelayDesk
 from bwtui.tui.audit.kafka import KafkaSide
+from bwtui.tui.audit.session import AuditSession, RelayAuditSession
+from bwtui.tui.host import Host, Opener, RecordingHost, Selection
 from bwtui.tui.palette import ActionProvider
 from bwtui.tui.plain import LastWord
 from bwtui.tui.running import run_app
+from bwtui.tui.screens.audit.relay import RelayAuditing
+from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
-from bwtui.tui.screens.dialogs import Ending, HelpScreen, LeaveScreen
+from bwtui.tui.screens.dialogs import Ending, LeaveScreen
 from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
-from bwtui.tui.screens.relay_audit import RelayAuditing
-from bwtui.tui.screens.report import ReportScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import DataSource, Model, Session
 from bwtui.tui.theme import THEMES
@@ -38,20 +39,23 @@ CHANGES_EVERY = 0.5
 RETRY_EVERY = 1.0
 
 
-class RelayApp(RelayAuditing, App[Ending]):
+class RelayApp(RelayAuditing):
     """The screens over one source; returns how the user left."""
 
     TITLE = "bwtui"
     CSS_PATH = "bwtui.tcss"
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {ActionProvider}
     BINDINGS: ClassVar[list[BindingType]] = []
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+    #: Screens by the name of their mode; the key of each is in `bwtui.tui.actions`.
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {
         "overview": OverviewScreen,
         "changes": ChangesScreen,
         "registry": RegistryScreen,
         "errors": ErrorsScreen,
         "audit": ReportScreen,
     }
+    #: Screens that look closer at what is selected.
+    OPENERS: ClassVar[Mapping[str, Opener]] = {"table": TableScreen.of}
     DEFAULT_MODE = "overview"
 
     #: The screen to begin with, if it is not the overview.
@@ -63,17 +67,19 @@ class RelayApp(RelayAuditing, App[Ending]):
         source: DataSource,
         session: Session | None = None,
         clock: Callable[[], float] = time.time,
-        desk: Desk | None = None,
+        audit: AuditSession | None = None,
     ) -> None:
         super().__init__()
         self.session = session or Session()
         self.model = self.make_model(source, clock)
-        self.desk = desk or RelayDesk(source.name)
+        self.audit = audit or RelayAuditSession(source.name)
         self.stopping = False
         self._asked_changes = float("-inf")
         self._asked_status = float("-inf")
         self._sampling: Worker[None] | None = None
         self._leaving: Worker[None] | None = None
+        for mode, screen in self.MODE_SCREENS.items():
+            self.add_mode(mode, partial(screen, self))
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = self.session.theme
@@ -82,9 +88,10 @@ class RelayApp(RelayAuditing, App[Ending]):
         """Return what samples the source."""
         return Model(source, clock)
 
-    def table_screen(self, table: str) -> RelayScreen:
-        """Return the screen of one table."""
-        return TableScreen(table)
+    @property
+    def recording(self) -> RecordingHost | None:
+        """None: a relay is shown."""
+        return None
 
     def on_mount(self) -> None:
         """Start sampling."""
@@ -160,14 +167,18 @@ class RelayApp(RelayAuditing, App[Ending]):
         # A screen that needs changes should not wait for the next turn.
         self._asked_changes = float("-inf")
 
-    def switch_theme(self) -> None:
-        """Switch between the dark and the light theme."""
-        names = [theme.name for theme in THEMES]
-        self.theme = names[(names.index(self.theme) + 1) % len(names)] if self.theme in names else names[0]
+    def look_closer(self, name: str, selection: Selection) -> None:
+        """Open a screen about what is selected, or say why that can't be."""
+        closer = self.OPENERS[name](self, selection)
+        if isinstance(closer, str):
+            self.notify(closer, severity="warning", timeout=4)
+        elif isinstance(closer, Screen):
+            self.push_screen(closer)
+        else:
+            self.run_worker(self._push_later(closer), exit_on_error=True)
 
-    def open_help(self) -> None:
-        """Show all keys."""
-        self.push_screen(HelpScreen(self.model.kind))
+    async def _push_later(self, closer: Awaitable[Screen[None]]) -> None:
+        self.push_screen(await closer)
 
     async def action_quit(self) -> None:
         """Textual's own way out asks as well."""
@@ -194,7 +205,7 @@ class RelayApp(RelayAuditing, App[Ending]):
 
     def _end_with(self, ending: Ending) -> None:
         """Leave, once what runs beside the screens has ended with them."""
-        if self.desk.job is None:
+        if self.audit.job is None:
             self.exit(ending)
         elif self._leaving is None:
             self._leaving = self.run_worker(self._end_and_leave(ending), exit_on_error=True)
@@ -232,12 +243,12 @@ def run(
     ``kafka`` makes what reads single records, for the report of an audit.
     """
     session = Session(owned=owned, rate=rate, theme=theme)
-    return run_source(ControlClient(name), session, RelayDesk(name, kafka))
+    return run_source(ControlClient(name), session, RelayAuditSession(name, kafka))
 
 
-def run_source(source: DataSource, session: Session, desk: RelayDesk | None = None) -> int:
+def run_source(source: DataSource, session: Session, audit: RelayAuditSession | None = None) -> int:
     """Show a relay until the user leaves, and return the exit code."""
-    app = RelayApp(source, session, desk=desk)
+    app = RelayApp(source, session, audit=audit)
     name = source.name
     ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
     ending = run_app(app, f"relay {name} was left as it was: {ways}")

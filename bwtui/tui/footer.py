@@ -9,31 +9,41 @@ from textual.binding import ActiveBinding
 #: Actions that are left to help where room is short, the first one first.
 SPARE = ("copy", "sort", "maximise", "errors_only", "replay", "verify")
 #: On the audit's own screens these instead.
-AUDIT_SPARE = ("copy", "sort", "maximise", "as_of", "explain", "transaction", "seek", "play", "replay")
+AUDIT_SPARE = (
+    "copy",
+    "sort",
+    "maximise",
+    "look_closer('rows')",
+    "look_closer('explain')",
+    "look_closer('transaction')",
+    "seek",
+    "play",
+    "replay",
+)
 
-Found = dict[str, ActiveBinding]
+Bindings = dict[str, ActiveBinding]
 
 
-def fitted(found: Found, spare: Sequence[str], width: int) -> Found:
+def fitted(active: Bindings, spare: Sequence[str], width: int) -> Bindings:
     """Return the bindings; the footer does not show those of ``spare`` for which there is no room."""
     hidden: set[str] = set()
-    needed = _width(found)
+    needed = _width(active)
     for action in spare:
         if needed <= width:
             break
         hidden.add(action)
-        needed -= sum(_room(one) for one in found.values() if _is_of(one, (action,)))
+        needed -= sum(_room(one) for one in active.values() if _is_of(one, (action,)))
     return {
         key: one._replace(binding=replace(one.binding, show=False)) if _is_of(one, hidden) else one
-        for key, one in found.items()
+        for key, one in active.items()
     }
 
 
-def typing(found: Found, enter: str, escape: str) -> Found:
+def typing(active: Bindings, enter: str, escape: str) -> Bindings:
     """Return the bindings; the footer shows only what Enter and Esc do to the line that is being typed."""
     words = {"enter": ("Enter", enter), "escape": ("Esc", escape)}
-    said: Found = {}
-    for key, one in found.items():
+    said: Bindings = {}
+    for key, one in active.items():
         shown, label = words.get(key, ("", ""))
         binding = replace(
             one.binding,
@@ -55,5 +65,5 @@ def _room(one: ActiveBinding) -> int:
     return cell_len(one.binding.key_display or one.binding.key) + cell_len(one.binding.description) + 2
 
 
-def _width(found: Found) -> int:
-    return sum(_room(one) for one in found.values() if one.binding.show)
+def _width(active: Bindings) -> int:
+    return sum(_room(one) for one in active.values() if one.binding.show)

@@ -144,7 +144,7 @@ class RecordingSource:
         return self._second_view
 
     def _next_picture(self) -> tuple[Picture, list[Callable[[], None]]]:
-        told = self._carry_out()
+        answers = self._carry_out()
         self.failure = None
         try:
             self._play_on()
@@ -152,7 +152,7 @@ class RecordingSource:
             self.player.pause()
             self.failure = error
             self.damage = self.damage or error
-        return self._picture, told
+        return self._picture, answers
 
     def _play_on(self) -> None:
         self.player.advance()
@@ -170,7 +170,7 @@ class RecordingSource:
             raise
 
     def _carry_out(self) -> list[Callable[[], None]]:
-        told: list[Callable[[], None]] = []
+        answers: list[Callable[[], None]] = []
         while self._commands:
             command, then = self._commands.popleft()
             error: BwtuiError | None = None
@@ -180,8 +180,8 @@ class RecordingSource:
                 error = failed
             self._done += 1
             if then is not None:
-                told.append(_bound(then, error))
-        return told
+                answers.append(_bound(then, error))
+        return answers
 
     def _paint(self) -> Picture:
         view, player = self.view, self.player
@@ -224,11 +224,11 @@ class RecordedModel(Model):
 
     async def sample_status(self) -> None:
         """Take the next picture; damage is remembered, and the last picture stays."""
-        picture, told = await self.recording.picture()
+        picture, answers = await self.recording.picture()
         self.failure = self.recording.failure
         self.live = picture
-        for tell in told:
-            tell()
+        for answer in answers:
+            answer()
 
     async def sample_changes(self) -> None:
         """Do nothing: the screens read changes themselves."""

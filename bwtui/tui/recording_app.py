@@ -1,44 +1,39 @@
 """The screens over a recording: the same ones as on a relay, and those that look closer or audit it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from textual.screen import Screen
-
-from bwtui.recording.change import Change
-from bwtui.recording.reading.explain import Key
-from bwtui.recording.reading.window import Bounds
 from bwtui.recording.view import RecordingView
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.desk import RecordingDesk
+from bwtui.tui.audit.session import RecordingAuditSession
+from bwtui.tui.host import Host, Opener, RecordingHost
 from bwtui.tui.plain import Text
 from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
 from bwtui.tui.running import run_app
-from bwtui.tui.screens.as_of import AsOfScreen
-from bwtui.tui.screens.auditing import Auditing
+from bwtui.tui.screens.audit.forms import AskScreen
+from bwtui.tui.screens.audit.recording import RecordingAuditing
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.errors import ErrorsScreen
-from bwtui.tui.screens.explain import ExplainScreen
-from bwtui.tui.screens.forms import AskScreen
-from bwtui.tui.screens.overview import OverviewScreen
-from bwtui.tui.screens.recorded import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
-from bwtui.tui.screens.registry import RegistryScreen
-from bwtui.tui.screens.report import ReportScreen
+from bwtui.tui.screens.recording.changes import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
+from bwtui.tui.screens.recording.explain import ExplainScreen
+from bwtui.tui.screens.recording.rows import AsOfScreen
 from bwtui.tui.state import DataSource, Model, Session
-from bwtui.tui.widgets.transport import Timeline
+from bwtui.tui.widgets.recording.transport import Timeline
 
 
-class RecordingApp(Auditing, RelayApp):
+class RecordingApp(RecordingAuditing, RelayApp):
     """Plays a recording."""
 
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
-        "overview": OverviewScreen,
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {
+        **RelayApp.MODE_SCREENS,
         "changes": RecordedChangesScreen,
-        "registry": RegistryScreen,
-        "errors": ErrorsScreen,
-        "audit": ReportScreen,
+    }
+    OPENERS: ClassVar[Mapping[str, Opener]] = {
+        "table": RecordedTableScreen.of,
+        "transaction": TransactionScreen.of,
+        "explain": ExplainScreen.of,
+        "rows": AsOfScreen.of,
     }
 
     def __init__(
@@ -46,11 +41,11 @@ class RecordingApp(Auditing, RelayApp):
         source: RecordingSource,
         session: Session | None = None,
         clock: Callable[[], float] = time.time,
-        desk: RecordingDesk | None = None,
+        audit: RecordingAuditSession | None = None,
     ) -> None:
         self.source = source
-        self.recording_desk = desk or RecordingDesk(Path(source.name))
-        super().__init__(source, session or Session(rate=10), clock, self.recording_desk)
+        self.recording_audit = audit or RecordingAuditSession(Path(source.name))
+        super().__init__(source, session or Session(rate=10), clock, self.recording_audit)
         self.model.remark = self.session.remark
 
     def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
@@ -58,9 +53,10 @@ class RecordingApp(Auditing, RelayApp):
         assert isinstance(source, RecordingSource)
         return RecordedModel(source, clock)
 
-    def table_screen(self, table: str) -> RelayScreen:
-        """Return the screen of one table."""
-        return RecordedTableScreen(table)
+    @property
+    def recording(self) -> RecordingHost:
+        """The recording is played here."""
+        return self
 
     async def sample(self) -> None:
         """Take pictures until every command has been carried out."""
@@ -81,7 +77,7 @@ class RecordingApp(Auditing, RelayApp):
 
     def ask_to_leave(self) -> None:
         """Just leave; but while a command runs beside the screens, say that it ends with them."""
-        job = self.recording_desk.job
+        job = self.recording_audit.job
         if job is None:
             self.exit("quit")
         elif job.child.cancelled:
@@ -96,22 +92,6 @@ class RecordingApp(Auditing, RelayApp):
         if go:
             self._end_with("quit")
 
-    def show_transaction(self, change: Change) -> None:
-        """Show the transaction of a change."""
-        self.run_worker(self._open_transaction(change), exit_on_error=True)
-
-    def show_key(self, key: Key) -> None:
-        """Show what became of a row."""
-        self.push_screen(ExplainScreen(key))
-
-    def show_rows(self, table: str) -> None:
-        """Show a table's rows."""
-        self.push_screen(AsOfScreen(table))
-
-    async def _open_transaction(self, change: Change) -> None:
-        start, stop = await self.source.transaction(change.position)
-        self.push_screen(TransactionScreen(change, Bounds(start, stop)))
-
     async def _fill_timeline(self) -> None:
         front = self.front
         timeline = next(iter(front.query(Timeline)), None) if front is not None else None
@@ -124,20 +104,20 @@ def run_recording(
     reopen: Callable[[], RecordingView],
     at: str | None = None,
     remark: str = "",
-    desk: RecordingDesk | None = None,
+    audit: RecordingAuditSession | None = None,
 ) -> None:
     """Show a recording until the user leaves; ``remark`` is what should be known of it.
 
-    With a report on the desk it is shown first, otherwise the last one of this recording is at hand.
+    With a report in ``audit`` that is shown first, otherwise the last one of this recording is at hand.
     Raises UsageError, or DamagedRecording when damage was met.
     """
     source = RecordingSource(view, reopen)
     if at is not None:
         source.player.seek_text(at)
-    app = RecordingApp(source, Session(rate=10, remark=remark), desk=desk)
-    if app.recording_desk.report is not None:
+    app = RecordingApp(source, Session(rate=10, remark=remark), audit=audit)
+    if app.recording_audit.report is not None:
         app.first_mode = "audit"
-    app.recording_desk.remember(view.source.recording)
+    app.recording_audit.remember(view.source.recording)
     run_app(app, "the recording is as it was: 'bwtui open' shows it again")
     if source.damage is not None:
         raise source.damage

@@ -1,17 +1,17 @@
 """The report of an audit alone, where its recording is not at hand."""
 
 import time
-from collections.abc import Callable
-from typing import Any, ClassVar
-
-from textual.screen import Screen
+from collections.abc import Callable, Mapping
+from typing import ClassVar
 
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.actions import Kind
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.desk import Desk
+from bwtui.tui.audit.session import AuditSession
+from bwtui.tui.host import Host
 from bwtui.tui.running import run_app
-from bwtui.tui.screens.report import ReportScreen
+from bwtui.tui.screens.audit.report import ReportScreen
+from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import DataSource, Link, Model, Session
 
 
@@ -60,13 +60,13 @@ class ReportModel(Model):
 class ReportApp(RelayApp):
     """One screen, and both sides of a message as far as the report and Kafka know them."""
 
-    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {"audit": ReportScreen}
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {"audit": ReportScreen}
     DEFAULT_MODE = "audit"
 
-    def __init__(self, name: str, desk: Desk, clock: Callable[[], float] = time.time) -> None:
-        is_recorded = desk.report is not None and desk.report.question == "recording"
+    def __init__(self, name: str, audit: AuditSession, clock: Callable[[], float] = time.time) -> None:
+        is_recorded = audit.report is not None and audit.report.question == "recording"
         remark = "the recording is not open: the report alone" if is_recorded else "the report alone"
-        super().__init__(NoSource(name), Session(rate=1), clock, desk)
+        super().__init__(NoSource(name), Session(rate=1), clock, audit)
         self.model.remark = remark
 
     def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
@@ -78,6 +78,6 @@ class ReportApp(RelayApp):
         self.exit("quit")
 
 
-def run_report(name: str, desk: Desk) -> None:
+def run_report(name: str, audit: AuditSession) -> None:
     """Show a report until the user leaves."""
-    run_app(ReportApp(name, desk), "the report is as it was: 'bwtui open' shows it again")
+    run_app(ReportApp(name, audit), "the report is as it was: 'bwtui open' shows it again")

@@ -34,9 +34,9 @@ def run_app(app: App[T], hint: str) -> T | None:
     """
     # A worker may be made while the screens end, and never begin; Python would tell of it on the terminal.
     warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
-    with _closed_by_signals(app) as was_told:
+    with _closed_by_signals(app) as interrupted:
         ending = app.run()
-    if was_told.is_set():
+    if interrupted.is_set():
         raise Interrupted("interrupted", hint)
     return ending
 
@@ -44,7 +44,7 @@ def run_app(app: App[T], hint: str) -> T | None:
 @contextlib.contextmanager
 def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
     """Close the app on a signal; yields what is set by one."""
-    put_back, was_told = terminal.kept(), threading.Event()
+    put_back, interrupted = terminal.kept(), threading.Event()
 
     def end() -> None:
         put_back()
@@ -54,9 +54,9 @@ def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
     last.daemon = True
 
     def close(*_: object) -> None:
-        if was_told.is_set() or terminal.is_gone():
+        if interrupted.is_set() or terminal.is_gone():
             end()
-        was_told.set()
+        interrupted.set()
         last.start()
         with contextlib.suppress(RuntimeError):
             # Without a loop the app has ended, or not begun; the timer waits for it.
@@ -64,7 +64,7 @@ def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
 
     before = {number: signal.signal(number, close) for number in _SIGNALS}
     try:
-        yield was_told
+        yield interrupted
     finally:
         last.cancel()
         for number, handler in before.items():

@@ -37,16 +37,16 @@ class Seconds:
         deadline = time.monotonic() + BUDGET
         last = now // MICROS - 1
         first = max(self._view.first_time // MICROS, last - TABLE_POINTS + 1)
-        found: list[dict[str, float]] = []
+        seconds: list[dict[str, float]] = []
         self.complete = True
         for second in range(last, first - 1, -1):
-            if second not in self._known and found and time.monotonic() > deadline:
+            if second not in self._known and seconds and time.monotonic() > deadline:
                 self.complete = False
                 break
-            found.append(self._of(second))
-        found.reverse()
-        tables = {table for second in found for table in second}
-        points = {table: tuple(second.get(table, 0.0) for second in found) for table in tables}
+            seconds.append(self._of(second))
+        seconds.reverse()
+        tables = {table for second in seconds for table in second}
+        points = {table: tuple(second.get(table, 0.0) for second in seconds) for table in tables}
         rates = {table: sum(p[-WINDOW:]) / len(p[-WINDOW:]) for table, p in points.items()}
         return points, self._totals(last), rates
 
@@ -58,12 +58,12 @@ class Seconds:
         return tuple(float(b - a) for a, b in pairwise(places))
 
     def _of(self, second: int) -> dict[str, float]:
-        found = self._known.get(second)
-        if found is None:
+        rates = self._known.get(second)
+        if rates is None:
             start, stop = (self._view.at_time(s * MICROS) for s in (second, second + 1))
             counts, read = by_table(self._view.changes(start, stop), MOST) if stop > start else ({}, 1)
-            found = {table: number * (stop - start) / read for table, number in counts.items()}
-            self._known[second] = found
+            rates = {table: number * (stop - start) / read for table, number in counts.items()}
+            self._known[second] = rates
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
-        return found
+        return rates

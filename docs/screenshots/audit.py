@@ -19,11 +19,11 @@ from make import to_png  # noqa: E402
 
 from bwtui.cli.open import connections  # noqa: E402
 from bwtui.recording.reading.reader import open_recording  # noqa: E402
-from bwtui.tui.audit.desk import RecordingDesk  # noqa: E402
+from bwtui.tui.audit.session import RecordingAuditSession  # noqa: E402
 from bwtui.tui.playback import RecordingSource  # noqa: E402
 from bwtui.tui.recording_app import RecordingApp  # noqa: E402
+from bwtui.tui.screens.audit.progress import JobScreen  # noqa: E402
 from bwtui.tui.screens.dialogs import Ending  # noqa: E402
-from bwtui.tui.screens.job import JobScreen  # noqa: E402
 from bwtui.tui.state import Session  # noqa: E402
 
 #: File name → terminal.
@@ -37,8 +37,8 @@ async def pictures(folder: Path, broker: str, registry: str) -> dict[str, str]:
     given = {"broker": broker, "schema_registry": registry, "kafka_config": (), "profile": None}
     view = open_recording(folder)
     source = RecordingSource(view, lambda: open_recording(folder))
-    desk = RecordingDesk(folder, connections(given, broker, registry))
-    app = RecordingApp(source, Session(rate=10), desk=desk)
+    audit = RecordingAuditSession(folder, connections(given, broker, registry))
+    app = RecordingApp(source, Session(rate=10), audit=audit)
     found: dict[str, str] = {}
     async with app.run_test(size=SIZES["audit-progress"]) as pilot:
 
@@ -51,14 +51,14 @@ async def pictures(folder: Path, broker: str, registry: str) -> dict[str, str]:
 
         await _watch(pilot, lambda: False, 3.0)
         await pilot.press("2", "v", "enter")
-        await _watch(pilot, lambda: _share(desk) > 0.4)
+        await _watch(pilot, lambda: _share(audit) > 0.4)
         # At once: it does not stay so for long.
         await _watch(pilot, lambda: False, 0.3)
         found["audit-progress"] = app.export_screenshot(title="bwtui")
         await _watch(pilot, lambda: not isinstance(app.screen, JobScreen))
         await pilot.resize_terminal(*SIZES["audit-report"])
         await _watch(pilot, lambda: False, 1.0)
-        place = _telling(desk)
+        place = _telling(audit)
         await pilot.press("enter", *["down"] * place)
         await shoot("audit-report")
         await pilot.press("enter")
@@ -67,16 +67,16 @@ async def pictures(folder: Path, broker: str, registry: str) -> dict[str, str]:
     return found
 
 
-def _telling(desk: RecordingDesk) -> int:
+def _telling(audit: RecordingAuditSession) -> int:
     """Return which finding has most to show: one with a value on both sides, or any with fields."""
-    found = list(enumerate(desk.report.findings)) if desk.report is not None else []
+    found = list(enumerate(audit.report.findings)) if audit.report is not None else []
     both = [n for n, one in found if any(field.get("sent") and field.get("kafka") for field in one.fields)]
     return next(iter(both + [n for n, one in found if one.fields]), 0)
 
 
-def _share(desk: RecordingDesk) -> float:
+def _share(audit: RecordingAuditSession) -> float:
     """How much of both sides is read."""
-    progress = desk.job.child.progress if desk.job is not None else None
+    progress = audit.job.child.progress if audit.job is not None else None
     is_kafka = progress is not None and progress.now is not None and "and Kafka" in progress.now.name
     return (progress.share or 0.0) if is_kafka and progress is not None else 0.0
 

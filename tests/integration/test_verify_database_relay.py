@@ -15,9 +15,9 @@ from textual.pilot import Pilot
 from bwtui.cli.auditing.single_records import records_of
 from bwtui.relay.process.control import ControlClient
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.desk import RelayDesk
+from bwtui.tui.audit.session import RelayAuditSession
+from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.screens.report import ReportScreen
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.integration.test_verify_database import relaying
@@ -92,14 +92,14 @@ async def test_the_screens_verify_the_relay_that_they_show(
         producer = Producer({"bootstrap.servers": attempts.services.broker})
         producer.produce(f"{attempts.name}.a", b"a value", b"strange")
         assert producer.flush(30) == 0
-        desk = RelayDesk(attempts.name, lambda: records_of(attempts.name))
+        audit = RelayAuditSession(attempts.name, lambda: records_of(attempts.name))
         client = ControlClient(attempts.name)
-        app = RelayApp(client, desk=desk)
+        app = RelayApp(client, audit=audit)
         async with app.run_test(size=(140, 40)) as pilot:
             await pilot.press("v", "enter")
-            await until(pilot, lambda: isinstance(app.screen, ReportScreen) and desk.report is not None)
-            assert desk.report is not None
-            assert (desk.report.verdict, desk.report.wrong) == ("anomalies", 1)
+            await until(pilot, lambda: isinstance(app.screen, ReportScreen) and audit.report is not None)
+            assert audit.report is not None
+            assert (audit.report.verdict, audit.report.wrong) == ("anomalies", 1)
             await pilot.press("enter", "enter")
             await until(pilot, lambda: "key: 7 bytes that can't be read" in text(app))
         # Not before the screens, which would connect again.

@@ -7,9 +7,9 @@ from typing import Any
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.tui.audit.desk import Connections, RecordingDesk
 from bwtui.tui.audit.kafka import KafkaSide, Record
 from bwtui.tui.audit.report import AuditReport, parse_report
+from bwtui.tui.audit.session import Connections, RecordingAuditSession
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
 from tests.recorded_shop import MemoryRecording, shop_tape
@@ -113,9 +113,9 @@ class AuditedStage(Commands, RecordedStage):
         self.raw = report_of(self.recording)
         report: AuditReport | None = parse_report(self.raw, folder / "report.json") if with_report else None
         connections = Connections("", "", ("-C", "client.id=me"), lambda broker, registry: self.kafka)
-        self.desk = RecordingDesk(Path("shop"), connections, report)
+        self.audit = RecordingAuditSession(Path("shop"), connections, report)
         self.source = RecordingSource(self.recording, lambda: self.recording, self.clock)
-        self.app = RecordingApp(self.source, None, self.clock, self.desk)
+        self.app = RecordingApp(self.source, None, self.clock, self.audit)
         self.take_commands(folder)
 
     @property

@@ -67,13 +67,13 @@ class Commands:
 
     async def until_reading(self) -> None:
         """Wait until the command has told how far it is."""
-        job = self.app.desk.job
+        job = self.app.audit.job
         assert job is not None
         await self.until(lambda: job.child.progress.share == 0.25)
 
     async def end(self, output: Any = None, *, code: int = 0, said: str = "") -> None:
         """Let the command end."""
-        job = self.app.desk.job
+        job = self.app.audit.job
         assert job is not None
         ending = {"code": code, "err": said, "out": "" if output is None else json.dumps(output)}
         await self.until(lambda: self._tell(json.dumps(ending)))

@@ -7,9 +7,9 @@ import pytest
 
 from bwtui.tui.audit.child import Child, Progress
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.screens.forms import AskScreen, FormScreen
-from bwtui.tui.screens.job import JobScreen
-from bwtui.tui.screens.report import ReportScreen
+from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
+from bwtui.tui.screens.audit.progress import JobScreen
+from bwtui.tui.screens.audit.report import ReportScreen
 from tests.tui.audited import AuditedStage
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text
@@ -55,8 +55,8 @@ async def test_verify_shows_how_far_it_is_and_opens_the_report(tmp_path: Path, s
         ]  # fmt: skip
         kept = next((tmp_path / "state" / "audits").glob("*.json"))
         assert kept.stat().st_mode & 0o077 == 0, "it shows rows"
-        assert stage.desk.report is not None
-        assert stage.desk.report.path == kept
+        assert stage.audit.report is not None
+        assert stage.audit.report.path == kept
 
 
 async def test_in_the_background_every_screen_says_what_runs(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ async def test_a_cancelled_command_ends(tmp_path: Path) -> None:
     async with stage.run():
         await stage.press("v", "enter")
         await stage.until_reading()
-        job = stage.desk.job
+        job = stage.audit.job
         assert job is not None
         await stage.press("c")
         await stage.until(lambda: job.ended is not None)
@@ -90,7 +90,7 @@ async def test_a_cancelled_command_ends(tmp_path: Path) -> None:
         assert job.ended is not None
         assert job.ended.code == 130
         await stage.press("escape")
-        assert stage.desk.job is None
+        assert stage.audit.job is None
 
 
 async def test_a_failure_is_one_sentence_and_a_hint(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ async def test_leaving_ends_what_runs_after_a_question(tmp_path: Path) -> None:
     async with stage.run():
         await stage.press("v", "enter")
         await stage.until_reading()
-        job = stage.desk.job
+        job = stage.audit.job
         assert job is not None
         await stage.press("escape", "q")
         assert isinstance(stage.app.screen, AskScreen)
@@ -181,7 +181,7 @@ async def test_mending_replays_what_the_report_misses(tmp_path: Path) -> None:
         await stage.end(PLAN | {"missing": {"messages": 1, "late": 1}})
         assert "1 missing message will be at the end of its partition" in text(stage.app)
         await stage.press("escape")
-        stage.desk.report = parse_report(stage.raw | {"classes": {"lost_acked": 0}})
+        stage.audit.report = parse_report(stage.raw | {"classes": {"lost_acked": 0}})
         await stage.press("M")
         assert "nothing to mend" in stage.notices
 
@@ -193,7 +193,7 @@ async def test_a_plan_to_mend_ends_with_the_report_that_it_is_of(tmp_path: Path)
         await stage.until_reading()
         await stage.press("escape")
         await stage.end(PLAN | {"missing": {"messages": 1, "late": 1}})
-        assert stage.desk.plan is not None
+        assert stage.audit.plan is not None
         await stage.press("v", "enter")
         await stage.until_reading()
         await stage.end(stage.raw, code=1)

@@ -7,14 +7,14 @@ import pytest
 from textual.widgets import Input
 
 from bwtui.errors import ConnectionFailed, UsageError
-from bwtui.tui.audit.desk import Desk
-from bwtui.tui.audit.field_pairs import FieldPairs
-from bwtui.tui.audit.findings import FindingList, finding_text
 from bwtui.tui.audit.report import class_order, parse_report, read_report, tone_of
+from bwtui.tui.audit.session import AuditSession
 from bwtui.tui.report_app import ReportApp
-from bwtui.tui.screens.report import ReportScreen
-from bwtui.tui.screens.sides import SidesScreen
-from bwtui.tui.widgets.classes import ClassGrid
+from bwtui.tui.screens.audit.report import ReportScreen
+from bwtui.tui.screens.audit.sides import SidesScreen
+from bwtui.tui.widgets.audit.classes import ClassGrid
+from bwtui.tui.widgets.audit.field_pairs import FieldPairs
+from bwtui.tui.widgets.audit.findings import FindingList, finding_text
 from tests.tui.audited import REPORTS, AuditedStage
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text
@@ -24,7 +24,7 @@ SIZES = [(80, 24), (200, 60)]
 
 def report_app(name: str) -> ReportApp:
     """Return the app over a report that the program wrote."""
-    return ReportApp(f"{name}.json", Desk(None, read_report(REPORTS / f"{name}.json")), Clock())
+    return ReportApp(f"{name}.json", AuditSession(None, read_report(REPORTS / f"{name}.json")), Clock())
 
 
 def test_classes_come_the_worst_first() -> None:
@@ -136,7 +136,7 @@ async def test_findings_that_are_only_counted_are_told() -> None:
     raw = json.loads((REPORTS / "faults.json").read_text())
     raw["findings_total"]["lost_acked"] = 4_711
     raw["verdict"], raw["notes"] = "indeterminate", ["the recording has 1 gaps"]
-    app = ReportApp("r", Desk(None, parse_report(raw)), Clock())
+    app = ReportApp("r", AuditSession(None, parse_report(raw)), Clock())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("down")
         assert "4,696 more are only counted" in text(app)
@@ -224,7 +224,7 @@ async def test_before_the_first_audit(tmp_path: Path) -> None:
 
 async def test_a_report_of_another_recording_is_not_mixed_with_this_one(tmp_path: Path) -> None:
     stage = AuditedStage(tmp_path)
-    stage.desk.report = read_report(REPORTS / "faults.json")
+    stage.audit.report = read_report(REPORTS / "faults.json")
     async with stage.run():
         await stage.press("5", "enter")
         assert stage.screen.selected_change() is None

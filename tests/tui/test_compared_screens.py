@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from bwtui.tui.audit.desk import Connections, Desk
-from bwtui.tui.audit.field_pairs import FieldPairs
-from bwtui.tui.audit.findings import FindingList
 from bwtui.tui.audit.kafka import KafkaSide, Record
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
+from bwtui.tui.audit.session import AuditSession, Connections
 from bwtui.tui.report_app import ReportApp
-from bwtui.tui.screens.sides import SidesScreen
-from bwtui.tui.widgets.classes import ClassGrid
+from bwtui.tui.screens.audit.sides import SidesScreen
+from bwtui.tui.widgets.audit.classes import ClassGrid
+from bwtui.tui.widgets.audit.field_pairs import FieldPairs
+from bwtui.tui.widgets.audit.findings import FindingList
 from tests.tui.audited import NOW_MS, REPORTS, AuditedStage, FakeKafka
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text
@@ -58,7 +58,7 @@ def kafka() -> FakeKafka:
 def app_of(report: AuditReport, side: KafkaSide | None = None) -> ReportApp:
     """Return the app over a report."""
     connections = None if side is None else Connections("", "", (), lambda broker, registry: side)
-    return ReportApp("report.json", Desk(connections, report), Clock())
+    return ReportApp("report.json", AuditSession(connections, report), Clock())
 
 
 async def opened(report: AuditReport, at: int, check: Callable[[ReportApp], None]) -> None:
@@ -95,7 +95,7 @@ async def test_a_database_is_told_in_its_own_words(size: tuple[int, int]) -> Non
         await pilot.pause()
         assert "Differs  Table has  Topic has" in text(app)
         clean = read("database", verdict="clean", classes={"missing_key": 0}, findings=[], findings_total={})
-        app.desk.report = clean
+        app.audit.report = clean
         app.refresh_screens()
         await pilot.pause()
         shown = text(app)

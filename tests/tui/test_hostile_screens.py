@@ -16,9 +16,9 @@ from bwtui.model.status import ChangeSample, ErrorEntry, SchemaEntry, Status
 from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
 from bwtui.recording.change import Change
 from bwtui.tui.app import RelayApp
-from bwtui.tui.audit.desk import Connections, Desk
 from bwtui.tui.audit.kafka import Record
 from bwtui.tui.audit.report import parse_report
+from bwtui.tui.audit.session import AuditSession, Connections
 from bwtui.tui.plain import LastWord
 from bwtui.tui.report_app import ReportApp
 from tests.hostile import ALL, TEXTS, harm
@@ -253,8 +253,8 @@ async def test_screens_of_a_report(watch: Watch, question: str) -> None:
     )
     row = json.dumps({text: text for text in TEXTS.values()} | {"large": LARGE}).encode()
     kafka = FakeKafka({(ALL, 0, 7): Record(row, row, NOW_MS, ((ALL, b"x"),))})
-    desk = Desk(Connections("", "", (), lambda broker, registry: kafka), found)
-    app = ReportApp(ALL, desk, Clock())
+    audit = AuditSession(Connections("", "", (), lambda broker, registry: kafka), found)
+    app = ReportApp(ALL, audit, Clock())
     async with app.run_test(size=(120, 36)) as pilot:
         for keys in (("end",), ("enter",), ("down",), ("enter",)):
             await pilot.press(*keys)

@@ -14,7 +14,7 @@ from bwtui.tui.audit.report import parse_report
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.table import TableScreen
-from bwtui.tui.widgets.classes import ClassGrid
+from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.listing import Listing
@@ -115,7 +115,7 @@ async def _verify(stage: Stage, press: Press) -> None:
 
 @check("all_classes")
 async def _all_classes(stage: Stage, press: Press) -> None:
-    stage.app.desk.report = parse_report(json.loads((REPORTS / "database.json").read_text()))
+    stage.app.audit.report = parse_report(json.loads((REPORTS / "database.json").read_text()))
     await stage.show("audit")
     classes = stage.app.screen.query_one(ClassGrid)
     few = len(classes.rows)
@@ -201,7 +201,7 @@ async def _maximise(stage: Stage, press: Press) -> None:
     assert grid(stage).outer_size.height == 27
     await press()
     assert stage.app.screen.query_one("Pipeline").display
-    stage.app.push_screen(TableScreen("public.orders"))
+    stage.app.push_screen(TableScreen(stage.app, "public.orders"))
     await stage.advance(1)
     await press()
     assert not stage.app.screen.query_one("#facts").display

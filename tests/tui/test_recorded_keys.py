@@ -10,12 +10,12 @@ import pytest
 
 from bwtui.tui.actions import ACTIONS, Action, actions
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.screens.as_of import AsOfScreen
 from bwtui.tui.screens.dialogs import HelpScreen
-from bwtui.tui.screens.explain import ExplainScreen
-from bwtui.tui.screens.recorded import TransactionScreen
-from bwtui.tui.widgets.classes import ClassGrid
-from bwtui.tui.widgets.seek_bar import SeekBar
+from bwtui.tui.screens.recording.changes import TransactionScreen
+from bwtui.tui.screens.recording.explain import ExplainScreen
+from bwtui.tui.screens.recording.rows import AsOfScreen
+from bwtui.tui.widgets.audit.classes import ClassGrid
+from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from tests.tui.audited import json_recording, report_of
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
@@ -178,7 +178,7 @@ async def _error(stage: RecordedStage, press: Press) -> None:
     assert "no error or warning" in "".join(stage.told)
 
 
-@check("transaction")
+@check("look_closer('transaction')")
 async def _transaction(stage: RecordedStage, press: Press) -> None:
     await stage.seek("xid 745")
     await press()
@@ -192,7 +192,7 @@ async def _transaction(stage: RecordedStage, press: Press) -> None:
     assert stage.app.current_mode == "overview"
 
 
-@check("explain")
+@check("look_closer('explain')")
 async def _explain(stage: RecordedStage, press: Press) -> None:
     await stage.seek("#146")
     await stage.press("2")
@@ -205,7 +205,7 @@ async def _explain(stage: RecordedStage, press: Press) -> None:
     assert stage.app.current_mode == "changes"
 
 
-@check("as_of")
+@check("look_closer('rows')")
 async def _as_of(stage: RecordedStage, press: Press) -> None:
     await stage.press("down")
     await press()
@@ -245,7 +245,7 @@ async def _with_report(stage: RecordedStage, press: Press) -> None:
     before = lines(stage.app)[2:-3]
     await press()
     assert lines(stage.app)[2:-3] == before
-    stage.app.desk.report = parse_report(report_of(json_recording()))
+    stage.app.audit.report = parse_report(report_of(json_recording()))
     await stage.press("5")
     await press()
 

@@ -8,12 +8,12 @@ from bwtui.recording.reading import window as window_module
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
-from bwtui.tui.screens.as_of import AsOfScreen
-from bwtui.tui.screens.explain import ExplainScreen
-from bwtui.tui.widgets.query_bar import QueryBar, pointed
-from bwtui.tui.widgets.recorded_change import RecordedDetail
-from bwtui.tui.widgets.recorded_changes import BEGINNING, RecordedChanges
-from bwtui.tui.widgets.transport import Timeline
+from bwtui.tui.screens.recording.explain import ExplainScreen
+from bwtui.tui.screens.recording.rows import AsOfScreen
+from bwtui.tui.widgets.recording.change import RecordedDetail
+from bwtui.tui.widgets.recording.changes import BEGINNING, RecordedChanges
+from bwtui.tui.widgets.recording.query_bar import QueryBar, pointed
+from bwtui.tui.widgets.recording.transport import Timeline
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape, shop_recording
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
@@ -258,7 +258,7 @@ async def test_errors_only_in_a_recording() -> None:
 async def test_an_explained_key_shows_the_values_before_and_follows_a_changed_key() -> None:
     stage = RecordedStage()
     async with stage.run((120, 40)):
-        stage.app.show_key(Key("public.orders", ("id",), (b"900",)))
+        stage.app.push_screen(ExplainScreen(stage.app, Key("public.orders", ("id",), (b"900",))))
         await stage.settle()
         assert "was another key before" in text(stage.app)
         await stage.press("down")

@@ -9,11 +9,11 @@ from textual.widgets import Input
 
 from bwtui.recording.reading import window as window_module
 from bwtui.tui.audit.report import parse_report
-from bwtui.tui.screens.explain import ExplainScreen
-from bwtui.tui.screens.sides import SidesScreen
+from bwtui.tui.screens.audit.sides import SidesScreen
+from bwtui.tui.screens.recording.explain import ExplainScreen
 from bwtui.tui.widgets.pipeline import Pipeline
-from bwtui.tui.widgets.recorded_changes import BEGINNING, RecordedChanges
-from bwtui.tui.widgets.seek_bar import SeekBar
+from bwtui.tui.widgets.recording.changes import BEGINNING, RecordedChanges
+from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from tests.recorded_shop import shop_recording
 from tests.tui.audited import json_recording, report_of
 from tests.tui.picture import lines, text
@@ -134,7 +134,7 @@ async def test_what_was_sent_names_kafka() -> None:
 async def test_the_footer_is_never_cut(width: int) -> None:
     stage = RecordedStage()
     async with stage.run((width, 30)):
-        stage.app.desk.report = parse_report(report_of(json_recording()))
+        stage.app.audit.report = parse_report(report_of(json_recording()))
         for keys in ("1", "a", "2", "T", "3", "4", "5"):
             await stage.press(*keys)
             shown = lines(stage.app)[-1]
@@ -177,7 +177,7 @@ async def test_the_prompt_for_a_place_shows_every_form_and_whole_errors(width: i
 async def test_keys_that_mean_nothing_on_a_screen_are_not_offered() -> None:
     stage = RecordedStage()
     async with stage.run((200, 40)):
-        stage.app.desk.report = parse_report(report_of(json_recording()))
+        stage.app.audit.report = parse_report(report_of(json_recording()))
         await stage.press("5")
         assert "e Errors only" not in lines(stage.app)[-1], "findings are errors"
         assert "/ Filter" in lines(stage.app)[-1]

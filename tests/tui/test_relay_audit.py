@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed
-from bwtui.tui.audit.desk import RelayDesk
+from bwtui.tui.audit.session import RelayAuditSession
+from bwtui.tui.screens.audit.forms import FormScreen
+from bwtui.tui.screens.audit.progress import JobScreen
+from bwtui.tui.screens.audit.report import ReportScreen
+from bwtui.tui.screens.audit.sides import SidesScreen
 from bwtui.tui.screens.dialogs import LeaveScreen
-from bwtui.tui.screens.forms import FormScreen
-from bwtui.tui.screens.job import JobScreen
-from bwtui.tui.screens.report import ReportScreen
-from bwtui.tui.screens.sides import SidesScreen
 from tests.tui.audited import REPORTS, FakeKafka
 from tests.tui.commands import Commands
 from tests.tui.doubles import Stage
@@ -24,7 +24,7 @@ class RelayStage(Commands, Stage):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.app.desk = RelayDesk("shop", lambda: FakeKafka({}))
+        self.app.audit = RelayAuditSession("shop", lambda: FakeKafka({}))
         self.take_commands(folder)
         self.raw: dict[str, Any] = json.loads((REPORTS / "database.json").read_text())
 
@@ -77,8 +77,8 @@ async def test_a_finding_shows_what_the_topic_has(tmp_path: Path) -> None:
         assert "Expected: the table's row" in text(stage.app)
         assert "expired" in text(stage.app) or "the log begins behind it now" in text(stage.app)
         await stage.press("escape", "1")
-        stage.app.desk = RelayDesk("shop", _gone)
-        stage.app.desk.take(json.dumps(stage.raw).encode())
+        stage.app.audit = RelayAuditSession("shop", _gone)
+        stage.app.audit.take(json.dumps(stage.raw).encode())
         await stage.press("5", "enter", "enter")
         assert "no relay called shop is running" in text(stage.app)
 
@@ -101,7 +101,7 @@ async def test_leaving_ends_the_audit_first(tmp_path: Path) -> None:
     async with stage.run():
         await stage.press("v", "enter")
         await stage.until_reading()
-        job = stage.app.desk.job
+        job = stage.app.audit.job
         assert job is not None
         await stage.press("escape", "q")
         assert isinstance(stage.app.screen, LeaveScreen)

@@ -255,7 +255,7 @@ async def test_null_and_empty_and_unknown_look_different() -> None:
 async def test_a_table_shows_everything_about_itself() -> None:
     stage = Stage(Shop(trouble=True))
     async with stage.run((120, 40)):
-        stage.app.push_screen(TableScreen("warehouse.stock"))
+        stage.app.push_screen(TableScreen(stage.app, "warehouse.stock"))
         await stage.settle()
         await stage.advance(3)
         shown = text(stage.app)
@@ -275,14 +275,14 @@ async def test_a_table_shows_everything_about_itself() -> None:
 async def test_a_table_shows_what_became_of_its_unchanged_large_values() -> None:
     stage = Stage(Shop(trouble=True))
     async with stage.run((120, 40)):
-        stage.app.push_screen(TableScreen("public.products"))
+        stage.app.push_screen(TableScreen(stage.app, "public.products"))
         await stage.settle()
         await stage.advance(3)
         shown = text(stage.app)
         assert "large values  1,204 fetched by key" in shown
         assert "3 sent as placeholder" in shown
         assert "2 passed over" in shown
-        stage.app.push_screen(TableScreen("public.orders"))
+        stage.app.push_screen(TableScreen(stage.app, "public.orders"))
         await stage.settle()
         await stage.advance(3)
         assert "fetched by key" not in text(stage.app), "a table without any has no such line"
@@ -413,7 +413,7 @@ async def test_nothing_grows_without_bound() -> None:
 async def test_a_table_that_is_unknown_to_a_new_engine_is_no_crash() -> None:
     stage = Stage()
     async with stage.run():
-        stage.app.push_screen(TableScreen("public.gone"))
+        stage.app.push_screen(TableScreen(stage.app, "public.gone"))
         await stage.settle()
         await stage.advance(1)
         assert "does not know this table" in text(stage.app)

@@ -61,7 +61,7 @@ class Progress:
 
     @property
     def rate(self) -> float | None:
-        """Rows a second, once that can be told."""
+        """Rows a second, once it is known."""
         if len(self._points) < 2:
             return None
         (start, first), (_, last) = self._points[0], self._points[-1]
@@ -79,8 +79,8 @@ class Progress:
     def take(self, line: str) -> bool:
         """Take a line of ``--progress-json`` in; return whether it was one."""
         try:
-            told = json.loads(line)
-            name, done, total = str(told["phase"]), int(told.get("done", 0)), int(told.get("total", 0))
+            event = json.loads(line)
+            name, done, total = str(event["phase"]), int(event.get("done", 0)), int(event.get("total", 0))
         except (ValueError, KeyError, TypeError):
             return False
         moment = self.clock()

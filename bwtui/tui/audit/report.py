@@ -72,7 +72,7 @@ class AuditReport:
     actual: int
     classes: Mapping[str, int]
     #: Class → how many findings there are; not all need to be listed.
-    found: Mapping[str, int]
+    totals: Mapping[str, int]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     #: Everything, as it was read.
@@ -94,11 +94,11 @@ class AuditReport:
     @property
     def masked(self) -> bool:
         """Whether it does not show keys and values; what can't be decoded is no such one."""
-        told = self.raw.get("masked")
-        if told is None:
+        masked = self.raw.get("masked")
+        if masked is None:
             # Reports of old do not say it, but how they were made.
-            told = "--show-values" not in str(self.raw.get("command", ""))
-        return bool(told) and any(one.is_masked for one in self.findings)
+            masked = "--show-values" not in str(self.raw.get("command", ""))
+        return bool(masked) and any(one.is_masked for one in self.findings)
 
     @property
     def recording_id(self) -> str:
@@ -127,7 +127,7 @@ class AuditReport:
 
     def unlisted(self, name: str | None) -> int:
         """Return how many findings of a class, or of all, the report only counts."""
-        total = sum(self.found.values()) if name is None else self.found.get(name, 0)
+        total = sum(self.totals.values()) if name is None else self.totals.get(name, 0)
         return max(total - len(self.listed(name)), 0)
 
 

@@ -19,13 +19,13 @@ SAME = "no difference"
 class FieldPair:
     """One field as PostgreSQL said it, as it was sent, and as Kafka has it; None is NULL.
 
-    Of an audit of tables, ``sent`` is what the table has, and ``said`` is absent.
+    Of an audit of tables, ``sent`` is what the table has, and ``postgresql`` is absent.
     """
 
     name: str
-    said: str | None
+    postgresql: str | None
     sent: str | None
-    found: str | None
+    kafka: str | None
     #: What was sent is not what PostgreSQL said.
     miscoded: bool = False
     #: Whether the sides differ, where the report says it: values may be masked, or be written in other ways.
@@ -34,17 +34,20 @@ class FieldPair:
     @property
     def differs(self) -> bool:
         """Whether Kafka has something else than was sent; with one side only, nothing differs."""
-        return self.sent != self.found if self.judged is None else self.judged
+        return self.sent != self.kafka if self.judged is None else self.judged
 
 
 def pairs(
-    said: Mapping[str, str | None] | None,
+    postgresql: Mapping[str, str | None] | None,
     sent: Decoded | None,
-    found: Decoded | None,
+    kafka: Decoded | None,
     miscoded: Collection[str] = (),
 ) -> list[FieldPair]:
     """Return every field that a side has, in the order of the message; for what is no row, none."""
-    sides = [said, *(None if one is None or one.state != "row" else one.fields for one in (sent, found))]
+    sides = [
+        postgresql,
+        *(None if one is None or one.state != "row" else one.fields for one in (sent, kafka)),
+    ]
     names = dict.fromkeys(name for side in (*sides[1:], sides[0]) if side is not None for name in side)
     every = []
     for name in names:
@@ -53,15 +56,15 @@ def pairs(
     return every
 
 
-def table_pairs(finding: Finding, found: Decoded | None) -> list[FieldPair]:
+def table_pairs(finding: Finding, kafka: Decoded | None) -> list[FieldPair]:
     """Return the fields of a row as the table and as the topic has it, as far as report and record say it."""
-    row = found.fields if found is not None and found.state == "row" else {}
+    row = kafka.fields if kafka is not None and kafka.state == "row" else {}
     listed = {str(one.get("field")): one for one in finding.fields}
     if not row and not listed:
         key = (finding.key or {}).items()
         if finding.name == "extra_key":
             # The record's own fields say more, or why they can't be read.
-            return [FieldPair(name, ABSENT, ABSENT, value) for name, value in key] if found is None else []
+            return [FieldPair(name, ABSENT, ABSENT, value) for name, value in key] if kafka is None else []
         return [FieldPair(name, ABSENT, value, ABSENT) for name, value in key]
     unlisted = SAME if finding.name == "different_row" else ABSENT
     every = []
@@ -74,7 +77,7 @@ def table_pairs(finding: Finding, found: Decoded | None) -> list[FieldPair]:
     return every
 
 
-def said_by(change: Change, message: SentMessage) -> dict[str, str | None] | None:
+def postgresql_texts(change: Change, message: SentMessage) -> dict[str, str | None] | None:
     """Return what PostgreSQL said of the row that a message is about; None for a tombstone."""
     if message.value is None or change.after is None:
         return None

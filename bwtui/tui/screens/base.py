@@ -1,33 +1,31 @@
 """What every screen has: header, filter line, footer, and the actions on the selected row."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, BindingType
 from textual.containers import Container
-from textual.screen import Screen
 from textual.widget import Widget
 from textual.widgets import Footer, Input
 
 from bwtui.tui import footer
-from bwtui.tui.actions import bindings, is_elsewhere
+from bwtui.tui.actions import bindings, makes_sense
 from bwtui.tui.filtering import Filter
-from bwtui.tui.screens.transport import TransportActions
+from bwtui.tui.screens.dialogs import HelpScreen
+from bwtui.tui.screens.transport import TransportScreen
 from bwtui.tui.state import Picture
+from bwtui.tui.theme import DARK, LIGHT
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.header import Header
 from bwtui.tui.widgets.listing import Listing
-from bwtui.tui.widgets.seek_bar import SeekBar
-from bwtui.tui.widgets.transport import Transport
-
-if TYPE_CHECKING:
-    from bwtui.tui.app import RelayApp
+from bwtui.tui.widgets.recording.seek_bar import SeekBar
+from bwtui.tui.widgets.recording.transport import Transport
 
 
-class RelayScreen(TransportActions, Screen[None]):
+class RelayScreen(TransportScreen):
     """A screen over the picture of a relay; subclasses fill the body and paint it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
@@ -50,7 +48,7 @@ class RelayScreen(TransportActions, Screen[None]):
         with Container(id="body"):
             yield from self.body()
         yield self.filter_bar()
-        if self.relay.model.recorded:
+        if self.host.model.recorded:
             yield SeekBar()
             yield Transport()
         yield Footer(show_command_palette=False, compact=True)
@@ -90,11 +88,6 @@ class RelayScreen(TransportActions, Screen[None]):
 
     # Showing.
 
-    @property
-    def relay(self) -> "RelayApp":
-        """The app, by its own type."""
-        return cast("RelayApp", self.app)
-
     def on_mount(self) -> None:
         """Paint what is known, and give the focus to the main list."""
         self.ready = True
@@ -113,10 +106,10 @@ class RelayScreen(TransportActions, Screen[None]):
         """Paint header and body."""
         if not self.ready:
             return
-        model = self.relay.model
+        model = self.host.model
         self.set_class(model.link in ("gone", "stale"), "-stale")
         self.set_class(model.paused is not None, "-paused")
-        self.query_one(Header).show(model, self.mode, self.crumbs(), self.relay.stopping)
+        self.query_one(Header).show(model, self.mode, self.crumbs(), self.host.stopping)
         if model.picture.playhead is not None:
             self.query_one(Transport).show(model.picture.playhead)
         self.paint(model.picture)
@@ -125,32 +118,32 @@ class RelayScreen(TransportActions, Screen[None]):
 
     def action_show(self, mode: str) -> None:
         """Go to another screen."""
-        self.relay.show_mode(mode)
+        self.host.show_mode(mode)
 
     def action_pause(self) -> None:
         """Freeze the view, or let it run."""
-        self.relay.model.toggle_pause()
+        self.host.model.toggle_pause()
         self.refresh_picture()
 
     def action_theme(self) -> None:
         """Switch between dark and light."""
-        self.relay.switch_theme()
+        self.app.theme = LIGHT.name if self.app.theme == DARK.name else DARK.name
 
     def action_help(self) -> None:
         """Show all keys."""
-        self.relay.open_help()
+        self.app.push_screen(HelpScreen(self.host.model.kind))
 
     def action_palette(self) -> None:
         """Open the command palette."""
-        self.relay.action_command_palette()
+        self.app.action_command_palette()
 
     def action_leave(self) -> None:
         """Ask how to leave."""
-        self.relay.ask_to_leave()
+        self.host.ask_to_leave()
 
     def action_verify(self) -> None:
         """Ask what to verify; while that runs, show how far it is."""
-        self.relay.ask_to_verify()
+        self.host.ask_to_verify()
 
     def action_next_panel(self) -> None:
         """Focus the next panel."""
@@ -187,22 +180,32 @@ class RelayScreen(TransportActions, Screen[None]):
             self.go_back()
 
     def go_back(self) -> None:
-        """Leave this screen; the first one of a mode stays."""
+        """Return to where this screen was opened; the first one of a mode stays."""
+        if len(self.app.screen_stack) > 1:
+            self.app.pop_screen()
+
+    def on_grid_opened(self, event: Grid.Opened) -> None:
+        """A row was opened, by Enter or a double click."""
+        self.open_row(event.grid)
+
+    def open_row(self, grid: Grid) -> None:
+        """Go into the selected row's detail."""
+        self.query(Detail).last().focus()
 
     @property
     def active_bindings(self) -> dict[str, ActiveBinding]:
         """The bindings that hold here; the footer leaves some to help where room is short."""
-        found = super().active_bindings
+        active = super().active_bindings
         if isinstance(self.focused, Input):
             bar = next(a for a in self.focused.ancestors if isinstance(a, FilterBar | SeekBar))
-            return footer.typing(found, *bar.words)
-        return footer.fitted(found, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
+            return footer.typing(active, *bar.words)
+        return footer.fitted(active, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave out what makes sense only live, or only in a recording."""
         if action in self.without:
             return False
-        return not is_elsewhere(action, parameters, self.relay.model.kind, audits=self.audits)
+        return makes_sense(action, parameters, self.host.model.kind, audits=self.audits)
 
     # Actions: lists.
 
@@ -266,4 +269,4 @@ class RelayScreen(TransportActions, Screen[None]):
         focused = self.focused
         if focused is None:
             return []
-        return [focused, *(a for a in cast(list[Any], focused.ancestors) if isinstance(a, Widget))]
+        return [focused, *(node for node in focused.ancestors if isinstance(node, Widget))]

@@ -13,15 +13,10 @@ from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from bwtui.tui.widgets.grid import Grid
 
 
-class ChangesScreen(RelayScreen):
-    """What goes by, and one of it in full."""
+class SampledPair(RelayScreen):
+    """A list of sampled changes, and the selected one in full."""
 
-    mode: ClassVar[str] = "changes"
     wants_changes: ClassVar[bool] = True
-
-    def body(self) -> Iterable[Widget]:
-        """Return the list and the selected change."""
-        return (ChangeList(), ChangeDetail())
 
     def paint(self, picture: Picture) -> None:
         """Show a picture."""
@@ -39,9 +34,32 @@ class ChangesScreen(RelayScreen):
         """Filter the changes."""
         self.main_grid().set_filter(new)
 
+    def row_text(self) -> str:
+        """Return the selected change with its fields."""
+        return self.main_grid().copy_text()
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected change."""
+        self.query_one(ChangeDetail).show_change(self.main_grid().selected())
+
+    def action_follow(self) -> None:
+        """Follow the newest change again, from within a change's fields too."""
+        self.main_grid().focus()
+        self.main_grid().action_last()
+
+
+class ChangesScreen(SampledPair):
+    """What goes by, and one of it in full."""
+
+    mode: ClassVar[str] = "changes"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the list and the selected change."""
+        return (ChangeList(), ChangeDetail())
+
     def action_errors_only(self) -> None:
         """Show only changes of tables that had errors, or all."""
-        status = self.relay.model.picture.status
+        status = self.host.model.picture.status
         if self.main_grid().only is not None or status is None:
             self.main_grid().show_only(None)
         else:
@@ -53,20 +71,3 @@ class ChangesScreen(RelayScreen):
         self.notify("Changes stay in the order of their commits", timeout=3)
 
     action_reverse = action_sort
-
-    def row_text(self) -> str:
-        """Return the selected change with its fields."""
-        return self.main_grid().copy_text()
-
-    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected change."""
-        self.query_one(ChangeDetail).show_change(self.main_grid().selected())
-
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the selected change's fields."""
-        self.query_one(ChangeDetail).focus()
-
-    def action_follow(self) -> None:
-        """Follow the newest change again, from within a change's fields too."""
-        self.main_grid().focus()
-        self.main_grid().action_last()

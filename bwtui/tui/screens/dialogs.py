@@ -38,9 +38,9 @@ def help_text(kind: Kind) -> Content:
     """Return the keys, group by group."""
     lines: list[Content] = []
     for group in GROUPS:
-        found = [_line(action) for action in actions(kind) if action.group == group]
-        if found:
-            lines += [Content.styled(group, "bold $primary"), *found, Content("")]
+        lines_of_group = [_line(action) for action in actions(kind) if action.group == group]
+        if lines_of_group:
+            lines += [Content.styled(group, "bold $primary"), *lines_of_group, Content("")]
     return Content("\n").join(lines[:-1])
 
 

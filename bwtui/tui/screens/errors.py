@@ -50,10 +50,6 @@ class ErrorsScreen(RelayScreen):
         """Show the selected error."""
         self._show_selected()
 
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the selected error's text."""
-        self.query_one("#error", Detail).focus()
-
     def row_text(self) -> str:
         """Return the selected error with its hint."""
         entry = self._selected()
@@ -62,7 +58,7 @@ class ErrorsScreen(RelayScreen):
         return entry.message + (f"\nhint: {entry.hint}" if entry.hint else "")
 
     def _selected(self) -> ErrorEntry | None:
-        key, status = self.main_grid().cursor_key, self.relay.model.picture.status
+        key, status = self.main_grid().cursor_key, self.host.model.picture.status
         return next((e for e in (status.errors if status else ()) if _key(e) == key), None)
 
     def _show_selected(self) -> None:

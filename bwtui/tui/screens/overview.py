@@ -30,6 +30,6 @@ class OverviewScreen(RelayScreen):
         """Return the table under the cursor."""
         return self.main_grid().cursor_key
 
-    def on_grid_opened(self, event: Grid.Opened) -> None:
+    def open_row(self, grid: Grid) -> None:
         """Drill into a table."""
-        self.app.push_screen(self.relay.table_screen(event.key))
+        self.host.look_closer("table", self)

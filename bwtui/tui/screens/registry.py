@@ -56,10 +56,6 @@ class RegistryScreen(RelayScreen):
         """Show the selected schema's text."""
         self._show_selected()
 
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the selected schema's text."""
-        self.query_one("#schema", Detail).focus()
-
     def row_text(self) -> str:
         """Return the schema's text."""
         schema = self._selected()
@@ -67,7 +63,7 @@ class RegistryScreen(RelayScreen):
 
     def _selected(self) -> SchemaEntry | None:
         key = self.main_grid().cursor_key
-        schemas = self.relay.model.picture.schemas
+        schemas = self.host.model.picture.schemas
         return next((schema for schema in schemas if _key(schema) == key), None)
 
     def _show_selected(self) -> None:

@@ -8,24 +8,41 @@ from textual.widget import Widget
 
 from bwtui.model.status import SchemaEntry, TableStatus
 from bwtui.tui import figures
-from bwtui.tui.filtering import Filter
+from bwtui.tui.host import Closer, Host, Selection
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.changes import SampledPair
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from bwtui.tui.widgets.detail import Detail
-from bwtui.tui.widgets.grid import Grid
 
 
-class TableScreen(RelayScreen):
-    """Drilled into from the overview; Esc goes back."""
+class OneTableScreen(RelayScreen):
+    """A screen about one table; Esc goes back to where it was opened."""
 
     mode: ClassVar[str] = "overview"
-    wants_changes: ClassVar[bool] = True
 
-    def __init__(self, table: str) -> None:
-        super().__init__()
+    def __init__(self, host: Host, table: str) -> None:
+        super().__init__(host)
         self.table = table
+
+    @classmethod
+    def of(cls, host: Host, selection: Selection) -> Closer:
+        """Return the screen of the selected table."""
+        table = selection.selected_table()
+        return "No table is selected" if table is None else cls(host, table)
+
+    def selected_table(self) -> str | None:
+        """Return the table."""
+        return self.table
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path here."""
+        return ("Overview", self.table)
+
+
+class TableScreen(OneTableScreen, SampledPair):
+    """Drilled into from the overview of a relay."""
 
     def body(self) -> Iterable[Widget]:
         """Return facts, changes, and the selected change."""
@@ -36,44 +53,7 @@ class TableScreen(RelayScreen):
     def paint(self, picture: Picture) -> None:
         """Show a picture."""
         show_facts(self, self.table, picture)
-        self.main_grid().show(picture)
-
-    def main_grid(self) -> ChangeList:
-        """Return the list of changes."""
-        return self.query_one(ChangeList)
-
-    def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
-        return ("Overview", self.table)
-
-    def current_filter(self) -> Filter:
-        """Return the filter of the changes."""
-        return self.main_grid().filter
-
-    def apply_filter(self, new: Filter) -> None:
-        """Filter the changes."""
-        self.main_grid().set_filter(new)
-
-    def go_back(self) -> None:
-        """Return to the overview."""
-        self.app.pop_screen()
-
-    def row_text(self) -> str:
-        """Return the selected change with its fields."""
-        return self.main_grid().copy_text()
-
-    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected change."""
-        self.query_one(ChangeDetail).show_change(self.main_grid().selected())
-
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the selected change's fields."""
-        self.query_one(ChangeDetail).focus()
-
-    def action_follow(self) -> None:
-        """Follow the newest change again, from within a change's fields too."""
-        self.main_grid().focus()
-        self.main_grid().action_last()
+        super().paint(picture)
 
 
 def show_facts(screen: RelayScreen, name: str, picture: Picture) -> None:
@@ -137,12 +117,12 @@ def _fact(name: str, value: str, tone: str = "") -> Content:
 
 def _toast(table: TableStatus) -> str:
     """Return what became of large values that an UPDATE did not touch; nothing when there was none."""
-    told = (
+    counts = (
         (table.toast_fetched, "fetched by key"),
         (table.toast_placeholders, "sent as placeholder"),
         (table.toast_superseded, "passed over: row gone"),
     )
-    return " · ".join(f"{number:,} {what}" for number, what in told if number)
+    return " · ".join(f"{number:,} {what}" for number, what in counts if number)
 
 
 def _snapshot(table: TableStatus) -> str:

@@ -1,45 +1,50 @@
 """The actions that move a recording, and those that look closer at a change of it."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import ClassVar
+
+from textual.screen import Screen
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.recording.reading.explain import Key, key_of
 from bwtui.tui.audit.report import Finding
-from bwtui.tui.playback import Command, RecordedModel
-from bwtui.tui.widgets.seek_bar import SeekBar
-from bwtui.tui.widgets.transport import Timeline
-
-if TYPE_CHECKING:
-    from bwtui.tui.recording_app import RecordingApp
-    from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.host import Host, RecordingHost
+from bwtui.tui.playback import Command
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.recording.seek_bar import SeekBar
+from bwtui.tui.widgets.recording.transport import Timeline
 
 
-class TransportActions:
-    """Every screen of a recording has them; live, none of them is ever called."""
+class TransportScreen(Screen[None]):
+    """Every screen of a recording has these actions; live, none of them is ever called."""
 
     #: The main list is not the recording but something of its own, such as a transaction.
     own_list: ClassVar[bool] = False
 
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self.host = host
+
+    @property
+    def recording(self) -> RecordingHost:
+        """The recording that is played; not asked for live."""
+        recording = self.host.recording
+        assert recording is not None
+        return recording
+
     @property
     def takes_ends(self) -> bool:
         """Whether g and G mean the recording's ends; in a list of its own they mean the list's."""
-        return self._screen.relay.model.recorded and not self.own_list
-
-    @property
-    def recording(self) -> "RecordingApp":
-        """The app, where it plays a recording."""
-        return cast("RecordingApp", self._screen.app)
-
-    @property
-    def _screen(self) -> "RelayScreen":
-        return cast("RelayScreen", self)
+        return self.host.model.recorded and not self.own_list
 
     # What a screen may know better.
 
+    def main_grid(self) -> Grid:
+        """Return the list that filter, sort and copy act on."""
+        raise NotImplementedError
+
     def selected_change(self) -> Change | None:
         """Return the selected change; by default the last one that has happened."""
-        head = self._screen.relay.model.picture.playhead
+        head = self.host.model.picture.playhead
         return None if head is None else head.change
 
     def selected_table(self) -> str | None:
@@ -67,7 +72,7 @@ class TransportActions:
 
     def action_travel(self, end: int) -> None:
         """Go to the beginning or the end."""
-        length = self._model.recording.view.length
+        length = self.recording.source.view.length
         self.drive(lambda player: player.seek(length if end else 0))
 
     def action_error(self, direction: int) -> None:
@@ -76,7 +81,7 @@ class TransportActions:
 
     def action_seek(self) -> None:
         """Type a place to go to."""
-        self._screen.query_one(SeekBar).open()
+        self.query_one(SeekBar).open()
 
     def on_timeline_clicked(self, event: Timeline.Clicked) -> None:
         """Go to the moment under the mouse."""
@@ -84,12 +89,12 @@ class TransportActions:
 
     def on_seek_bar_submitted(self, event: SeekBar.Submitted) -> None:
         """Go where the text says, or say why not."""
-        bar = self._screen.query_one(SeekBar)
+        bar = self.query_one(SeekBar)
         self.recording.drive(lambda player: player.seek_text(event.text), bar.answer)
 
     def close_seek_bar(self) -> bool:
         """Close the line where a place is typed; return whether it was open."""
-        bars = self._screen.query(SeekBar)
+        bars = self.query(SeekBar)
         if not bars or not bars.first().display:
             return False
         bars.first().close()
@@ -97,47 +102,17 @@ class TransportActions:
 
     def on_seek_bar_closed(self) -> None:
         """Give the focus back to the list."""
-        self._screen.main_grid().focus()
+        self.main_grid().focus()
 
     def drive(self, command: Command) -> int:
-        """Have the player do something; what it can't do is told."""
-        return self.recording.drive(command, self._tell)
+        """Have the player do something; say what it can't do."""
+        return self.recording.drive(command, self._say_error)
 
     # Looking closer.
 
-    def action_transaction(self) -> None:
-        """Show all changes of a transaction."""
-        change = self.selected_change()
-        if change is None:
-            self._say("No change is selected")
-        else:
-            self.recording.show_transaction(change)
-
-    def action_explain(self) -> None:
-        """Show what became of a row."""
-        change = self.selected_change()
-        if change is None:
-            self._say("No change is selected")
-        elif change.operation == "truncate":
-            self._say(
-                "TRUNCATE empties whole tables: it is about no single row, so there is no key to explain"
-            )
-        elif (key := key_of(change)) is None:
-            self._say(f"{change.table} has no key, so its rows can't be told apart")
-        else:
-            self.explain(key)
-
-    def explain(self, key: Key) -> None:
-        """Show what became of a key."""
-        self.recording.show_key(key)
-
-    def action_as_of(self) -> None:
-        """Show a table's rows as of this position."""
-        table = self.selected_table()
-        if table is None:
-            self._say("No table is selected")
-        else:
-            self.recording.show_rows(table)
+    def action_look_closer(self, name: str) -> None:
+        """Open another screen about what is selected."""
+        self.host.look_closer(name, self)
 
     # Audits.
 
@@ -147,11 +122,11 @@ class TransportActions:
 
     def action_mend(self) -> None:
         """Replay what the audit found missing."""
-        report = self._screen.relay.desk.report
+        report = self.host.audit.report
         if report is None:
-            self._say("There is no audit yet: v verifies this recording")
+            self._warn("There is no audit yet: v verifies this recording")
         elif not report.missing:
-            self._say("The audit found nothing missing: there is nothing to mend")
+            self._warn("The audit found nothing missing: there is nothing to mend")
         else:
             self.recording.ask_to_replay(mend=True)
 
@@ -159,24 +134,25 @@ class TransportActions:
         """Go to a finding's change in the list of all changes, or to where its LSN is."""
         position = change.position if change is not None else finding.position if finding else None
         if finding is None:
-            self._say("No finding is selected")
+            self._warn("No finding is selected")
         elif position is not None:
-            self._screen.relay.show_mode("changes")
+            self.host.show_mode("changes")
             self.drive(lambda player: player.seek(position + 1))
         elif finding.lsn:
             lsn = finding.lsn
-            self._screen.relay.show_mode("changes")
+            self.host.show_mode("changes")
             self.drive(lambda player: player.seek_text(lsn))
         else:
-            self._say("It has no place in the recording: no message of it says the same")
+            self._warn("It has no place in the recording: no message of it says the same")
 
-    @property
-    def _model(self) -> RecordedModel:
-        return cast(RecordedModel, self._screen.relay.model)
-
-    def _tell(self, error: BwtuiError | None) -> None:
+    def _say_error(self, error: BwtuiError | None) -> None:
         if error is not None:
-            self._say(error.message + (f": {error.hint}" if error.hint else ""))
+            self._warn(with_hint(error))
 
-    def _say(self, text: str) -> None:
-        cast(Any, self._screen).notify(text, severity="warning", timeout=4, markup=False)
+    def _warn(self, text: str) -> None:
+        self.notify(text, severity="warning", timeout=4, markup=False)
+
+
+def with_hint(error: BwtuiError) -> str:
+    """Return an error in one line, with what to do about it."""
+    return error.message + (f": {error.hint}" if error.hint else "")

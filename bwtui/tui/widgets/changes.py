@@ -92,8 +92,7 @@ class ChangeList(Grid):
         if change is None:
             return ""
         head = f"{change.operation} {change.table} key={change.key} lsn={change.lsn} xid={change.xid}"
-        fields = [f"{f.name}: {_plain(f.before)} → {_plain(f.after)}" for f in change.fields]
-        return "\n".join([head, *fields])
+        return "\n".join([head, *field_lines(change.fields)])
 
     def on_grid_moved(self, event: Grid.Moved) -> None:
         """Leave the tail, or follow it again."""
@@ -239,6 +238,11 @@ def _value(value: str | None, colours: dict[str, str], style: str, known: bool) 
     if value is None:
         return Text("NULL", f"italic {colours['secondary']}")
     return Text("''" if value == "" else block(value), style)
+
+
+def field_lines(fields: Sequence[FieldChange]) -> list[str]:
+    """Return a change's columns, before and after, as plain text to copy."""
+    return [f"{f.name}: {_plain(f.before)} → {_plain(f.after)}" for f in fields]
 
 
 def _plain(value: str | None) -> str:

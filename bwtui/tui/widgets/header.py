@@ -8,17 +8,11 @@ from textual.containers import Horizontal, Vertical
 from bwtui.model.status import Status
 from bwtui.relay.process import outcome
 from bwtui.tui import figures, judgement
+from bwtui.tui.actions import tabs
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.widgets.line import Line
 
-_TABS = (
-    ("overview", "Overview"),
-    ("changes", "Changes"),
-    ("registry", "Registry"),
-    ("errors", "Errors"),
-    ("audit", "Audit"),
-)
 _TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
 
 
@@ -83,12 +77,11 @@ def _verdict(model: Model) -> judgement.Verdict:
 def _tabs(model: Model, screen: str) -> Content:
     status = model.live.status
     parts: list[Content] = []
-    tabs = () if model.kind == "report" else _TABS
-    for number, (name, title) in enumerate(tabs, 1):
-        text = f" {number} {title} "
+    for name, action in tabs(model.kind).items():
+        text = f" {action.key_text} {action.label} "
         if name == "errors" and status is not None and status.errors:
             total = sum(entry.count for entry in status.errors)
-            text = f" {number} {title} {figures.count(total)} "
+            text += f"{figures.count(total)} "
         if name == screen:
             # No link: Textual would paint it in the colour of links, which can't be read here.
             parts.append(Content.styled(text, "bold $background on $primary"))

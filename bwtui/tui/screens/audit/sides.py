@@ -11,16 +11,18 @@ from textual.widget import Widget
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.recording.view import RecordingView
-from bwtui.tui.audit.field_pairs import FieldPairs, found_lines, sent_lines, value_content
 from bwtui.tui.audit.kafka import Decoded, KafkaSide, Reader, Record
+from bwtui.tui.audit.labels import LABELS
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text
-from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, said_by, table_pairs
-from bwtui.tui.audit.words import WORDS
+from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, postgresql_texts, table_pairs
+from bwtui.tui.host import Host
 from bwtui.tui.plain import Content, Text
-from bwtui.tui.playback import RecordedModel, RecordingSource
+from bwtui.tui.playback import RecordingSource
 from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.transport import with_hint
 from bwtui.tui.state import Picture
-from bwtui.tui.widgets.compared_sides import recording_lines, table_lines
+from bwtui.tui.widgets.audit.compared_sides import recording_lines, table_lines
+from bwtui.tui.widgets.audit.field_pairs import FieldPairs, kafka_lines, sent_lines, value_content
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
 
@@ -32,18 +34,18 @@ class SidesScreen(RelayScreen):
     audits: ClassVar[bool] = True
     own_list = True
 
-    def __init__(self, finding: Finding, change: Change | None, report: AuditReport) -> None:
-        super().__init__()
+    def __init__(self, host: Host, finding: Finding, change: Change | None, report: AuditReport) -> None:
+        super().__init__(host)
         self.finding = finding
         self.report = report
-        self._words = WORDS[report.question]
+        self._labels = LABELS[report.question]
         self.change = change
         #: The message that is meant: the finding's own, or the one whose copy it is.
         self._part = finding.part
         self._is_copy = False
         self._sent: Decoded | None = None
-        self._found: Decoded | None = None
-        self._found_key: Decoded | None = None
+        self._kafka: Decoded | None = None
+        self._kafka_key: Decoded | None = None
         self._record: Record | str | None = None
         self._problem = ""
         self._miscoded: frozenset[str] = frozenset()
@@ -53,12 +55,12 @@ class SidesScreen(RelayScreen):
     def body(self) -> Iterable[Widget]:
         """Return the two sides, their fields, and the selected field in full."""
         sides = Container(
-            Detail(id="sent", title=self._words.expected),
-            Detail(id="found", title=self._words.found),
+            Detail(id="expected", title=self._labels.expected),
+            Detail(id="actual", title=self._labels.actual),
             id="sides",
             classes="folder",
         )
-        return (sides, FieldPairs(self._words), Detail(id="value", title="Value"))
+        return (sides, FieldPairs(self._labels), Detail(id="value", title="Value"))
 
     def on_mount(self) -> None:
         """Look at both sides."""
@@ -83,10 +85,6 @@ class SidesScreen(RelayScreen):
             self._key_text or self.finding.place or self.finding.lsn or "message",
         )
 
-    def go_back(self) -> None:
-        """Return to the findings."""
-        self.app.pop_screen()
-
     def selected_change(self) -> Change | None:
         """Return the change that the message is of."""
         return self.change
@@ -100,16 +98,12 @@ class SidesScreen(RelayScreen):
         pair = self.main_grid().selected()
         detail = self.query_one("#value", Detail)
         detail.border_title = Content("Value" if pair is None else pair.name)
-        detail.show((pair, self.app.theme), value_content(pair, self._words, self.app.theme_variables))
-
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the selected field's values."""
-        self.query_one("#value", Detail).focus()
+        detail.show((pair, self.app.theme), value_content(pair, self._labels, self.app.theme_variables))
 
     @property
     def _key_text(self) -> str:
         """The key as the report has it, or where that has masked it, as the record has it."""
-        key = self._found_key
+        key = self._kafka_key
         if self.finding.is_masked and key is not None and key.state == "row":
             return fields_text(key.fields)
         return self.finding.key_text
@@ -118,16 +112,16 @@ class SidesScreen(RelayScreen):
 
     @property
     def _source(self) -> RecordingSource | None:
-        model = self.relay.model
-        return model.recording if isinstance(model, RecordedModel) else None
+        recording = self.host.recording
+        return None if recording is None else recording.source
 
     async def _look(self) -> None:
         self._show()
         finding = self.finding
         try:
-            side = await asyncio.to_thread(self.relay.desk.side)
+            side = await asyncio.to_thread(self.host.audit.side)
         except BwtuiError as error:
-            self._problem = _told(error)
+            self._problem = with_hint(error)
             self._show()
             return
         if None not in (finding.topic, finding.partition, finding.offset):
@@ -152,7 +146,7 @@ class SidesScreen(RelayScreen):
                 side.look, finding.topic, finding.partition, finding.offset
             )
         except BwtuiError as error:
-            self._problem = _told(error)
+            self._problem = with_hint(error)
 
     async def _find_original(self, record: Record) -> None:
         """A copy belongs to no message: look for the one whose bytes it repeats."""
@@ -172,13 +166,13 @@ class SidesScreen(RelayScreen):
         self._searching = True
         self._show()
         try:
-            found = await source.study(find)
+            copied = await source.study(find)
         except BwtuiError as error:
             self.notify(error.message, severity="error", markup=False)
-            found = None
+            copied = None
         self._searching = False
-        if found is not None:
-            self.change, self._part = found
+        if copied is not None:
+            self.change, self._part = copied
             self._is_copy = True
 
     def _decode(self, side: KafkaSide | None) -> None:
@@ -186,7 +180,7 @@ class SidesScreen(RelayScreen):
         output_format, texts = "avro", {}
         if source is not None:
             output_format = source.view.source.output_format
-            schemas = self.relay.model.picture.schemas
+            schemas = self.host.model.picture.schemas
             texts = {entry.id: entry.schema for entry in schemas}
         reader = Reader(output_format, texts, ask)
         self._miscoded = frozenset()
@@ -196,21 +190,21 @@ class SidesScreen(RelayScreen):
             assert self.change is not None
             self._miscoded = reader.miscoded(message.value, full_texts(self.change))
         if isinstance(self._record, Record):
-            self._found = reader.read(self._record.value)
-            self._found_key = None if self._record.key is None else reader.read(self._record.key)
+            self._kafka = reader.read(self._record.value)
+            self._kafka_key = None if self._record.key is None else reader.read(self._record.key)
 
     # Showing.
 
     def _show(self) -> None:
         if not self.is_attached:
             return
-        sent, found = self._expected_lines(), self._found_lines()
-        self.query_one("#sent", Detail).show(tuple(map(str, sent)), Text("\n").join(sent))
-        self.query_one("#found", Detail).show(tuple(map(str, found)), Text("\n").join(found))
+        expected, actual = self._expected_lines(), self._actual_lines()
+        self.query_one("#expected", Detail).show(tuple(map(str, expected)), Text("\n").join(expected))
+        self.query_one("#actual", Detail).show(tuple(map(str, actual)), Text("\n").join(actual))
         grid = self.main_grid()
         # The report of a database says by itself what differs.
-        has_found = self._found is not None or self.report.question == "database"
-        grid.show_pairs(self._pairs(), has_found=has_found)
+        has_kafka = self._kafka is not None or self.report.question == "database"
+        grid.show_pairs(self._pairs(), has_kafka=has_kafka)
         if self._record is None and not self._problem and self.finding.offset is not None:
             grid.empty_text = "asking Kafka…"
         self.on_grid_highlighted(Grid.Highlighted(grid, grid.cursor_key))
@@ -225,30 +219,28 @@ class SidesScreen(RelayScreen):
             return [Text("looking for the message whose copy this is…", colours["quiet"])]
         return sent_lines(finding, self.change, self._part, colours, is_copy=self._is_copy)
 
-    def _found_lines(self) -> list[Text]:
+    def _actual_lines(self) -> list[Text]:
         finding, colours = self.finding, self.app.theme_variables
         if self.report.question == "recordings":
             return recording_lines(finding, self.report, colours, second=True)
-        sides = self._found_key, self._found
-        return found_lines(finding, self._record, sides, self._problem, colours)
+        sides = self._kafka_key, self._kafka
+        return kafka_lines(finding, self._record, sides, self._problem, colours)
 
     def _pairs(self) -> list[FieldPair]:
         if self.report.question == "database":
-            return table_pairs(self.finding, self._found)
+            return table_pairs(self.finding, self._kafka)
         message = None if self.change is None else message_of(self.change, self._part)
-        said = None if self.change is None or message is None else said_by(self.change, message)
-        if self._sent is None and self._found is None:
+        postgresql = (
+            None if self.change is None or message is None else postgresql_texts(self.change, message)
+        )
+        if self._sent is None and self._kafka is None:
             return [
                 FieldPair(str(one.get("field")), one.get("postgresql"), one.get("sent"), one.get("kafka"))
                 for one in self.finding.fields
             ]
-        return pairs(said, self._sent, self._found, self._miscoded)
+        return pairs(postgresql, self._sent, self._kafka, self._miscoded)
 
 
 def _nobody(number: int) -> str | None:
     """Know no schema."""
     return None
-
-
-def _told(error: BwtuiError) -> str:
-    return error.message + (f": {error.hint}" if error.hint else "")

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterable
-from typing import ClassVar
 
 from textual.widget import Widget
 
@@ -13,26 +12,24 @@ from bwtui.recording.reading.as_of import Gaps, TableFold, TableRow
 from bwtui.recording.view import RecordingView
 from bwtui.shown import shown
 from bwtui.tui import figures
+from bwtui.tui.host import Host
 from bwtui.tui.plain import Content, block
-from bwtui.tui.playback import RecordedModel, RecordingSource
-from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.table import OneTableScreen
 from bwtui.tui.state import Picture, Playhead
 from bwtui.tui.widgets.columns import Column
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.rows import RowsGrid
-from bwtui.tui.widgets.transport import moment
+from bwtui.tui.widgets.recording.rows import RowsGrid
+from bwtui.tui.widgets.recording.transport import moment
 
 
-class AsOfScreen(RelayScreen):
+class AsOfScreen(OneTableScreen):
     """Follows the recording's position; Esc goes back."""
 
-    mode: ClassVar[str] = "overview"
     without = frozenset(("filter", "errors_only", "sort", "reverse"))
 
-    def __init__(self, table: str) -> None:
-        super().__init__()
-        self.table = table
+    def __init__(self, host: Host, table: str) -> None:
+        super().__init__(host, table)
         self._fold = TableFold(table)
         self._relation: Relation | None = None
         self._head: Playhead | None = None
@@ -69,16 +66,8 @@ class AsOfScreen(RelayScreen):
         """Return the path here."""
         return ("Overview", f"rows of {self.table}")
 
-    def selected_table(self) -> str | None:
-        """Return the table."""
-        return self.table
-
-    def go_back(self) -> None:
-        """Stop what is under way, and return to where it was opened."""
-        self.app.pop_screen()
-
     def on_unmount(self) -> None:
-        """Stop what is under way; whoever folds lets go of the rows at its end."""
+        """Stop what is under way, which lets go of the rows at its end; or let go of them."""
         if self._work is not None:
             self._work.set()
         else:
@@ -93,20 +82,10 @@ class AsOfScreen(RelayScreen):
         else:
             detail.show((self._at, row), row_content(self._relation, row))
 
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the selected row."""
-        self.query_one("#row", Detail).focus()
-
     def on_rows_grid_wanted(self, event: RowsGrid.Wanted) -> None:
         """Fetch other rows."""
         if self._work is None:
             self._show_rows(event.offset)
-
-    @property
-    def _source(self) -> RecordingSource:
-        model = self.relay.model
-        assert isinstance(model, RecordedModel)
-        return model.recording
 
     def _begin(self, position: int) -> None:
         if position < self._fold.position:
@@ -126,7 +105,7 @@ class AsOfScreen(RelayScreen):
             return fold.advance(view, position, work.is_set, progress), runs
 
         try:
-            arrived, runs = await self._source.study(advance)
+            arrived, runs = await self.recording.source.study(advance)
         except BwtuiError as error:
             self._failure, arrived, runs = error, True, False
         self._work = None
@@ -167,14 +146,14 @@ class AsOfScreen(RelayScreen):
 
 def gap_texts(gaps: Gaps) -> list[str]:
     """Say what is not known of a table."""
-    found = []
+    texts = []
     if gaps.no_snapshot:
-        found.append("▲ no snapshot is recorded: rows from before are unknown")
+        texts.append("▲ no snapshot is recorded: rows from before are unknown")
     if gaps.snapshot_runs:
-        found.append("▲ the snapshot is under way here")
+        texts.append("▲ the snapshot is under way here")
     if gaps.unknown_rows and not gaps.no_snapshot:
-        found.append(f"▲ {gaps.unknown_rows:,} changes of rows that are not recorded")
-    return found
+        texts.append(f"▲ {gaps.unknown_rows:,} changes of rows that are not recorded")
+    return texts
 
 
 def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[Column, ...]:
@@ -190,11 +169,11 @@ def row_content(relation: Relation, row: TableRow) -> Content:
     width = max((len(shown(c.name)) for c in relation.columns), default=0)
     lines = [Content.assemble(("as left by the change at position ", "$quiet"), f"{row.position:,}", "\n")]
     for column, value in zip(relation.columns, row.fields, strict=False):
-        known, text = value is not UNCHANGED, as_text(value)
-        tone = "$foreground" if known and text is not None else "$secondary"
-        told = (
-            "not known: PostgreSQL did not send it" if not known else "NULL" if text is None else text or "''"
-        )
+        text, tone = as_text(value), "$foreground"
+        if value is UNCHANGED:
+            text, tone = "not known: PostgreSQL did not send it", "$secondary"
+        elif text is None:
+            text, tone = "NULL", "$secondary"
         name = f"{shown(column.name):<{width}}  "
-        lines.append(Content.assemble((name, "$quiet"), (block(told, len(name)), tone)))
+        lines.append(Content.assemble((name, "$quiet"), (block(text or "''", len(name)), tone)))
     return Content("\n").join(lines)

@@ -11,40 +11,40 @@ from bwtui.recording.fields import key_text
 from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
 from bwtui.tui.audit.kafka import HOLES, Decoded, Record
+from bwtui.tui.audit.labels import Labels
 from bwtui.tui.audit.report import Finding, fields_text
 from bwtui.tui.audit.sides import ABSENT, SAME, FieldPair, message_of
-from bwtui.tui.audit.words import Words
 from bwtui.tui.plain import Group, Text, block
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column
 from bwtui.tui.widgets.listing import Item, Listing
 
 
-def _columns(words: Words) -> list[Column]:
-    found = [
+def _columns(labels: Labels) -> list[Column]:
+    columns = [
         Column("mark", "", 1),
         Column("field", "Field", 14, grow=26),
-        Column("sent", words.left, 20, grow=70),
-        Column("found", words.right, 20, grow=70),
+        Column("sent", labels.left, 20, grow=70),
+        Column("kafka", labels.right, 20, grow=70),
     ]
-    return found + ([Column("said", words.source, 18, drop=1, grow=70)] if words.source else [])
+    return columns + ([Column("postgresql", labels.source, 18, drop=1, grow=70)] if labels.source else [])
 
 
 class FieldPairs(Listing):
     """Field by field; those that differ are marked, and are all that ``e`` leaves."""
 
-    def __init__(self, words: Words) -> None:
-        super().__init__(_columns(words), ("field",), id="fields", noun="fields")
+    def __init__(self, labels: Labels) -> None:
+        super().__init__(_columns(labels), ("field",), id="fields", noun="fields")
         self.border_title = "Fields"
-        self._words = words
+        self._labels = labels
         self._pairs: list[FieldPair] = []
         self._turns = 0.0
 
-    def show_pairs(self, found: Sequence[FieldPair], *, has_found: bool) -> None:
+    def show_pairs(self, pairs: Sequence[FieldPair], *, has_kafka: bool) -> None:
         """Show these fields; without a row on Kafka's side nothing differs."""
-        self._pairs, self._turns = list(found), self._turns + 10
-        has_source = bool(self._words.source)
-        items = [_item(n, pair, has_found, has_source) for n, pair in enumerate(self._pairs)]
+        self._pairs, self._turns = list(pairs), self._turns + 10
+        has_source = bool(self._labels.source)
+        items = [_item(n, pair, has_kafka, has_source) for n, pair in enumerate(self._pairs)]
         self.set_items(items, self._turns)
         # What differs is what one came for.
         if first := next((item.key for item in items if item.trouble), None):
@@ -57,39 +57,43 @@ class FieldPairs(Listing):
     def _show(self) -> None:
         super()._show()
         if not self.items:
-            self.empty_text = self._words.no_fields
+            self.empty_text = self._labels.no_fields
 
 
-def _item(number: int, pair: FieldPair, has_found: bool, has_source: bool) -> Item:
-    both = has_found and ABSENT not in (pair.sent, pair.found)
+def _item(number: int, pair: FieldPair, has_kafka: bool, has_source: bool) -> Item:
+    both = has_kafka and ABSENT not in (pair.sent, pair.kafka)
     differs = both and pair.differs
     mark = Cell("≠", "bad") if differs else Cell("!", "bad") if pair.miscoded else Cell("")
     loud = "bad" if differs else ""
-    values = tuple(_shown(value) for value in (pair.sent, pair.found, pair.said))
+    values = tuple(_shown(value) for value in (pair.sent, pair.kafka, pair.postgresql))
     shown = 5 if has_source else 4
     cells = (
         mark,
         Cell(pair.name, loud or "strong"),
         Cell(values[0], "warn" if differs else "muted" if pair.sent in (None, ABSENT, SAME) else ""),
-        Cell(values[1], "bad" if differs else "muted" if pair.found in (None, ABSENT) else ""),
+        Cell(values[1], "bad" if differs else "muted" if pair.kafka in (None, ABSENT) else ""),
         Cell(values[2], "bad" if pair.miscoded else "muted"),
     )
     trouble = differs or pair.miscoded
-    found = (0, number, *values)
-    return Item(str(number), cells[:shown], found[:shown], " ".join((pair.name, *values)), trouble)
+    order = (0, number, *values)
+    return Item(str(number), cells[:shown], order[:shown], " ".join((pair.name, *values)), trouble)
 
 
 def _shown(value: str | None) -> str:
     return "NULL" if value is None else value or "''"
 
 
-def value_content(pair: FieldPair | None, words: Words, colours: dict[str, str]) -> RenderableType:
+def value_content(pair: FieldPair | None, labels: Labels, colours: dict[str, str]) -> RenderableType:
     """Return a field's values in full, under each other."""
     if pair is None:
         return Text("no field selected", colours["quiet"])
-    both = ABSENT not in (pair.sent, pair.found)
+    both = ABSENT not in (pair.sent, pair.kafka)
     loud = f"bold {colours['error']}" if both and pair.differs else ""
-    rows = ((words.source, pair.said, ""), (words.left, pair.sent, ""), (words.right, pair.found, loud))
+    rows = (
+        (labels.source, pair.postgresql, ""),
+        (labels.left, pair.sent, ""),
+        (labels.right, pair.kafka, loud),
+    )
     return Group(
         *(
             Text.assemble((f"{name:<16}", colours["quiet"]), (block(_shown(value), 16), style))
@@ -122,8 +126,8 @@ def sent_lines(
 
 
 def _known(finding: Finding) -> str:
-    told = [finding.operation, finding.table, finding.key_text, finding.lsn]
-    return ", ".join(part for part in told if part) or "only its place"
+    known = [finding.operation, finding.table, finding.key_text, finding.lsn]
+    return ", ".join(part for part in known if part) or "only its place"
 
 
 def _committed(change: Change, quiet: str) -> Text:
@@ -144,16 +148,16 @@ def _ids(message: SentMessage) -> tuple[int | None, int | None]:
 
 
 def _bytes(key: bytes | None, value: bytes | None, ids: tuple[int | None, int | None], quiet: str) -> Text:
-    def told(name: str, data: bytes | None, number: int | None) -> str:
+    def size_of(name: str, data: bytes | None, number: int | None) -> str:
         if data is None:
             return f"{name} null"
         return f"{name} {figures.size(len(data))}" + ("" if number is None else f" schema {number}")
 
     kind = "  tombstone" if value is None and key is not None else ""
-    return Text(f"{told('key', key, ids[0])} · {told('value', value, ids[1])}{kind}", quiet)
+    return Text(f"{size_of('key', key, ids[0])} · {size_of('value', value, ids[1])}{kind}", quiet)
 
 
-def found_lines(
+def kafka_lines(
     finding: Finding,
     record: Record | str | None,
     sides: tuple[Decoded | None, Decoded | None],
@@ -162,7 +166,7 @@ def found_lines(
 ) -> list[Text]:
     """Say what Kafka has; ``sides`` are its key and its value."""
     quiet = colours["quiet"]
-    key, found = sides
+    key, value = sides
     where = Text.assemble((finding.topic or figures.NONE, "bold"), f" {finding.place}")
     if key is not None and key.state == "row":
         where.append("  key ", quiet)
@@ -176,16 +180,16 @@ def found_lines(
     if isinstance(record, str):
         return [where, Text(f"✗ {HOLES.get(record, record)}", colours["error"])]
     stamp = datetime.fromtimestamp(record.timestamp / 1000).strftime("%Y-%m-%d %H:%M:%S")
-    ids = (None if key is None else key.schema_id, None if found is None else found.schema_id)
+    ids = (None if key is None else key.schema_id, None if value is None else value.schema_id)
     lines = [where]
     if key is not None and key.state == "unreadable":
         lines.append(Text(f"✗ key: {key.problem}", colours["error"]))
     lines += [Text.assemble(("timestamp ", quiet), stamp), _bytes(record.key, record.value, ids, quiet)]
     if record.headers:
         lines.append(Text("headers " + ", ".join(name for name, _ in record.headers), quiet))
-    if found is not None and found.state == "unreadable":
-        lines.append(Text(f"✗ {found.problem}", colours["error"]))
-    elif found is not None and found.state == "null":
+    if value is not None and value.state == "unreadable":
+        lines.append(Text(f"✗ {value.problem}", colours["error"]))
+    elif value is not None and value.state == "null":
         lines.append(Text("a tombstone: it has no fields", colours["warning"]))
     return lines
 

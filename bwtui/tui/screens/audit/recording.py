@@ -1,15 +1,13 @@
 """The dialogs around an audit and a replay of the recording that is open."""
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from bwtui.errors import BwtuiError
-from bwtui.tui.audit.desk import Connections, Job, RecordingDesk
+from bwtui.tui.audit.session import Connections, Job, RecordingAuditSession
 from bwtui.tui.plain import Group, Text
-from bwtui.tui.screens.forms import AskScreen, Field, FormScreen, plan_content
-from bwtui.tui.screens.jobs import Jobs
-
-if TYPE_CHECKING:
-    from bwtui.tui.recording_app import RecordingApp
+from bwtui.tui.playback import RecordingSource
+from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, plan_content
+from bwtui.tui.screens.audit.jobs import JobsApp
 
 _VERIFY = (
     "Does Kafka hold what this recording says was sent? Every message and every record is read, "
@@ -25,18 +23,11 @@ _MEND = (
 )
 
 
-class Auditing(Jobs):
-    """What the app does about audits of a recording; `RecordingApp` is one."""
+class RecordingAuditing(JobsApp):
+    """What the app does about audits and replays of the recording that it shows."""
 
-    recording_desk: RecordingDesk
-
-    @property
-    def _app(self) -> "RecordingApp":
-        return cast("RecordingApp", self)
-
-    @property
-    def _recording_id(self) -> str:
-        return self._app.source.view.source.recording
+    recording_audit: RecordingAuditSession
+    source: RecordingSource
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -46,13 +37,13 @@ class Auditing(Jobs):
             return
         deep = Field("deep", "also compare every message with what PostgreSQL said", is_switch=True)
         form = FormScreen("Verify this recording", _VERIFY, [*self._services(), deep], "Verify")
-        self._app.push_screen(form, self._verify)
+        self.push_screen(form, self._verify)
 
     def ask_to_replay(self, *, mend: bool) -> None:
         """Ask what to replay; while a command runs, or when a dry run waits to be looked at, show that."""
         if self.show_job():
             return
-        if self.recording_desk.plan is not None:
+        if self.recording_audit.plan is not None:
             self._show_plan()
             return
         fields = self._services()
@@ -64,21 +55,21 @@ class Auditing(Jobs):
             ]
         title = "Mend what is missing" if mend else "Replay this recording"
         form = FormScreen(title, _MEND if mend else _REPLAY, fields, "Look first")
-        self._app.push_screen(form, lambda values: self._look_first(values, mend=mend))
+        self.push_screen(form, lambda values: self._look_first(values, mend=mend))
 
     def _services(self) -> list[Field]:
-        known = self.recording_desk.connections or Connections("", "")
-        source = self._app.source.view.source
+        known = self.recording_audit.connections or Connections("", "")
+        source = self.source.view.source
         return [
             Field("broker", "brokers", known.broker or source.broker, "host:port, …"),
             Field("registry", "registry", known.registry or source.registry, "http://…"),
         ]
 
     def _take_services(self, values: dict[str, str]) -> None:
-        desk = self.recording_desk
-        known = desk.connections or Connections("", "")
+        audit = self.recording_audit
+        known = audit.connections or Connections("", "")
         broker, registry = values.pop("broker", ""), values.pop("registry", "")
-        desk.connections = Connections(broker, registry, known.arguments, known.connect)
+        audit.connections = Connections(broker, registry, known.arguments, known.connect)
 
     # -- doing ---------------------------------------------------------------------------------------------
 
@@ -86,44 +77,44 @@ class Auditing(Jobs):
         if values is None:
             return
         self._take_services(values)
-        arguments = self.recording_desk.verify_arguments(deep=bool(values.get("deep")))
+        arguments = self.recording_audit.verify_arguments(deep=bool(values.get("deep")))
         self.start_job(Job("Verify", self.child(arguments), self._verified))
 
     def _look_first(self, values: dict[str, str] | None, *, mend: bool) -> None:
         if values is None:
             return
         self._take_services(values)
-        arguments = self.recording_desk.replay_arguments(values, mend=mend)
+        arguments = self.recording_audit.replay_arguments(values, mend=mend)
 
         def looked(output: Any, in_front: bool) -> None:
-            self.recording_desk.plan = (output, arguments)
+            self.recording_audit.plan = (output, arguments)
             if in_front:
                 self._show_plan()
             else:
-                self._app.notify("r shows what the replay would do", title="The dry run is done")
+                self.notify("r shows what the replay would do", title="The dry run is done")
 
         self.start_job(Job("Dry run", self.child((*arguments, "--dry-run")), looked))
 
     def _show_plan(self) -> None:
-        assert self.recording_desk.plan is not None
-        plan, arguments = self.recording_desk.plan
-        content = plan_content(plan, self._app.theme_variables)
+        assert self.recording_audit.plan is not None
+        plan, arguments = self.recording_audit.plan
+        content = plan_content(plan, self.theme_variables)
 
         def answer(go: bool | None) -> None:
-            self.recording_desk.plan = None
+            self.recording_audit.plan = None
             if go:
                 self.start_job(Job("Replay", self.child((*arguments, "--yes")), self._replayed))
 
         do = "Send them" if plan.get("messages") else ""
-        self._app.push_screen(AskScreen("What the replay would do", content, do, careful=True), answer)
+        self.push_screen(AskScreen("What the replay would do", content, do, careful=True), answer)
 
     # -- ended ---------------------------------------------------------------------------------------------
 
     def _verified(self, output: bytes, in_front: bool) -> None:
         try:
-            report = self.recording_desk.keep(output, self._recording_id)
+            report = self.recording_audit.keep(output, self.source.view.source.recording)
         except BwtuiError as error:
-            self._app.notify(str(error), severity="error", markup=False)
+            self.notify(str(error), severity="error")
             return
         self.show_report(report, in_front)
 
@@ -131,8 +122,8 @@ class Auditing(Jobs):
         seconds = float(output.get("seconds") or 0)
         sent = int(output.get("sent", 0))
         rate = f" ({sent / seconds:,.0f}/s)" if seconds else ""
-        told = f"sent {sent:,} messages in {seconds:,.1f} s{rate}"
-        lines = [Text(f"✓ {told}", f"bold {self._app.theme_variables['success']}")]
+        result = f"sent {sent:,} messages in {seconds:,.1f} s{rate}"
+        lines = [Text(f"✓ {result}", f"bold {self.theme_variables['success']}")]
         if output.get("doubled_at_most"):
             lines.append(Text(f"▲ at most {output['doubled_at_most']:,} of them are there twice"))
         lines += [Text(f"▲ {note}") for note in output.get("notes", ())]
@@ -140,6 +131,6 @@ class Auditing(Jobs):
         if any(name == one.get("recorded") for name, one in topics.items()):
             lines.append(Text("v verifies again: the report that is shown is from before"))
         if in_front:
-            self._app.push_screen(AskScreen("Replayed", Group(*lines)))
+            self.push_screen(AskScreen("Replayed", Group(*lines)))
         else:
-            self._app.notify(told, title="Replayed", timeout=10)
+            self.notify(result, title="Replayed", timeout=10)

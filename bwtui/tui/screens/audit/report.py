@@ -9,19 +9,20 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
-from bwtui.tui.audit.findings import (
+from bwtui.tui.audit.report import AuditReport, Finding
+from bwtui.tui.host import Host
+from bwtui.tui.playback import RecordingSource
+from bwtui.tui.screens.audit.sides import SidesScreen
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.audit.classes import ClassGrid
+from bwtui.tui.widgets.audit.findings import (
     FindingList,
     finding_content,
     finding_text,
     nothing_content,
     verdict_content,
 )
-from bwtui.tui.audit.report import AuditReport, Finding
-from bwtui.tui.playback import RecordedModel, RecordingSource
-from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.sides import SidesScreen
-from bwtui.tui.state import Picture
-from bwtui.tui.widgets.classes import ClassGrid
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.line import Line
@@ -36,8 +37,8 @@ class ReportScreen(RelayScreen):
     #: Every finding is an error, or is said to be none by its class.
     without = frozenset(("errors_only",))
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
         self._shown: AuditReport | None = None
         self._listed = False
         self._changes: dict[int, Change] = {}
@@ -61,13 +62,13 @@ class ReportScreen(RelayScreen):
 
     def paint(self, picture: Picture) -> None:
         """Show the report, once it is another one; ages grow meanwhile."""
-        report = self.relay.desk.report
+        report = self.host.audit.report
         if report is not self._shown or not self._listed:
             self._shown, self._listed = report, True
             self._changes = {}
             self.query_one(ClassGrid).show(report)
             self._list()
-        model = self.relay.model
+        model = self.host.model
         verdict = verdict_content(report, model.clock(), recorded=model.recorded)
         self.query_one("#verdict", Line).put(verdict)
 
@@ -104,12 +105,12 @@ class ReportScreen(RelayScreen):
         else:
             self._show_finding()
 
-    def on_grid_opened(self, event: Grid.Opened) -> None:
+    def open_row(self, grid: Grid) -> None:
         """From a class to its findings; from a finding to both sides of its message."""
-        if isinstance(event.grid, ClassGrid):
+        if isinstance(grid, ClassGrid):
             self.main_grid().focus()
         elif (finding := self.selected_finding()) is not None and self._shown is not None:
-            self.app.push_screen(SidesScreen(finding, self.selected_change(), self._shown))
+            self.app.push_screen(SidesScreen(self.host, finding, self.selected_change(), self._shown))
 
     def action_all_classes(self) -> None:
         """Show or hide the classes without findings."""
@@ -124,11 +125,11 @@ class ReportScreen(RelayScreen):
     @property
     def _source(self) -> RecordingSource | None:
         """The recording, if it is open and the report is about it."""
-        model, report = self.relay.model, self._shown
-        if not isinstance(model, RecordedModel) or report is None:
+        recording, report = self.host.recording, self._shown
+        if recording is None or report is None:
             return None
-        known = model.recording.view.source.recording
-        return model.recording if report.recording_id in ("", known) else None
+        source = recording.source
+        return source if report.recording_id in ("", source.view.source.recording) else None
 
     def _list(self) -> None:
         name = self.query_one(ClassGrid).chosen
@@ -140,7 +141,7 @@ class ReportScreen(RelayScreen):
         if finding is None or self._shown is None:
             detail.border_title = "An audit" if self._shown is None else "What was audited"
             detail.show(
-                (id(self._shown), self.app.theme), nothing_content(self._shown, self.relay.model.recorded)
+                (id(self._shown), self.app.theme), nothing_content(self._shown, self.host.model.recorded)
             )
             return
         detail.border_title = f"Finding {finding.number + 1:,}"

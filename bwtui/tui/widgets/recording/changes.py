@@ -1,7 +1,6 @@
 """The changes of a recording: a list whose cursor is the recording's position."""
 
 import threading
-from typing import TYPE_CHECKING, cast
 
 from textual import events
 
@@ -11,14 +10,13 @@ from bwtui.recording.fields import differences, key_text
 from bwtui.recording.reading.player import Player
 from bwtui.recording.reading.window import Bounds, Matches, Window, window
 from bwtui.tui import figures
+from bwtui.tui.host import RecordingHost
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture, Playhead
+from bwtui.tui.widgets.changes import field_lines
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.recorded_change import change_row, has_trouble
-
-if TYPE_CHECKING:
-    from bwtui.tui.recording_app import RecordingApp
+from bwtui.tui.widgets.recording.change import change_row, has_trouble
 
 COLUMNS = (
     Column("mark", "", 1),
@@ -45,12 +43,15 @@ class RecordedChanges(Grid):
     What lies behind the position is painted as not there yet. Only a window of the recording is in memory.
     """
 
-    def __init__(self, title: str, bounds: Bounds | None = None, table: str | None = None) -> None:
+    def __init__(
+        self, recording: RecordingHost, title: str, bounds: Bounds | None = None, table: str | None = None
+    ) -> None:
         columns = [c for c in COLUMNS if table is None or c.key != "table"]
         super().__init__(columns, id="changes")
         self.add_class("panel", "recorded")
         self.border_title = Content(title)
         self.empty_text = "reading…"
+        self.recording = recording
         self.table = table
         self._bounds = bounds
         self._query: Matches | None = None
@@ -116,8 +117,7 @@ class RecordedChanges(Grid):
         head = (
             f"{change.operation} {change.table} key={key_text(change)} lsn={change.lsn_text} xid={change.xid}"
         )
-        fields = [f"{f.name}: {_plain(f.before)} → {_plain(f.after)}" for f in differences(change)]
-        return "\n".join([head, *fields])
+        return "\n".join([head, *field_lines(differences(change))])
 
     @property
     def why_none(self) -> str:
@@ -165,7 +165,7 @@ class RecordedChanges(Grid):
             # Not to the row under the cursor: where keys come fast, that is not yet where they have led to.
             self.move_to(self._cursor + rows)
             self._given_up = False
-            self._commands = self._app.drive(lambda player: player.step(rows))
+            self._commands = self.recording.drive(lambda player: player.step(rows))
 
     def _turn(self, event: events.MouseEvent | None, rows: int) -> None:
         if event is not None:
@@ -179,13 +179,9 @@ class RecordedChanges(Grid):
             player.seek(position)
 
         self._given_up = False
-        self._commands = self._app.drive(command)
+        self._commands = self.recording.drive(command)
 
     # Reading.
-
-    @property
-    def _app(self) -> "RecordingApp":
-        return cast("RecordingApp", self.app)
 
     @property
     def _range(self) -> Bounds:
@@ -235,17 +231,17 @@ class RecordedChanges(Grid):
                 self._read = (done, total)
 
         try:
-            found = await self._app.source.search(
+            result = await self.recording.source.search(
                 lambda view: window(view, position, bounds, matches, search.is_set, progress)
             )
         except BwtuiError as error:
             self._failure, self._given_up = error, True
-            found = self.window or Window(bounds=bounds)
+            result = self.window or Window(bounds=bounds)
         if search is not self._search:
             # Something else was asked for meanwhile.
             return
         self._search = None
-        self.window = found
+        self.window = result
         self._fill()
         self._load()
         self._explain()
@@ -328,7 +324,3 @@ class RecordedChanges(Grid):
             parts.append("search stopped")
         self.set_remark(" · ".join(p for p in parts if p))
         self._say_why_empty()
-
-
-def _plain(value: str | None) -> str:
-    return "NULL" if value is None else value

@@ -47,7 +47,7 @@ class ClassGrid(Grid):
             self.set_rows([])
             return
         names = [name for name in class_order(report) if self.zeros or report.classes[name]]
-        total = sum(report.found.values())
+        total = sum(report.totals.values())
         rows = [Row(ALL, (Cell(""), Cell("all findings", "strong"), Cell(figures.count(total))))]
         self.set_rows(rows + [_row(name, report.classes[name]) for name in names])
         hidden = len(report.classes) - len(names)

@@ -152,29 +152,29 @@ def plan_content(plan: dict[str, Any], colours: dict[str, str]) -> RenderableTyp
     lines += ["", _topics(topics, colours)]
     if plan.get("schemas"):
         new = sum(bool(use.get("new")) for use in plan["schemas"])
-        told = f"{len(plan['schemas'])} schemas" + (
+        summary = f"{len(plan['schemas'])} schemas" + (
             f", {new} to be registered" if new else ", all registered"
         )
-        lines += ["", Text(told, colours["quiet"])]
+        lines += ["", Text(summary, colours["quiet"])]
     return Group(*lines)
 
 
 def plan_warnings(plan: dict[str, Any]) -> list[str]:
     """Return what has to be known before something is written."""
-    found = []
+    warnings = []
     missing = plan.get("missing")
     if missing:
-        found.append(mending(missing.get("messages", 0), missing.get("late", 0)))
+        warnings.append(mending(missing.get("messages", 0), missing.get("late", 0)))
     elif not plan.get("resumed"):
         # An earlier run's own messages are what a topic holds then; they are not sent again.
         held = {name: sum(one.get("held", {}).values()) for name, one in plan.get("topics", {}).items()}
         doubled = {name: count for name, count in held.items() if count}
         if doubled:
-            found.append(
+            warnings.append(
                 f"{', '.join(sorted(doubled))} may hold {sum(doubled.values()):,} of these messages already, "
                 "and would hold them twice"
             )
-    return found + [str(note) for note in plan.get("notes", ())]
+    return warnings + [str(note) for note in plan.get("notes", ())]
 
 
 def _topics(topics: dict[str, Any], colours: dict[str, str]) -> Table:

@@ -10,7 +10,7 @@ from textual.widgets import Button, Static
 
 from bwtui.tui import figures
 from bwtui.tui.audit.child import Phase, Progress
-from bwtui.tui.audit.desk import Job
+from bwtui.tui.audit.session import Job
 from bwtui.tui.plain import Content
 
 _BAR = 40
@@ -65,7 +65,7 @@ class JobScreen(ModalScreen[None]):
             self.dismiss()
 
     def action_cancel(self) -> None:
-        """End the command; what it did is told as soon as it has ended."""
+        """End the command; what it did is shown as soon as it has ended."""
         if self.job.ended is None:
             self.job.child.cancel()
             self.look()

@@ -9,9 +9,9 @@ from bwtui.audit.terminal import CLEAN, SIDES
 from bwtui.recording.change import Change
 from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
+from bwtui.tui.audit.labels import LABELS, MASKED
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text, tone_of
 from bwtui.tui.audit.sides import message_of
-from bwtui.tui.audit.words import MASKED, WORDS
 from bwtui.tui.judgement import MARKS
 from bwtui.tui.plain import Content, Group, Table, Text, block
 from bwtui.tui.widgets.columns import Cell, Column
@@ -139,9 +139,9 @@ def verdict_content(report: AuditReport | None, now: float, *, recorded: bool = 
     elif report.verdict == "indeterminate":
         sides = f"{report.classes.get(UNDECIDED, 0):,} of {sides} can't be decided"
     parts: list[tuple[str, str]] = [(f" {word}  ", f"bold {tone}"), (sides, "bold")]
-    told = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
-    told += [("values are masked · ", "$warning")] if report.masked else []
-    return Content.assemble(*parts, "\n   ", *told) + _summary(report)
+    remarks = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
+    remarks += [("values are masked · ", "$warning")] if report.masked else []
+    return Content.assemble(*parts, "\n   ", *remarks) + _summary(report)
 
 
 def _when(moment: float, now: float) -> str:
@@ -226,8 +226,8 @@ def finding_content(
     finding: Finding, change: Change | None, report: AuditReport, colours: dict[str, str]
 ) -> RenderableType:
     """Return a finding in full; ``change`` when the recording has it at hand."""
-    told = _lines(finding, change, report.question, colours)
-    lines: list[RenderableType] = [Text.assemble(*line) for line in told]
+    parts = _lines(finding, change, report.question, colours)
+    lines: list[RenderableType] = [Text.assemble(*line) for line in parts]
     if report.masked and finding.is_masked:
         lines.append(Text(MASKED, colours["warning"]))
     if finding.fields:
@@ -237,8 +237,8 @@ def finding_content(
 
 def finding_text(finding: Finding, change: Change | None, question: Question) -> str:
     """Return a finding as plain text, to be copied: exact, whatever is in it."""
-    told = _lines(finding, change, question, _NO_COLOURS)
-    lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in told]
+    parts = _lines(finding, change, question, _NO_COLOURS)
+    lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in parts]
     lines += [
         f"{one.get('field')}: {fields_text({name: value for name, value in one.items() if name != 'field'})}"
         for one in finding.fields
@@ -296,7 +296,7 @@ def _fields(finding: Finding, question: Question, colours: dict[str, str]) -> Ta
     sides = [name for name in ("postgresql", "sent", "kafka") if any(name in one for one in finding.fields)]
     if all(one.get("postgresql") == one.get("sent") for one in finding.fields) and len(sides) == 3:
         sides.remove("postgresql")
-    titles = WORDS[question].of_fields
+    titles = LABELS[question].of_fields
     table.add_column("Differs", max_width=24, overflow="fold")
     for side in sides:
         table.add_column(titles[side], overflow="fold")

@@ -4,8 +4,8 @@ import shlex
 
 from bwtui.audit.classes import audit_class
 from bwtui.tui import figures
+from bwtui.tui.audit.labels import MASKED
 from bwtui.tui.audit.report import AuditReport, Finding
-from bwtui.tui.audit.words import MASKED
 from bwtui.tui.plain import Text
 
 

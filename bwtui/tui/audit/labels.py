@@ -7,12 +7,12 @@ from bwtui.audit.classes import Question
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class Labels:
     """The names of both sides."""
 
     #: Above the two sides.
     expected: str
-    found: str
+    actual: str
     #: Above their values.
     left: str
     right: str
@@ -27,14 +27,14 @@ class Words:
         return {"postgresql": self.source or self.left, "sent": self.left, "kafka": self.right}
 
 
-WORDS: Mapping[Question, Words] = {
-    "recording": Words(
+LABELS: Mapping[Question, Labels] = {
+    "recording": Labels(
         "Expected: what was sent", "Found: what Kafka has", "Sent", "Kafka has", "PostgreSQL said"
     ),
-    "database": Words(
+    "database": Labels(
         "Expected: the table's row", "Found: the topic's latest value", "Table has", "Topic has"
     ),
-    "recordings": Words(
+    "recordings": Labels(
         "Expected: the first recording",
         "Found: the second recording",
         "First has",

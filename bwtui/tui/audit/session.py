@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bwtui.durable import write_whole
 from bwtui.errors import BwtuiError, UsageError
@@ -14,9 +14,6 @@ from bwtui.tui import figures
 from bwtui.tui.audit.child import Child, Ended
 from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.audit.report import AuditReport, parse_report, read_report
-
-if TYPE_CHECKING:
-    from bwtui.tui.app import RelayApp
 
 #: What makes ``verify`` tell the screens: how far it is, and all that was found, up to so many of a class.
 _REPORT = ("--json", "--show-values", "--findings", "10000", "--progress-json")
@@ -58,7 +55,7 @@ class Job:
         return f"{self.title}: {what}" + (f" {figures.percent(share)}" if share is not None else "")
 
 
-class Desk:
+class AuditSession:
     """The report, and the command that runs beside the screens."""
 
     def __init__(self, connections: Connections | None = None, report: AuditReport | None = None) -> None:
@@ -73,20 +70,8 @@ class Desk:
             return None
         return known.connect(known.broker, known.registry)
 
-    def start(self, app: "RelayApp", job: Job) -> None:
-        """Run a command beside the screens; its dialog is the caller's."""
-        self.job = job
-        app.run_worker(self._run(app, job), group="job", exit_on_error=True)
 
-    async def _run(self, app: "RelayApp", job: Job) -> None:
-        try:
-            job.ended = await job.child.run()
-        finally:
-            self.job = None
-        app.job_ended(job)
-
-
-class RelayDesk(Desk):
+class RelayAuditSession(AuditSession):
     """The report of a relay that runs, of its tables against its topics."""
 
     def __init__(self, name: str, connect: Callable[[], KafkaSide] | None = None) -> None:
@@ -109,7 +94,7 @@ class RelayDesk(Desk):
         return self.report
 
 
-class RecordingDesk(Desk):
+class RecordingAuditSession(AuditSession):
     """The report of a recording that is open, and the commands that audit and replay it."""
 
     def __init__(

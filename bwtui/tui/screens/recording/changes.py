@@ -12,18 +12,18 @@ from bwtui.recording.change import Change
 from bwtui.recording.reading.window import Bounds
 from bwtui.recording.view import RecordingView
 from bwtui.tui import figures
+from bwtui.tui.host import Closer, Host, RecordingHost, Selection
 from bwtui.tui.plain import Content
-from bwtui.tui.playback import RecordedModel
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.table import show_facts
+from bwtui.tui.screens.table import OneTableScreen, show_facts
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.query_bar import QueryBar
-from bwtui.tui.widgets.recorded_change import RecordedDetail
-from bwtui.tui.widgets.recorded_changes import RecordedChanges
-from bwtui.tui.widgets.transport import moment
+from bwtui.tui.widgets.recording.change import RecordedDetail
+from bwtui.tui.widgets.recording.changes import RecordedChanges
+from bwtui.tui.widgets.recording.query_bar import QueryBar
+from bwtui.tui.widgets.recording.transport import moment
 
 #: Changes of a transaction that are counted for its heading.
 _COUNTED = 20_000
@@ -34,9 +34,7 @@ class RecordedPair(RelayScreen):
 
     def filter_bar(self) -> FilterBar:
         """Return the line where a query is typed."""
-        model = self.relay.model
-        assert isinstance(model, RecordedModel)
-        return QueryBar(model.recording.view.last_time)
+        return QueryBar(self.recording.source.view.last_time)
 
     def paint(self, picture: Picture) -> None:
         """Show a picture."""
@@ -83,10 +81,6 @@ class RecordedPair(RelayScreen):
         """Show the selected change."""
         self._show_selected()
 
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the selected change's fields."""
-        self.query_one(RecordedDetail).focus()
-
     def _show_selected(self) -> None:
         """Show the selected change, or why there is none, which may change while nothing is selected."""
         change, detail = self.main_grid().selected(), self.query_one(RecordedDetail)
@@ -103,21 +97,15 @@ class RecordedChangesScreen(RecordedPair):
 
     def body(self) -> Iterable[Widget]:
         """Return the list and the selected change."""
-        return (RecordedChanges("Changes"), RecordedDetail())
+        return (RecordedChanges(self.recording, "Changes"), RecordedDetail())
 
 
-class RecordedTableScreen(RecordedPair):
-    """One table as of the position, and its changes; Esc goes back."""
-
-    mode: ClassVar[str] = "overview"
-
-    def __init__(self, table: str) -> None:
-        super().__init__()
-        self.table = table
+class RecordedTableScreen(OneTableScreen, RecordedPair):
+    """One table as of the position, and its changes."""
 
     def body(self) -> Iterable[Widget]:
         """Return facts, changes, and the selected change."""
-        changes = RecordedChanges("Changes", table=self.table)
+        changes = RecordedChanges(self.recording, "Changes", table=self.table)
         pair = Container(changes, RecordedDetail(), id="changes-pair", classes="folder")
         return (Detail(id="facts", title=self.table), pair)
 
@@ -126,18 +114,6 @@ class RecordedTableScreen(RecordedPair):
         show_facts(self, self.table, picture)
         super().paint(picture)
 
-    def selected_table(self) -> str | None:
-        """Return the table."""
-        return self.table
-
-    def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
-        return ("Overview", self.table)
-
-    def go_back(self) -> None:
-        """Return to the overview."""
-        self.app.pop_screen()
-
 
 class TransactionScreen(RecordedPair):
     """All changes of one transaction in order; Esc goes back."""
@@ -145,16 +121,29 @@ class TransactionScreen(RecordedPair):
     mode: ClassVar[str] = "changes"
     own_list = True
 
-    def __init__(self, change: Change, bounds: Bounds) -> None:
-        super().__init__()
+    def __init__(self, host: Host, change: Change, bounds: Bounds) -> None:
+        super().__init__(host)
         self.change = change
         self._bounds = bounds
+
+    @classmethod
+    def of(cls, host: Host, selection: Selection) -> Closer:
+        """Return the screen of the selected change's transaction."""
+        change, recording = selection.selected_change(), host.recording
+        if change is None or recording is None:
+            return "No change is selected"
+        return cls._around(host, recording, change)
+
+    @classmethod
+    async def _around(cls, host: Host, recording: RecordingHost, change: Change) -> "TransactionScreen":
+        start, stop = await recording.source.transaction(change.position)
+        return cls(host, change, Bounds(start, stop))
 
     def body(self) -> Iterable[Widget]:
         """Return the heading, the changes, and the selected one."""
         name = "Snapshot row" if self.change.operation == "snapshot" else f"Transaction {self.change.xid}"
         pair = Container(
-            RecordedChanges("Its changes", self._bounds),
+            RecordedChanges(self.recording, "Its changes", self._bounds),
             RecordedDetail(),
             id="changes-pair",
             classes="folder",
@@ -170,10 +159,6 @@ class TransactionScreen(RecordedPair):
         """Return the path here."""
         return ("Changes", f"transaction {self.change.xid}")
 
-    def go_back(self) -> None:
-        """Return to where it was opened."""
-        self.app.pop_screen()
-
     async def _count(self) -> None:
         bounds = self._bounds
         stop = min(bounds.stop, bounds.start + _COUNTED)
@@ -188,10 +173,8 @@ class TransactionScreen(RecordedPair):
                     sent[change.without] += 1
             return done, sent
 
-        model = self.relay.model
-        assert isinstance(model, RecordedModel)
         try:
-            done, sent = await model.recording.study(count)
+            done, sent = await self.recording.source.study(count)
         except BwtuiError as error:
             self.query_one("#facts", Detail).show(None, Content.styled(error.message, "$error"))
             return

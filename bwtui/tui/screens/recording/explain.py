@@ -16,14 +16,14 @@ from bwtui.recording.reading.explain import Key, Step, Story, explain, key_befor
 from bwtui.recording.reading.target import MICROS
 from bwtui.recording.view import RecordingView
 from bwtui.tui import figures
+from bwtui.tui.host import Closer, Host, Selection
 from bwtui.tui.plain import Content
-from bwtui.tui.playback import RecordedModel, RecordingSource
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
-from bwtui.tui.widgets.recorded_change import RecordedDetail
+from bwtui.tui.widgets.recording.change import RecordedDetail
 
 COLUMNS = (
     Column("mark", "", 1),
@@ -44,14 +44,29 @@ class ExplainScreen(RelayScreen):
     own_list = True
     without = frozenset(("filter", "errors_only", "sort", "reverse"))
 
-    def __init__(self, key: Key) -> None:
-        super().__init__()
+    def __init__(self, host: Host, key: Key) -> None:
+        super().__init__(host)
         self.story = Story(key)
         self._cancelled = threading.Event()
         self._failure: BwtuiError | None = None
         self._shown = -1
         self._steps: dict[str, Step] = {}
         self._change: Change | None = None
+
+    @classmethod
+    def of(cls, host: Host, selection: Selection) -> Closer:
+        """Return the screen of the selected row, or why there is none."""
+        change = selection.selected_change()
+        if isinstance(selection, ExplainScreen):
+            key = selection.other_key()
+            return "This change left the key alone" if key is None else cls(host, key)
+        if change is None:
+            return "No change is selected"
+        if change.operation == "truncate":
+            return "TRUNCATE empties whole tables: it is about no single row, so there is no key to explain"
+        if (key := key_of(change)) is None:
+            return f"{change.table} has no key, so its rows can't be told apart"
+        return cls(host, key)
 
     def body(self) -> Iterable[Widget]:
         """Return the steps and the selected one in full."""
@@ -81,11 +96,6 @@ class ExplainScreen(RelayScreen):
         """Return the path here."""
         return ("Changes", f"{self.story.key.table} {self.story.key}")
 
-    def go_back(self) -> None:
-        """Stop reading, and return to where it was opened."""
-        self._cancelled.set()
-        self.app.pop_screen()
-
     def selected_change(self) -> Change | None:
         """Return the selected step's change, once it was read again."""
         step = self._step()
@@ -98,37 +108,23 @@ class ExplainScreen(RelayScreen):
         """Return the key's table."""
         return self.story.key.table
 
-    def action_explain(self) -> None:
-        """Go on with the other key of a change that changed it."""
+    def other_key(self) -> Key | None:
+        """Return the other key of the selected change, if it changed the key."""
         change = self.selected_change()
-        others = [k for k in (key_of(change), key_before(change)) if k is not None] if change else []
-        other = next((k for k in others if k != self.story.key), None)
-        if other is None:
-            self.notify("This change left the key alone", timeout=3)
-        else:
-            self.explain(other)
+        keys = (key_of(change), key_before(change)) if change else ()
+        return next((key for key in keys if key not in (None, self.story.key)), None)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
         """Read the selected step again, to show it in full."""
         if (step := self._step()) is not None:
             self._read(step)
 
-    def on_grid_opened(self, event: Grid.Opened) -> None:
-        """Go into the fields."""
-        self.query_one(RecordedDetail).focus()
-
-    @property
-    def _source(self) -> RecordingSource:
-        model = self.relay.model
-        assert isinstance(model, RecordedModel)
-        return model.recording
-
     def _step(self) -> Step | None:
         return self._steps.get(self.main_grid().cursor_key or "")
 
     async def _explain(self) -> None:
         try:
-            await self._source.study(lambda view: explain(view, self.story, self._cancelled.is_set))
+            await self.recording.source.study(lambda view: explain(view, self.story, self._cancelled.is_set))
         except BwtuiError as error:
             self._failure = error
         if self.is_attached:
@@ -141,7 +137,7 @@ class ExplainScreen(RelayScreen):
             return change, differences(change, row_before(view, step, change))
 
         try:
-            change, fields = await self._source.search(read)
+            change, fields = await self.recording.source.search(read)
         except BwtuiError as error:
             self.notify(error.message, severity="error", markup=False)
             return

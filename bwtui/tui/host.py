@@ -1,0 +1,64 @@
+"""What a screen may ask of the app that shows it. Screens are given their host, and import no app."""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from textual.screen import Screen
+
+from bwtui.recording.change import Change
+from bwtui.tui.audit.session import AuditSession
+from bwtui.tui.playback import Command, RecordingSource, Then
+from bwtui.tui.state import Model
+
+
+class Selection(Protocol):
+    """What is selected on a screen, for another one that looks closer at it."""
+
+    def selected_change(self) -> Change | None:
+        """Return the selected change."""
+
+    def selected_table(self) -> str | None:
+        """Return the selected table."""
+
+
+class RecordingHost(Protocol):
+    """What a screen may ask where a recording is played."""
+
+    source: RecordingSource
+
+    def drive(self, command: Command, then: Then | None = None) -> int:
+        """Have the player do something at once; return the command's number."""
+
+    def ask_to_replay(self, *, mend: bool) -> None:
+        """Ask what to replay; with ``mend``, only what the audit found missing."""
+
+
+class Host(Protocol):
+    """What every screen may ask."""
+
+    model: Model
+    audit: AuditSession
+    #: The relay was asked to stop.
+    stopping: bool
+
+    @property
+    def recording(self) -> RecordingHost | None:
+        """The recording that is played, if it is one."""
+
+    def show_mode(self, mode: str) -> None:
+        """Go to a screen by the name of its mode."""
+
+    def look_closer(self, name: str, selection: Selection) -> None:
+        """Open a screen about what is selected, by its name, or say why that can't be."""
+
+    def ask_to_verify(self) -> None:
+        """Ask what to verify; while that runs, show how far it is."""
+
+    def ask_to_leave(self) -> None:
+        """Ask how to leave."""
+
+
+#: A screen that looks closer, or why it can't; one whose place is looked up first comes later.
+Closer: TypeAlias = Screen[None] | str | Awaitable[Screen[None]]
+#: Makes such a screen of what is selected.
+Opener: TypeAlias = Callable[[Host, Selection], Closer]

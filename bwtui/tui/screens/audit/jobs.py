@@ -1,0 +1,101 @@
+"""An app that runs commands beside its screens, one at a time, and shows what becomes of them."""
+
+import json
+
+from textual.app import App
+
+from bwtui.shown import shown
+from bwtui.tui.audit.child import Child, Ended
+from bwtui.tui.audit.report import AuditReport
+from bwtui.tui.audit.session import AuditSession, Job
+from bwtui.tui.screens.audit.progress import JobScreen
+from bwtui.tui.screens.dialogs import Ending
+from bwtui.tui.state import Model
+
+
+class JobsApp(App[Ending]):
+    """What every app does about such a command, whatever it audits; subclasses ask for it."""
+
+    audit: AuditSession
+    model: Model
+
+    # What a subclass provides.
+
+    def show_mode(self, mode: str) -> None:
+        """Go to a screen by the name of its mode."""
+        raise NotImplementedError
+
+    def refresh_screens(self) -> None:
+        """Paint the screen that is seen."""
+        raise NotImplementedError
+
+    def child(self, arguments: tuple[str, ...]) -> Child:
+        """Return a command that can be run; a test gives one of its own."""
+        return Child(arguments)
+
+    # Running.
+
+    def show_job(self) -> bool:
+        """Show what runs; return whether anything does."""
+        job = self.audit.job
+        if job is not None:
+            self.push_screen(JobScreen(job))
+        return job is not None
+
+    def start_job(self, job: Job) -> None:
+        """Run a command, and show how far it is."""
+        self.audit.job = job
+        self.run_worker(self._run_job(job), group="job", exit_on_error=True)
+        self.push_screen(JobScreen(job))
+
+    async def end_job(self) -> None:
+        """End what runs, and wait until it has ended."""
+        if (job := self.audit.job) is not None:
+            await job.child.end()
+
+    async def _run_job(self, job: Job) -> None:
+        try:
+            job.ended = await job.child.run()
+        finally:
+            self.audit.job = None
+        self._show_end(job)
+
+    # Showing.
+
+    def show_background(self) -> None:
+        """Say in every screen's second line what runs."""
+        job = self.audit.job
+        self.model.background = "" if job is None else job.line()
+
+    def show_report(self, report: AuditReport, in_front: bool) -> None:
+        """Show what an audit found; a notice says so where something else is looked at by now."""
+        if in_front:
+            self.show_mode("audit")
+        else:
+            result = "clean" if report.verdict == "clean" else f"{report.verdict}: {report.wrong:,}"
+            self.notify("5 shows the report", title=f"Verified: {result}", timeout=10)
+        self.refresh_screens()
+
+    def _show_end(self, job: Job) -> None:
+        """Show the result of a command; a failed one says why where its dialog is, or in a notice."""
+        dialog = next((it for it in self.screen_stack if isinstance(it, JobScreen) and it.job is job), None)
+        self.show_background()
+        if job.failed or job.child.cancelled:
+            if dialog is not None:
+                dialog.look()
+            elif job.ended is not None and not job.child.cancelled:
+                self._notify_failure(job, job.ended)
+            return
+        assert job.ended is not None
+        if dialog is not None:
+            dialog.dismiss()
+        try:
+            output = job.ended.output if job.title == "Verify" else json.loads(job.ended.output)
+        except ValueError:
+            self.notify(f"{job.title}: what it said can't be read", severity="error")
+            return
+        job.then(output, dialog is not None)
+
+    def _notify_failure(self, job: Job, ended: Ended) -> None:
+        text = shown(ended.error) + (f"\n→ {shown(ended.hint)}" if ended.hint else "")
+        self.notify(text, title=f"{job.title} failed", severity="error", timeout=15)

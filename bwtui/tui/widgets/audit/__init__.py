@@ -1,0 +1,1 @@
+"""Widgets over the report of an audit."""
