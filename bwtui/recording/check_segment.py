@@ -237,17 +237,8 @@ class SegmentCheck:
             self._found(index.offset, "the index differs from the blocks")
         if transactions.payload != b"".join(self._transactions):
             self._found(transactions.offset, "the list of transactions differs from the frames")
-        walk = self._walk
-        expected = {
-            **self.totals.to_json(),
-            "sha256": digest,
-            "blocks": len(self._entries),
-            "first_position": walk.known.head["first_position"],
-            "first_batch": walk.known.head["first_batch"],
-            "next_batch": walk.known.head["first_batch"] if walk.next_batch is None else walk.next_batch,
-            "seen": list(walk.seen),
-            "pass": walk.known.current_pass,
-        }
+        blocks_said = {"sha256": digest, "blocks": len(self._entries), **self._walk.foot()}
+        expected = {**self.totals.to_json(), **blocks_said}
         for name, value in expected.items():
             if foot.get(name) != value:
                 self._found(end.offset, f"the foot's {name} differs from the blocks")

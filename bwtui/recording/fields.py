@@ -69,15 +69,16 @@ def differences(change: Change, before: Sequence[Field] | None = None) -> tuple[
                 found.append(FieldChange(column.name, as_text(old), None, "gone"))
             continue
         new = change.after[index]
-        mark = _mark(change, is_known, old, new)
+        mark = mark_of(change.operation, is_known, old, new)
         found.append(FieldChange(column.name, as_text(old) if is_known else None, as_text(new), mark))
     return tuple(found)
 
 
-def _mark(change: Change, is_known: bool, old: Field, new: Field) -> str:
+def mark_of(operation: str, is_known: bool, old: Field, new: Field) -> str:
+    """Return what became of a column that the new row has; ``is_known``: whether ``old`` was sent."""
     if isinstance(new, UnchangedToast):
         return "unchanged TOAST"
-    if change.operation != "update":
+    if operation != "update":
         return "new"
     if not is_known or isinstance(old, UnchangedToast):
         return "unknown before"

@@ -143,7 +143,7 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
         _check_follows(segment, before, walk.known.head)
         kept = writer.size
         writer.cut_back()
-        path, _ = writer.finish(_foot(walk))
+        path, _ = writer.finish({**walk.foot(), "ended": "recovered"})
     finally:
         writer.abandon()
     totals = writer.totals
@@ -175,18 +175,6 @@ def _adopt(
         writer.adopt(source.raw(block), step.entry, step.transactions)
         for table, counter, number in step.counts:
             writer.totals.count(table, counter, number)
-
-
-def _foot(walk: Walk) -> dict[str, Any]:
-    head = walk.known.head
-    return {
-        "first_position": head["first_position"],
-        "first_batch": head["first_batch"],
-        "next_batch": head["first_batch"] if walk.next_batch is None else walk.next_batch,
-        "seen": list(walk.seen),
-        "pass": walk.known.current_pass,
-        "ended": "recovered",
-    }
 
 
 def check_end(last: SegmentPath, foot: dict[str, Any]) -> None:

@@ -7,14 +7,13 @@ from typing import NamedTuple
 
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ChangeSample, FieldChange
-from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
+from bwtui.pgoutput.messages import Field, Relation
+from bwtui.recording.fields import LIMIT, as_text, mark_of
 
 KEPT = 500
 _PER_SECOND = 50
-_TEXT_LIMIT = 4_096
 #: What all kept changes may hold together: a row of 1,600 columns alone may have 6 MB.
 _BYTES = 16 << 20
-_NOT_SENT = "(unchanged TOAST value, not sent)"
 
 
 class _Raw(NamedTuple):
@@ -82,7 +81,7 @@ def _cut(fields: Sequence[Field] | None) -> Sequence[Field] | None:
     """Cut long values, so that the sample's memory is bounded whatever the rows hold."""
     if fields is None:
         return None
-    return [f[:_TEXT_LIMIT] if isinstance(f, bytes) and len(f) > _TEXT_LIMIT else f for f in fields]
+    return [f[:LIMIT] if isinstance(f, bytes) and len(f) > LIMIT else f for f in fields]
 
 
 def _size(fields: Sequence[Field] | None) -> int:
@@ -93,7 +92,7 @@ def _decode(raw: _Raw) -> ChangeSample:
     names = [column.name for column in raw.relation.columns]
     row = raw.after if raw.after is not None else raw.before
     values = dict(zip(names, row, strict=True)) if row is not None else {}
-    key = ", ".join(f"{name}={_text(values.get(name))}" for name in raw.key_columns)
+    key = ", ".join(f"{name}={as_text(values.get(name))}" for name in raw.key_columns)
     return ChangeSample(
         sequence=raw.sequence,
         time=raw.time,
@@ -116,26 +115,11 @@ def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:
             continue
         old = None if before is None else before[index]
         new = None if after is None else after[index]
-        if after is None:
-            mark = "gone"
-        elif isinstance(new, UnchangedToast):
-            mark = "unchanged TOAST"
-        elif raw.operation != "update":
-            mark = "new"
-        elif before is None:
-            mark = "unknown before"
-        else:
-            mark = "same" if old == new else "changed"
-        changes.append(FieldChange(name, _text(old), _text(new), mark))
+        mark = "gone" if after is None else mark_of(raw.operation, before is not None, old, new)
+        changes.append(FieldChange(name, as_text(old), as_text(new), mark))
     return changes
 
 
 def _was_sent(raw: _Raw, index: int) -> bool:
     """Whether a deleted row's column is known: without REPLICA IDENTITY FULL only the key's are."""
     return raw.relation.replica_identity == "f" or raw.relation.columns[index].is_key
-
-
-def _text(value: Field) -> str | None:
-    if value is None:
-        return None
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else _NOT_SENT

@@ -3,6 +3,7 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.format.batch import Batch
@@ -49,6 +50,17 @@ class Walk:
         self.next_batch: int | None = None
         #: The identity of the newest change of the stream.
         self.seen = (0, 0)
+
+    def foot(self) -> dict[str, Any]:
+        """Return what the foot says of where the blocks so far lead; a HEAD was among them."""
+        head = self.known.head
+        return {
+            "first_position": head["first_position"],
+            "first_batch": head["first_batch"],
+            "next_batch": head["first_batch"] if self.next_batch is None else self.next_batch,
+            "seen": list(self.seen),
+            "pass": self.known.current_pass,
+        }
 
     def take(self, block: Block) -> Step:
         """Take a block with its payload. Raises DamagedAt when it says what no relay writes."""
