@@ -104,7 +104,8 @@ class Publisher:
             conf = {"subject.name.strategy.type": "TOPIC"}
             self._serializers[subject] = AvroSerializer(self._registry, json.dumps(schema), conf=conf)
         field = MessageField.KEY if part == "key" else MessageField.VALUE
-        data: bytes = self._serializers[subject](value, SerializationContext(topic, field))
+        data = self._serializers[subject](value, SerializationContext(topic, field))
+        assert data is not None
         return data
 
 

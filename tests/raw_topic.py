@@ -45,6 +45,13 @@ def raw_records(services: Services, topics: list[str]) -> dict[tuple[str, int], 
     raise AssertionError(f"nobody could read all of {', '.join(topics)}")
 
 
+def place_of(message: Message) -> tuple[str, int, int]:
+    """Return topic, partition and offset of a message that was read."""
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    assert topic is not None and partition is not None and offset is not None
+    return topic, partition, offset
+
+
 def _read(services: Services, topics: list[str]) -> dict[tuple[str, int], list[Message]] | None:
     settings = {"bootstrap.servers": services.broker, "group.id": uuid.uuid4().hex}
     with closing(Consumer(settings | {"enable.auto.commit": False})) as consumer:
@@ -63,9 +70,9 @@ def _read(services: Services, topics: list[str]) -> dict[tuple[str, int], list[M
             errors = [message.error() for message in batch if message.error() is not None]
             assert not errors, errors
             # What came since the ends were asked for is no news: else it would hide what is missing.
-            due = [one for one in batch if one.offset() < highs[one.topic(), one.partition()]]
-            for message in due:
-                found[message.topic(), message.partition()].append(message)
+            due = [(place, one) for one in batch if (place := place_of(one))[2] < highs[place[:2]]]
+            for (topic, partition, _), message in due:
+                found[topic, partition].append(message)
             missing -= len(due)
             if due:
                 heard = time.monotonic()

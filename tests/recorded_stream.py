@@ -15,6 +15,7 @@ from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
+from tests.waiting import eventually
 
 SOURCE = {
     "database": "shop",
@@ -173,7 +174,7 @@ class Stream:
             sent = [name, UNCHANGED, *after[2:]]
             data = b"U" + oid + b"N" + tuple_of(sent)
             after[1] = body or b""
-            messages = [(name, after[1])]
+            messages = [(name, body or b"")]
             self.recorder.filled(sent, after)
         elif what == "delete":
             before, after = [name, *[None] * (width - 1)], []
@@ -251,6 +252,18 @@ class Stream:
                     receipt.partitions[index], receipt.offsets[index] = self.offset % 3, self.offset
             self.recorder.settled(receipts)
         self._sent.clear()
+
+    def wait_durable(self) -> int:
+        """Ask until all of it is on the disk, as the relay does before it confirms; return the LSN behind it."""
+        self.recorder._journal.is_waited_for = True
+        wanted = self.lsn
+
+        def is_durable() -> bool:
+            self.recorder.reach(wanted)
+            return self.recorder.durable_lsn >= wanted
+
+        eventually("the disk", is_durable)
+        return wanted
 
     def settle(self) -> None:
         """Let the recorder do what is due: a new segment, when it is large."""

@@ -39,6 +39,11 @@ def row(values: Sequence[str | bytes | Field] | None) -> tuple[Field, ...] | Non
     return tuple(value.encode() if isinstance(value, str) else value for value in values)
 
 
+def _relation_of(qualified_name: str) -> Relation:
+    namespace, _, name = qualified_name.partition(".")
+    return Relation(0, namespace, name, "n", ())
+
+
 def change(
     table: Relation,
     operation: Operation = "insert",
@@ -65,7 +70,7 @@ def change(
     }
     if operation == "truncate" and "truncated" not in more:
         values["truncated"] = tuple(
-            table if name == table.qualified_name else Relation(0, *name.split("."), "n", ())
+            table if name == table.qualified_name else _relation_of(name)
             for name in (values | more)["tables"]
         )
     return Change(

@@ -123,7 +123,7 @@ def _running(command: list[str], log: Path) -> Iterator[None]:
 
 def _lets_in(client: dict[str, str]) -> bool:
     try:
-        AdminClient(client | {"log_level": "0"}).list_topics(timeout=2)
+        AdminClient({**client, "log_level": "0"}).list_topics(timeout=2)
     except KafkaException:
         return False
     return True

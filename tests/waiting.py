@@ -9,7 +9,7 @@ T = TypeVar("T")
 _POLL_SECONDS = 0.01
 
 
-def eventually(what: str, condition: Callable[[], T], seconds: float = 60.0) -> T:
+def eventually(what: str, condition: Callable[[], T | None], seconds: float = 60.0) -> T:
     """Return the first true value of ``condition``; raise AssertionError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while True:

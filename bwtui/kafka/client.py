@@ -17,7 +17,7 @@ from bwtui.blocking import BlockingCalls
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ClusterMetadata  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 Config = Mapping[str, Any]
 

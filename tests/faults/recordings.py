@@ -8,6 +8,7 @@ from typing import Any
 import psycopg2
 
 from bwtui.demo.shop import Table
+from bwtui.kafka.client import headers_of
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Begin, Delete, Insert, Relation, Update
 from bwtui.recording.change import Change
@@ -15,7 +16,7 @@ from bwtui.recording.check import Checked, check
 from bwtui.recording.reading.reader import Recording, open_recording
 from bwtui.recording.recover import Recovered, recover
 from bwtui.sandbox.supervisor import Services
-from tests.raw_topic import raw_records
+from tests.raw_topic import place_of, raw_records
 
 #: (commit LSN, ordinal) → what was done, to which table, old row, new row.
 Committed = dict[tuple[int, int], tuple[str, str, Any, Any]]
@@ -143,11 +144,10 @@ def assert_topics_agree(services: Services, recording: Recording, topics: Sequen
     for (topic, _), records in raw_records(services, list(topics)).items():
         for record in records:
             total += 1
-            headers = tuple((name, value) for name, value in record.headers() or ())
-            content = (topic, record.key(), record.value(), headers)
-            assert content in recorded, f"{topic} {record.partition()} {record.offset()}"
-            place = (topic, record.partition(), record.offset())
-            assert acknowledged.pop(place, content) == content
+            place = place_of(record)
+            sent = (topic, record.key(), record.value(), tuple(headers_of(record)))
+            assert sent in recorded, place
+            assert acknowledged.pop(place, sent) == sent
     assert not acknowledged
     return len(recorded), total
 

@@ -13,8 +13,10 @@ from bwtui.demo.compare import compare
 from bwtui.demo.shop import Table
 from bwtui.demo.topics import TopicContents, TopicReader
 from bwtui.demo.verdict import Comparison
+from bwtui.kafka.client import headers_of
 from bwtui.model.headers import SESSION
 from bwtui.sandbox.supervisor import Services
+from tests.raw_topic import place_of
 
 _HEADERS = {"bwtui.lsn", "bwtui.ordinal", "bwtui.op", "bwtui.xid", "bwtui.session"}
 #: Operations of a snapshot, which have no place in the commit order.
@@ -53,14 +55,15 @@ class RecordedTopic(TopicContents):
         TopicContents.add(self, key, value, partition, key_bytes)
         message = self.message
         assert message is not None
-        headers = dict(message.headers() or ())
+        headers = {name: content for name, content in headers_of(message) if content is not None}
+        topic, number, offset = place_of(message)
         # A tombstone for a row of a killed snapshot belongs to no change, only to a run.
         assert set(headers) == _HEADERS or (set(headers) == {SESSION} and value is None)
         self.records.append(
             Record(
-                self.topic,
-                message.partition(),
-                message.offset(),
+                topic,
+                number,
+                offset,
                 tuple(key[name] for name in self.key),
                 value,
                 int.from_bytes(headers.get("bwtui.lsn", b"")),

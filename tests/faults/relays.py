@@ -155,7 +155,7 @@ class Relay:
         with closing(psycopg2.connect(self.database)) as connection, connection.cursor() as cursor:
             connection.autocommit = True
             cursor.execute("select pg_current_wal_flush_lsn()::text")
-            (end,) = cursor.fetchone()
+            ((end,),) = cursor.fetchall()
 
             def is_sent() -> bool:
                 cursor.execute(sql, [end, self.name])
@@ -242,7 +242,8 @@ def execute(database: str, *statements: str) -> int:
         connection.autocommit = True
         # Not where the next record would begin: behind the header of a page, if this one ends with its page.
         cursor.execute("select pg_current_wal_flush_lsn()::text")
-        return parse_lsn(cursor.fetchone()[0])
+        ((end,),) = cursor.fetchall()
+        return parse_lsn(end)
 
 
 def new_name(prefix: str = "faults") -> str:

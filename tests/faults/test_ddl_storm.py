@@ -15,8 +15,8 @@ expected by design, though part of the storm:
 import json
 import os
 import random
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -58,17 +58,16 @@ def test_storm(services: Services, database: str, new_relay: Callable[..., Relay
     print(f"{told}, {KILLS} kills, {marked} placeholders, {fetched} fetched at the end")
 
 
-class backward(closing[SchemaRegistryClient]):
+@contextmanager
+def backward(services: Services) -> Iterator[None]:
     """Hold every subject to BACKWARD for a while."""
-
-    def __init__(self, services: Services) -> None:
-        super().__init__(SchemaRegistryClient({"url": services.schema_registry}))
-        self._before = self.thing.get_compatibility()
-        self.thing.set_compatibility(None, "BACKWARD")
-
-    def __exit__(self, *error: object) -> None:
-        self.thing.set_compatibility(None, self._before)
-        super().__exit__(*error)
+    with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
+        before = registry.get_compatibility()
+        registry.set_compatibility(None, "BACKWARD")
+        try:
+            yield
+        finally:
+            registry.set_compatibility(None, before)
 
 
 def rage(storm: Storm, relay: Relay) -> None:

@@ -99,6 +99,11 @@ def test_kafka_goes_away(sandbox: Sandbox, services: Services, database: str, re
     assert_nothing_lost(services, database, relays)
 
 
+def more_than(count: int) -> Callable[[Status], bool]:
+    """Return the condition that more transactions than so many were read."""
+    return lambda status: status.transactions > count
+
+
 @pytest.mark.parametrize("killed", [False, True], ids=["fast", "kill -9"])
 def test_postgresql_goes_away(
     sandbox: Sandbox, services: Services, database: str, relays: list[Relay], killed: bool
@@ -115,7 +120,7 @@ def test_postgresql_goes_away(
                 )
         before = [relay.wait_streaming().transactions for relay in relays]
         for relay, count in zip(relays, before, strict=True):
-            relay.wait("more transactions", lambda status, count=count: status.transactions > count + 20)
+            relay.wait("more transactions", more_than(count + 20))
     assert_nothing_lost(services, database, relays)
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.recover import recover as recover_command
+from bwtui.durable import sync
 from bwtui.errors import DamagedRecording, StateFailed
 from bwtui.recording import journal as journal_module
 from bwtui.recording import segment as segment_module
@@ -27,7 +28,6 @@ from bwtui.recording.recover import foot_of, recover
 from bwtui.recording.segment import SegmentWriter
 from bwtui.relay.recording.recorder import Recorder
 from tests.recorded_stream import SOURCE, Stream, table
-from tests.waiting import eventually
 
 ACCOUNTS = table(1, "accounts")
 Damage = Callable[[bytearray], None]
@@ -44,11 +44,8 @@ def write(stream: Stream, count: int) -> None:
 
 def make_durable(stream: Stream) -> None:
     """Do what the relay does before it confirms, and go on until the recording says so."""
-    recorder = stream.recorder
-    recorder._journal.is_waited_for = True
-    wanted = stream.lsn
-    eventually("the disk", lambda: recorder.reach(wanted) or recorder.durable_lsn >= wanted)
-    recorder._journal._synced.wait()
+    stream.wait_durable()
+    stream.recorder._journal._synced.wait()
     stream.settle()
 
 
@@ -313,15 +310,14 @@ def fail_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def fail_behind_rename(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the fsync of the folder fail behind the finished segment's renaming."""
-    real = segment_module.sync
 
-    def sync(folder: Path) -> None:
+    def fail(folder: Path) -> None:
         if not list(folder.glob("*.partial")):
-            monkeypatch.setattr(segment_module, "sync", real)
+            monkeypatch.setattr(segment_module, "sync", sync)
             raise OSError(errno.EIO, "Input/output error")
-        real(folder)
+        sync(folder)
 
-    monkeypatch.setattr(segment_module, "sync", sync)
+    monkeypatch.setattr(segment_module, "sync", fail)
 
 
 @pytest.mark.parametrize("fail", [fail_sync, fail_behind_rename])

@@ -11,6 +11,7 @@ from bwtui.demo.shop import Table
 from bwtui.model.delivery import Span
 from bwtui.sandbox.supervisor import Services
 from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure
 from bwtui.sink.kafka import KafkaService, KafkaSink
 from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
@@ -75,7 +76,7 @@ def test_everything_behind_a_refusal_is_reported(services: Services, busy: bool)
         time.sleep(1.0)
         sink.send(name, [(b"k", b"later", 1, None)], span)
     until = time.monotonic() + 60
-    failures = []
+    failures: list[DeliveryFailure] = []
     while not failures or not sink.flush(0.2):
         assert time.monotonic() < until
         sink.poll(0)

@@ -112,7 +112,8 @@ class Writer:
                 self._live = before
                 return
             cursor.execute("select pg_current_wal_insert_lsn()::text")
-            place = parse_lsn(cursor.fetchone()[0])
+            ((end,),) = cursor.fetchall()
+            place = parse_lsn(end)
             connection.commit()
         self.changes += [Change(*change, place) for change in done]
 

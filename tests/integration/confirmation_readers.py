@@ -31,7 +31,7 @@ STREAMED = {"proto_version": "2", "streaming": "on"}
 
 
 class Reader(Protocol):
-    """What a scenario asks of a reader."""
+    """What every scenario asks of a reader."""
 
     #: Whether this reader confirms what it was not told to.
     loses: ClassVar[bool]
@@ -42,9 +42,6 @@ class Reader(Protocol):
 
     def hold(self, table: str) -> None:
         """Read until a transaction of ``table`` has come whole, acknowledge nothing, and read no further."""
-
-    def read_into(self, table: str) -> None:
-        """Read the beginning of a transaction of ``table``, and read no further."""
 
     def ask_for_keepalive(self) -> None:
         """Ask the server for a keepalive, and read nothing."""
@@ -57,6 +54,20 @@ class Reader(Protocol):
 
     def read_again(self, last: str) -> set[str]:
         """Connect again and return the tables whose transactions come, up to the one of table ``last``."""
+
+
+class TransactionReader(Reader, Protocol):
+    """Reads transactions that come whole, behind their COMMIT."""
+
+    def read_into(self, table: str) -> None:
+        """Read the beginning of a transaction of ``table``, and read no further."""
+
+
+class BlockReader(Reader, Protocol):
+    """Reads transactions that are streamed while they are in progress."""
+
+    def read_block(self) -> None:
+        """Read until a STREAM STOP has come."""
 
 
 class Messages:
@@ -142,7 +153,6 @@ class Psycopg2Reader:
         self._read_until(f"a part of a transaction of {table}", lambda: table in self.messages.open())
 
     def read_block(self) -> None:
-        """Read until a STREAM STOP has come."""
         blocks = self.messages.blocks
         self._read_until("STREAM STOP", lambda: self.messages.blocks > blocks)
 
@@ -268,7 +278,6 @@ class StreamedReader:
         self._read_until(f"a transaction of {table}", lambda: table in self.messages.whole)
 
     def read_block(self) -> None:
-        """Read until a STREAM STOP has come."""
         blocks = self.messages.blocks
         self._read_until("STREAM STOP", lambda: self.messages.blocks > blocks)
 
@@ -300,5 +309,8 @@ class StreamedReader:
         return self.messages.whole
 
 
-READERS: Sequence[type[Psycopg2Reader] | type[RelayReader]] = (Psycopg2Reader, RelayReader)
-STREAMED_READERS: Sequence[type[Psycopg2Reader] | type[StreamedReader]] = (Psycopg2Reader, StreamedReader)
+#: Takes the connection URI, the slot's name and a folder; the second kind takes options of pgoutput, too.
+MakeReader = Callable[[str, str, Path], TransactionReader]
+MakeBlockReader = Callable[[str, str, Path, dict[str, str]], BlockReader]
+READERS: Sequence[MakeReader] = (Psycopg2Reader, RelayReader)
+STREAMED_READERS: Sequence[MakeBlockReader] = (Psycopg2Reader, StreamedReader)

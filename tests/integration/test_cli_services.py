@@ -114,9 +114,9 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
     monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
     RelayLock.acquire("shop").release()
     session.execute("select system_identifier::text, current_database() from pg_control_system()")
-    identity = session.fetchone()
-    SlotMemory(tmp_path / "shop", *identity, slot).remember(77)
-    SlotMemory(tmp_path / "shop", *identity, "another").remember(77)
+    system, name = session.fetchone()
+    SlotMemory(tmp_path / "shop", system, name, slot).remember(77)
+    SlotMemory(tmp_path / "shop", system, name, "another").remember(77)
     session.execute("select pg_drop_replication_slot(%s)", [slot])
     code, out, err = invoke("slots", "drop", slot, "-d", database, "--yes")
     assert (code, err) == (0, "")
@@ -124,8 +124,8 @@ def test_a_relay_forgets_the_slot_that_was_dropped_even_behind_its_back(
         f"slot {slot} was gone already",
         "relay shop has forgotten it, and begins with a new snapshot",
     ]
-    assert SlotMemory(tmp_path / "shop", *identity, slot).last is None
-    assert SlotMemory(tmp_path / "shop", *identity, "another").last is not None
+    assert SlotMemory(tmp_path / "shop", system, name, slot).last is None
+    assert SlotMemory(tmp_path / "shop", system, name, "another").last is not None
     assert invoke("slots", "drop", slot, "-d", database, "--yes")[0] == 2
 
 

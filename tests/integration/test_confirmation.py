@@ -17,7 +17,14 @@ import pytest
 from bwtui.sandbox.supervisor import Services
 from tests.database import Session, session, with_options
 from tests.held_relay import HeldRelay
-from tests.integration.confirmation_readers import READERS, STREAMED, STREAMED_READERS, Reader
+from tests.integration.confirmation_readers import (
+    READERS,
+    STREAMED,
+    STREAMED_READERS,
+    MakeBlockReader,
+    MakeReader,
+    Reader,
+)
 from tests.waiting import eventually
 
 #: More than the socket buffers between server and reader hold, so that the server is stopped in the middle.
@@ -83,7 +90,7 @@ def check(source: Session, slot: str, reader: Reader, behind_a: int, middle: int
 
 
 @pytest.mark.parametrize("make", READERS)
-def test_interleaved(make, database: str, source: Session, slot: str, tmp_path: Path) -> None:
+def test_interleaved(make: MakeReader, database: str, source: Session, slot: str, tmp_path: Path) -> None:
     """B began before Z and is read behind A; the reader pauses, and the server asks if it still lives."""
     dsn = with_options(database, wal_sender_timeout=f"{SENDER_TIMEOUT}s")
     reader = make(dsn, slot, tmp_path)
@@ -107,7 +114,7 @@ def test_interleaved(make, database: str, source: Session, slot: str, tmp_path: 
 
 
 @pytest.mark.parametrize("make", READERS)
-def test_reply(make, database: str, source: Session, slot: str, tmp_path: Path) -> None:
+def test_reply(make: MakeReader, database: str, source: Session, slot: str, tmp_path: Path) -> None:
     """As `test_interleaved`, with no pause at all: the reader asks for a keepalive in the middle of B."""
     reader = make(database, slot, tmp_path)
     with session(database) as other:
@@ -126,7 +133,7 @@ def test_reply(make, database: str, source: Session, slot: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("make", READERS)
-def test_relation(make, database: str, source: Session, slot: str, tmp_path: Path) -> None:
+def test_relation(make: MakeReader, database: str, source: Session, slot: str, tmp_path: Path) -> None:
     """Nothing is interleaved: a keepalive follows a RELATION, which carries the LSN 0/0.
 
     A TRUNCATE of wide tables sends one RELATION after another, more than the socket buffers hold.
@@ -152,7 +159,7 @@ def test_relation(make, database: str, source: Session, slot: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("make", STREAMED_READERS)
-def test_streaming(make, database: str, source: Session, slot: str, tmp_path: Path) -> None:
+def test_streaming(make: MakeBlockReader, database: str, source: Session, slot: str, tmp_path: Path) -> None:
     """B is sent while it is in progress; STREAM STOP carries the LSN of its last change, older than Z."""
     reader = make(with_options(database, logical_decoding_work_mem="64kB"), slot, tmp_path, STREAMED)
     with session(database) as b, session(database) as c:
@@ -185,6 +192,11 @@ def write_unpublished(source: Session) -> int:
     """Write WAL that no message comes of, and return where it ends."""
     source.run("insert into other.unpublished select md5(i::text) from generate_series(1, 5000) i")
     return source.wal_end()
+
+
+def wait_for_keepalive(relay: HeldRelay, lsn: int) -> None:
+    """Wait until a keepalive at ``lsn`` or later has come."""
+    eventually("the keepalive has come", lambda: relay.report.server_lsn >= lsn)
 
 
 def test_an_idle_slot_advances(relay: HeldRelay, source: Session, slot: str, services: Services) -> None:
@@ -229,7 +241,7 @@ def seconds_of_release(relay: HeldRelay, source: Session, slot: str) -> float:
     relay.wait_sent("a")
     for _ in range(3):
         end = write_unpublished(source)
-        eventually("the keepalive has come", lambda end=end: relay.report.server_lsn >= end)
+        wait_for_keepalive(relay, end)
         commit(source, "z")
         assert source.confirmed(slot) < behind_a
     sql = "select clock_timestamp() - reply_time < interval '1 s' from pg_stat_replication where pid = %s"

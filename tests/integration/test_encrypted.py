@@ -150,7 +150,7 @@ def test_a_right_that_is_missing_is_no_rows_fault(
     attempts: Attempts, dsn: str, kafka: dict[str, str]
 ) -> None:
     topic = f"{attempts.name}.guarded"
-    admin = AdminClient(kafka)
+    admin = AdminClient({**kafka})
     name = (ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, f"User:{USER}", "*")
     allowed = AclBinding(*name, AclOperation.ALL, AclPermissionType.ALLOW)
     denied = AclBinding(*name, AclOperation.WRITE, AclPermissionType.DENY)

@@ -80,7 +80,7 @@ def status_of(name: str) -> Status:
 
 def streaming(name: str) -> Status:
     """Wait until a relay streams."""
-    return eventually(lambda: (s := status_of(name)).state == "streaming" and s)  # type: ignore[no-any-return]
+    return eventually(lambda: (s := status_of(name)).state == "streaming" and s)
 
 
 # -- in the background -------------------------------------------------------------------------------------
@@ -291,8 +291,15 @@ def test_a_second_ctrl_c_ends_at_once(mode: Callable[[str], None]) -> None:
     relay = started("connect", "-s", "shop", "--headless")
     streaming("shop")
     relay.send_signal(signal.SIGINT)
+
     # Signals of one number merge while one is pending, so it is sent until it has arrived twice.
-    eventually(lambda: relay.poll() is not None or relay.send_signal(signal.SIGINT))
+    def has_ended() -> bool:
+        if relay.poll() is not None:
+            return True
+        relay.send_signal(signal.SIGINT)
+        return False
+
+    eventually(has_ended)
     relay.communicate(timeout=DEADLINE)
     assert relay.returncode == 130
     assert not is_held("shop")
@@ -321,12 +328,13 @@ def test_a_relay_goes_on_when_nobody_reads_what_it_tells(args: list[str]) -> Non
 
 def test_a_relay_ends_although_its_reader_has_stopped_reading() -> None:
     relay = started("connect", "-s", "shop", "--headless", "--json")
-    assert relay.stdout is not None and relay.stderr is not None
-    with closing(relay.stdout), closing(relay.stderr):
-        fcntl.fcntl(relay.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    output = relay.stdout
+    assert output is not None and relay.stderr is not None
+    with closing(output), closing(relay.stderr):
+        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, 4096)
         streaming("shop")
         # Once the pipe is full, the thread that tells is stuck in a write.
-        eventually(lambda: select.select([relay.stdout], [], [], 0)[0] and _stuck_in_a_write(relay.pid))
+        eventually(lambda: select.select([output], [], [], 0)[0] and _stuck_in_a_write(relay.pid))
         relay.terminate()
         assert relay.wait(DEADLINE) == 0
         assert relay.stderr.read() == ""

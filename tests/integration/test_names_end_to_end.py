@@ -54,6 +54,7 @@ def original_names(services: Services, topic: str) -> dict[str, str]:
     """Return the column of each field, as the value's schema says it."""
     with closing(SchemaRegistryClient({"url": services.schema_registry})) as registry:
         text = registry.get_latest_version(f"{topic}-value").schema.schema_str
+    assert text is not None
     fields = json.loads(text)["fields"]
     return {field["name"]: field.get("pgName", field["name"]) for field in fields}
 

@@ -131,10 +131,10 @@ def test_commands(hostile: str, attempts: Attempts, tmp_path: Path) -> None:
     }  # fmt: skip
     for (name, _), (got, _code) in zip(commands.items(), found, strict=True):
         check(got, name)
-    told = dict(zip(commands, (got for got, _ in found), strict=True))
-    assert r"\x1b[2J\x1b[H\x1b[32mclean: 7 messages" in told["verify"]
-    assert json.loads(told["verify --json"].splitlines()[-1])["verdict"] == "anomalies"
-    exact = [json.loads(line) for line in told["export jsonl"].splitlines() if line.startswith("{")]
+    printed = dict(zip(commands, (got for got, _ in found), strict=True))
+    assert r"\x1b[2J\x1b[H\x1b[32mclean: 7 messages" in printed["verify"]
+    assert json.loads(printed["verify --json"].splitlines()[-1])["verdict"] == "anomalies"
+    exact = [json.loads(line) for line in printed["export jsonl"].splitlines() if line.startswith("{")]
     assert {text for one in exact for text in (one["after"] or {}).values()} >= set(STORABLE.values())
     assert harm((tmp_path / "page.html").read_text()) == []
     check_screens(attempts, recording, tmp_path)

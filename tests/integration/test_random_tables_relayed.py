@@ -102,6 +102,7 @@ def _rows(registry: SchemaRegistryClient, messages: list[RawMessage]) -> list[li
     for value in values.values():
         assert value is not None
         schema = registry.get_schema(int.from_bytes(value[1:5], "big")).schema_str
+        assert schema is not None
         rows.append(record_texts(schema, value[5:]))
     return rows
 

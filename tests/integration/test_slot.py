@@ -5,6 +5,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_all_that_is_committed_is_reached_beside_an_open_transaction(
         # After one standby snapshot the next takes its time.
         for written in (ALL_OF_IT, WHOLE_PAGES):
             writer.run("insert into other select repeat('x', 1000) from generate_series(1, 1000)")
-            eventually("it is written so far", lambda written=written: source.value(written))
+            eventually("it is written so far", partial(source.value, written))
         target = slot.committed_lsn(connection)
         eventually("the server has read that far", lambda: has_passed(target), SNAPSHOT_SECONDS * 0.8)
     stream.finish()

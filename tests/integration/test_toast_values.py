@@ -147,7 +147,7 @@ def test_placeholder(attempts: Attempts, source: Session, database: str, form: s
     status = attempts.succeed(database, "--toast", "placeholder", "-f", form).status
     found = latest(READERS[form](attempts.services, f"{attempts.name}.doc"))
     if form == "avro":
-        marked = {"big": None, "also": None, "__escaped": {PLACEHOLDER: "big also"}}
+        marked: dict[str, Any] = {"big": None, "also": None, "__escaped": {PLACEHOLDER: "big also"}}
         plain: dict[str, Any] = {"__escaped": None}
     else:
         marked = {name: {PLACEHOLDER: True} for name in ("big", "also")}

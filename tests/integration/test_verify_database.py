@@ -94,10 +94,12 @@ def arguments(attempts: Attempts, database: str) -> list[str]:
 def plant(attempts: Attempts) -> None:
     """Take a row away, change one, and add one, in the topic."""
     topic = f"{attempts.name}.kinds"
-    rows = []
+    rows: list[tuple[int, bytes, bytes]] = []
     for (_, partition), records in raw_records(attempts.services, [topic]).items():
         newest = {record.key(): record.value() for record in records}
-        rows += [(partition, key, value) for key, value in newest.items() if value is not None]
+        for key, value in newest.items():
+            assert key is not None
+            rows += [(partition, key, value)] if value is not None else []
     rows.sort(key=lambda row: row[1])
     producer = Producer({"bootstrap.servers": attempts.services.broker})
     with closing(producer):

@@ -103,15 +103,15 @@ def test_json_and_placeholders(attempts: Attempts, source: Session, database: st
             "1 rows have placeholders for unchanged TOAST values, which were not compared"
         ]
         topic = f"{attempts.name}.doc"
-        (message,) = [
-            one
-            for records in raw_records(attempts.services, [topic]).values()
+        ((place, key, value),) = [
+            (place, key, one.value())
+            for place, records in raw_records(attempts.services, [topic]).items()
             for one in records
-            if b'"id": 5' in (one.key() or b"")
+            if b'"id": 5' in (key := one.key() or b"")
         ]
+        assert value is not None
         with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
-            changed = message.value().replace(b'"s\\"5"', b'"s5"')
-            producer.produce(topic, changed, message.key(), message.partition())
+            producer.produce(topic, value.replace(b'"s\\"5"', b'"s5"'), key, place[1])
             assert not producer.flush(30)
         ended, report = verify(attempts, database)
         fields = [[one["field"] for one in finding["fields"]] for finding in report["findings"]]
@@ -217,10 +217,13 @@ def test_a_null_for_a_composite_with_a_null_in_it(attempts: Attempts, source: Se
             closing(SchemaRegistryClient({"url": attempts.services.schema_registry})) as registry,
             closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer,
         ):
-            schema = json.loads(registry.get_schema(int.from_bytes(record.value()[1:5], "big")).schema_str)
-            forged = io.BytesIO(record.value()[:5])
+            value = record.value()
+            assert value is not None
+            schema = registry.get_schema(int.from_bytes(value[1:5], "big")).schema_str
+            assert schema is not None
+            forged = io.BytesIO(value[:5])
             forged.seek(5)
-            fastavro.schemaless_writer(forged, schema, {"id": 1, "p": None})
+            fastavro.schemaless_writer(forged, json.loads(schema), {"id": 1, "p": None})
             producer.produce(topic, forged.getvalue(), record.key(), place[1])
             assert not producer.flush(30)
         ended, report = verify(attempts, database)

@@ -236,6 +236,7 @@ def test_bad_input_is_told_in_a_sentence(
     with pytest.raises(RefusedError, match=f"topic {topic} takes no message of 20005 bytes") as refused:
         replays.run(folder)
     assert _refused(refused.value) == (2, True)
+    options: tuple[str, ...]
     for options, what in (
         (("-b", "127.0.0.1:1"), "can't reach Kafka at 127.0.0.1:1"),
         (("-r", "http://127.0.0.1:1", "--dry-run"), "can't reach the schema registry"),

@@ -56,9 +56,9 @@ def begun(replays: Replays, services: Services, make_topic: MakeTopic, tmp_path:
 def test_another_partitioner(replays: Replays, services: Services, begun: Begun) -> None:
     replays.kafka_config = (("partitioner", "consistent"),)
     # Keys would go to other partitions, of which the notes say something else.
-    for options in ({}, {"dry_run": True}):
+    for dry_run in (False, True):
         with pytest.raises(RefusedError, match="began with keys placed by murmur2, and not by crc32"):
-            replays.run(begun.folder, **options)
+            replays.run(begun.folder, dry_run=dry_run)
     replays.kafka_config = (("partitioner", "murmur2"),)
     replays.run(begun.folder)
     sent = expected(begun.folder)[begun.topic]
@@ -103,9 +103,9 @@ def test_a_topic_that_is_gone_or_made_anew(
     config: dict[str, str],
 ) -> None:
     delete(begun.topic)
-    for options in ({}, {"dry_run": True}):
+    for dry_run in (False, True):
         with pytest.raises(RefusedError, match=f"topic {begun.topic} is gone, with what was sent") as refused:
-            replays.run(begun.folder, **options)
+            replays.run(begun.folder, dry_run=dry_run)
         assert "--restart" in (refused.value.hint or "")
     assert begun.topic not in partitions(config)[1]
     make_topic(3, begun.topic)

@@ -270,9 +270,9 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
     with pytest.raises(RefusedError, match="the report is of another recording"):
         other = loss.report(tmp_path / "other.json", recording_id="other")
         replays.run(loss.folder, nobody, only_missing=other)
-    for watch, options in ((yes, {}), (nobody, {"dry_run": True})):
+    for watch, dry_run in ((yes, False), (nobody, True)):
         with pytest.raises(Begun):
-            replays.run(loss.folder, watch, only_missing=report, **options)
+            replays.run(loss.folder, watch, only_missing=report, dry_run=dry_run)
     job, (cluster, _) = replays.job(loss.folder, only_missing=report), partitions(config)
     with contextlib.closing(job.target):
         file = progress_file(job, loss.names["recording_id"], cluster, Missing(report))

@@ -86,11 +86,11 @@ def test_messages_with_and_without_keys(
     assert replays.run(folder, prefix=prefix).sent == 20
     assert pin(config, [f"{prefix}.{topic}"]).topics[f"{prefix}.{topic}"].deletes
     make_topic(1, topic, cleanup_policy="compact")
-    for options in ({}, {"dry_run": True}):
+    for dry_run in (False, True):
         with pytest.raises(
             RefusedError, match=f"topic {topic} is compacted, and 1 of its messages has no key"
         ):
-            replays.run(folder, **options)
+            replays.run(folder, dry_run=dry_run)
     assert pin(config, [topic]).messages == 0
 
 
@@ -108,9 +108,9 @@ def test_names_that_kafka_refuses_are_refused_before_anything_is_made(
             ("größe", "can't be a topic"),
             (like, "too much alike"),
         ):
-            for options in ({}, {"dry_run": True}):
+            for dry_run in (False, True):
                 with pytest.raises((UsageError, RefusedError), match=words):
-                    replays.run(folder, prefix=prefix, **options)
+                    replays.run(folder, prefix=prefix, dry_run=dry_run)
         assert set(registry._client.get_subjects()) == before
     assert f"{like}.{topic}" not in partitions(config)[1]
 

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from bwtui.pgoutput.messages import UNCHANGED
-from bwtui.recording.change import Change
+from bwtui.recording.change import Change, Operation
 from tests.recording_double import TIME, change, message, relation
 
 NAMES = ("id", "a", "b/~1 'ü\"", "$.*")
@@ -15,6 +15,7 @@ TABLES = (
     relation("a.b", ("id", "a"), (), "x.y", "f"),
     relation("y", ("a",), (), "x", "n"),
 )
+_OPERATIONS: tuple[Operation, ...] = ("insert", "update", "delete", "snapshot", "truncate", "cleanup")
 _EDGES = (
     "",
     "0",
@@ -85,7 +86,7 @@ _values = st.none() | texts.map(str.encode) | st.just(b"\xff\xfe")
 @st.composite
 def changes(draw: st.DrawFn) -> Change:
     table = draw(st.sampled_from(TABLES))
-    operation = draw(st.sampled_from(("insert", "update", "delete", "snapshot", "truncate", "cleanup")))
+    operation = draw(st.sampled_from(_OPERATIONS))
     after = before = None
     if operation in ("insert", "update", "snapshot"):
         after = [draw(_values | st.just(UNCHANGED)) for _ in table.columns]
@@ -95,7 +96,7 @@ def changes(draw: st.DrawFn) -> Change:
         before = tuple(
             value if column.is_key else None for value, column in zip(before, table.columns, strict=True)
         )
-    tables = (table.qualified_name,)
+    tables: tuple[str, ...] = (table.qualified_name,)
     if operation == "truncate" and draw(st.booleans()):
         tables = (*tables, "public.other")
     return change(

@@ -107,6 +107,8 @@ def kafka_of(recording: MemoryRecording) -> FakeKafka:
 class AuditedStage(Commands, RecordedStage):
     """The screens over that recording; what runs beside them ends when a test says so."""
 
+    app: RecordingApp
+
     def __init__(self, folder: Path, *, with_report: bool = True) -> None:
         super().__init__(json_recording())
         self.kafka = kafka_of(self.recording)

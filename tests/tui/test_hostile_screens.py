@@ -13,7 +13,7 @@ from rich.segment import Segment
 from textual.color import Color
 
 from bwtui.model.status import ChangeSample, ErrorEntry, SchemaEntry, Status
-from bwtui.pgoutput.messages import UNCHANGED, Field, Relation
+from bwtui.pgoutput.messages import Field, Relation, UnchangedToast
 from bwtui.recording.change import Change
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.kafka import Record
@@ -23,12 +23,12 @@ from bwtui.tui.plain import LastWord
 from bwtui.tui.report_app import ReportApp
 from tests.hostile import ALL, TEXTS, harm
 from tests.recorded_shop import MemoryRecording, Tape, shop_tape
-from tests.tui.audited import FakeKafka
+from tests.tui.audited import NOW_MS, FakeKafka
 from tests.tui.doubles import Clock, Stage
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
 from tests.tui.shop import Shop
-from tests.tui.test_compared_screens import NOW_MS, read
+from tests.tui.test_compared_screens import read
 
 LARGE = "\x1b[2J" * 2_500_000
 
@@ -185,16 +185,16 @@ def _changed(number: int, change: Change, relations: dict[int, Relation]) -> Cha
     def row(fields: tuple[Field, ...] | None) -> tuple[Field, ...] | None:
         # Keys stay apart from each other.
         return fields and tuple(
-            one if one is None or one is UNCHANGED else value + bytes(one) if not n else value
+            one if one is None or isinstance(one, UnchangedToast) else value + one if not n else value
             for n, one in enumerate(fields)
         )
 
-    named = {"tables": (relation.qualified_name,), "filled": (ALL,) if change.filled else ()}
     keys = tuple(relation.columns[old[key]].name for key in change.key_columns)
     messages = tuple(replace(message, topic=name(number)) for message in change.messages)
     return replace(
         change, relation=relation, key_columns=keys, messages=messages,
-        after=row(change.after), before=row(change.before), **named,
+        after=row(change.after), before=row(change.before),
+        tables=(relation.qualified_name,), filled=(ALL,) if change.filled else (),
     )  # fmt: skip
 
 

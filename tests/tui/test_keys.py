@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from textual.command import CommandPalette
+from textual.widgets import Input
 
 from bwtui.tui.actions import Action, actions
 from bwtui.tui.audit.report import parse_report
@@ -140,12 +141,13 @@ async def _drill(stage: Stage, press: Press) -> None:
 async def _back(stage: Stage, press: Press) -> None:
     grid(stage).action_drill()
     await stage.advance(1)
-    assert isinstance(stage.app.screen, TableScreen)
+    opened = stage.app.screen
+    assert isinstance(opened, TableScreen)
     await press()
     assert not isinstance(stage.app.screen, TableScreen)
     screen(stage).action_filter()
     await stage.app.workers.wait_for_complete()
-    stage.app.screen.query_one("Input").value = "orders"  # type: ignore[attr-defined]
+    stage.app.screen.query_one(Input).value = "orders"
     await press()
     assert not stage.app.screen.query_one(FilterBar).display
     assert not listing(stage).filter

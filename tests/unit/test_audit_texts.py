@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Mapping
 
 import fastavro
 
@@ -16,7 +17,7 @@ _FIELDS = [
 _SCHEMA = {"type": "record", "name": "row", "fields": _FIELDS}
 
 
-def said(row: dict[str, object], texts: dict[str, str | None]) -> list[str]:
+def said(row: Mapping[str, object], texts: dict[str, str | None]) -> list[str]:
     """Return in which columns a message does not say what PostgreSQL said."""
     message = io.BytesIO()
     message.write(b"\0\0\0\0\x07")

@@ -85,7 +85,7 @@ def test_what_was_given_up_holds_nothing_up() -> None:
     with held() as call:
         # The first pulse is due at once.
         with pytest.raises(Stopped):
-            calls.make_all([call] * 8 + [lambda: never.append(1)])  # type: ignore[list-item,return-value]
+            calls.make_all([call] * 8 + [lambda: never.append(1)])
         stop = False
         assert calls.make(lambda: "new") == "new"
         threads = set(threading.enumerate()) - others

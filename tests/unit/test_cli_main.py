@@ -10,7 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from bwtui.cli.main import COMMANDS, LazyGroup, cli, guarded
+from bwtui.cli.lazy import LazyGroup
+from bwtui.cli.main import COMMANDS, cli, guarded
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, SlotLost
 
 HEAVY = (
@@ -237,7 +238,7 @@ def test_errors_set_the_exit_code(
 def test_an_unexpected_error_tells_its_place_and_nothing_of_its_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert guarded(lambda: LazyGroup.list_commands(cli, None) and int("hunter2")) == 2
+    assert guarded(lambda: LazyGroup.list_commands(cli, click.Context(cli)) and int("hunter2")) == 2
     err = capsys.readouterr().err
     assert "unexpected ValueError" in err
     assert "hunter2" not in err

@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -289,11 +290,11 @@ def test_a_relay_that_says_nothing_is_no_relay_that_is_gone(
             request("two", {"request": "status"}, 0.1)
         # The one that answers may take its time.
         patient = {"one": 60.0}
-        monkeypatch.setattr(
-            control,
-            "request",
-            lambda name, message, timeout: request(name, message, patient.get(name, timeout)),
-        )
+
+        def patiently(name: str, message: dict[str, Any], timeout: float) -> Any:
+            return request(name, message, patient.get(name, timeout))
+
+        monkeypatch.setattr(control, "request", patiently)
         silent: list[str] = []
         assert [status.name for status in control.running_relays(0.1, silent)] == ["one"]
         assert silent == ["two"]

@@ -5,6 +5,7 @@ import math
 import struct
 import uuid
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -106,8 +107,9 @@ def test_equal_values_have_one_form() -> None:
 
 
 def verdict(**changes: int) -> TableVerdict:
-    numbers = {"rows": 3, "keys": 3, "messages": 5, "missing": 0, "extra": 0, "different": 0, **changes}
-    return TableVerdict(table="public.orders", topic="shop.orders", **numbers)
+    numbers = {"rows": 3, "keys": 3, "messages": 5, "missing": 0, "extra": 0, "different": 0}
+    fields: dict[str, Any] = numbers | changes
+    return TableVerdict(table="public.orders", topic="shop.orders", **fields)
 
 
 def test_equal() -> None:

@@ -251,9 +251,9 @@ def test_a_second_snapshot_replaces_the_first() -> None:
 # The file.
 
 
-def run(path: Path | None, form: Any = "jsonl", view: Any = None, **more: Any) -> int:
+def run(path: Path, form: Any = "jsonl", view: Any = None, **more: Any) -> int:
     given = NONE | more.pop("given", {})
-    return run_export(view or RecordingDouble(CHANGES), form, path and str(path), given, **more)
+    return run_export(view or RecordingDouble(CHANGES), form, str(path), given, **more)
 
 
 class Damaged(RecordingDouble):

@@ -4,12 +4,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from bwtui.errors import RefusedError
-from bwtui.recording import folder as module
 from bwtui.recording.folder import LOCK, FolderLock
 
 #: Takes the lock and gives it back, again and again; says so where somebody else has it at the same time.
@@ -45,7 +45,7 @@ def test_who_waited_for_a_file_that_was_taken_away_holds_nothing(
             first.give_back()
             held.append(FolderLock(folder))
 
-    monkeypatch.setattr(module.time, "sleep", meanwhile)
+    monkeypatch.setattr(time, "sleep", meanwhile)
     with pytest.raises(RefusedError, match="another process is writing the recording"):
         FolderLock(folder)
     held[0].give_back()
@@ -57,7 +57,7 @@ def test_it_is_taken_when_it_was_given_back_meanwhile(
 ) -> None:
     folder = tmp_path / "recording"
     first = FolderLock(folder)
-    monkeypatch.setattr(module.time, "sleep", lambda _: first.give_back())
+    monkeypatch.setattr(time, "sleep", lambda _: first.give_back())
     lock = FolderLock(folder)
     assert os.path.samestat(os.fstat(lock._fd), (folder / LOCK).stat())
     lock.give_back()

@@ -159,11 +159,14 @@ def test_no_slot_and_no_memory_is_a_beginning(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_the_memory_of_another_server_database_or_slot_counts_as_none(tmp_path: Path, at: int) -> None:
-    SlotMemory(tmp_path, *IDENTITY).remember(CONFIRMED)
-    identity = list(IDENTITY)
-    if at < 2:
-        identity[at] = "another"
-    other = SlotMemory(tmp_path, *identity[:2], "another" if at == 2 else IDENTITY[2])
+    written = SlotMemory(tmp_path, *IDENTITY)
+    written.remember(CONFIRMED)
+    system, database, slot_name = (
+        "another" if number == at else name for number, name in enumerate(IDENTITY)
+    )
+    # Also where a file is called as if it were this slot's.
+    written.path.rename(tmp_path / f"slot-{slot_name}.json")
+    other = SlotMemory(tmp_path, system, database, slot_name)
     assert other.last is None
     assert other.check(None) is None
 

@@ -1,17 +1,17 @@
 """An idle recording does not grow by what is always the same."""
 
 import dataclasses
+import time
 
 import pytest
 
 from bwtui.model.status import Status
-from bwtui.relay.recording import as_json as recording_json
 from bwtui.relay.recording.as_json import StatusTeller
 
 
 def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(recording_json.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     status = Status("streaming", "shop", "shop")
     teller = StatusTeller()
     assert teller.due() is None

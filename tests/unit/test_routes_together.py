@@ -90,7 +90,7 @@ def test_what_is_wrong_with_one_table_is_not_the_others_fault() -> None:
     # Two subjects each of the last two; the refused ones get no further than their topic.
     with router(sink, MeetingRegistry(4), report) as made:
         found = made.routes(relations("refused", "unkeyed", "odd", "good"))
-    refusals = [route and route.refusal and str(route.refusal) for route in found]
+    refusals = [str(one.refusal) if one.refusal else None for one in found if one is not None]
     assert refusals[0] == "no such right"
     assert refusals[1] is not None
     assert "compacted" in refusals[1]

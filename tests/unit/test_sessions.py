@@ -25,6 +25,7 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.kafka import KafkaSink
 from bwtui.source.preflight import wait_for_release
+from bwtui.source.slot import SlotState
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
 from tests.scripted_relay import ScriptedRelay, table
@@ -191,16 +192,18 @@ def test_streaming_begins_without_the_words_of_the_snapshot(
 
 def test_a_slot_that_is_read_is_waited_for_with_words_and_until_a_stop() -> None:
     told: list[str] = []
-    active = SimpleNamespace(name="shop", active=True, active_pid=4711)
+    active = SlotState(
+        "shop", "pgoutput", "logical", "shop", True, 4711, "reserved", None, 0, 0, 0, temporary=False
+    )
     slots = iter([active, active, None])
-    assert wait_for_release(lambda: next(slots), told.append) is None  # type: ignore[arg-type]
+    assert wait_for_release(lambda: next(slots), told.append) is None
     assert told == ["waiting for slot shop, which the server's process 4711 holds"] * 2
 
     def stop(_: str) -> None:
         raise StopRequested
 
     with pytest.raises(StopRequested):
-        wait_for_release(lambda: active, stop)  # type: ignore[arg-type, return-value]
+        wait_for_release(lambda: active, stop)
 
 
 @pytest.mark.parametrize("limit", ["relay", "topic"])

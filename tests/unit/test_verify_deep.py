@@ -36,8 +36,10 @@ def is_wrong(key: bytes | None, value: bytes | None, texts: Any, key_texts: Any,
              schemas: Any = (), *, is_json: bool = False) -> bool:  # fmt: skip
     """Compare one message with what PostgreSQL said."""
     after, names = (None if one is None else json.dumps(one) for one in (texts, key_texts))
-    row = {"position": 1, "part": 0, "key": key, "value": value, "key_json": names, "after": after,
-           "unchanged": [], "op": op}  # fmt: skip
+    row: dict[str, Any] = {
+        "position": 1, "part": 0, "key": key, "value": value, "key_json": names, "after": after,
+        "unchanged": [], "op": op,
+    }  # fmt: skip
     return bool(Comparison(dict(schemas), is_json, {}).wrong([row]))
 
 

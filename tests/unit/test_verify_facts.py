@@ -7,7 +7,6 @@ import pytest
 
 from bwtui.verify.facts import LARGEST, read_facts
 from tests.recorded_stream import Stream, table
-from tests.waiting import eventually
 
 ACCOUNTS = table(1, "accounts")
 
@@ -20,10 +19,7 @@ def run(stream: Stream, transactions: int) -> int:
         stream.commit()
     stream.flush()
     stream.deliver()
-    stream.recorder._journal.is_waited_for = True
-    wanted = stream.lsn
-    eventually("the disk", lambda: stream.recorder.reach(wanted) or stream.recorder.durable_lsn >= wanted)
-    return wanted
+    return stream.wait_durable()
 
 
 @pytest.mark.parametrize("is_finished", [True, False])
