@@ -254,7 +254,7 @@ class Stream:
         self._sent.clear()
 
     def wait_durable(self) -> int:
-        """Ask until all of it is on the disk, as the relay does before it confirms; return the LSN behind it."""
+        """Ask until all of it is on the disk, as the relay does before it confirms; return the LSN behind."""
         self.recorder._journal.is_waited_for = True
         wanted = self.lsn
 

@@ -7,9 +7,8 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from bwtui.relay.process import outcome
 from bwtui.relay.process.control import request
 from bwtui.relay.process.lock import is_held, wait_until_free
 from bwtui.state_folder import state_folder
+from tests import waiting
 from tests.unit.relay_double import LINE, LINES, SECRET
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("bwtui_double.py"))]
@@ -60,17 +60,14 @@ def started(*args: str) -> "subprocess.Popen[str]":
 
 
 def eventually(condition: Callable[[], Any]) -> Any:
-    """Wait until a condition holds, and return what it returned."""
-    deadline = time.monotonic() + DEADLINE
-    while True:
-        try:
-            found = condition()
-        except BwtuiError:
-            found = None
-        if found:
-            return found
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.02)
+    """Wait until a condition holds, and return what it returned; a relay that is not there may come."""
+
+    def found() -> Any:
+        with suppress(BwtuiError):
+            return condition()
+        return None
+
+    return waiting.eventually("what the test waits for", found, DEADLINE)
 
 
 def status_of(name: str) -> Status:
@@ -157,11 +154,7 @@ def test_a_killed_engine_leaves_nothing_that_blocks_the_next() -> None:
 @pytest.mark.parametrize(
     ("name", "code", "lines"),
     [
-        (
-            "refuse",
-            4,
-            ["bwtui: error: can't connect to PostgreSQL: no route", "hint: check the network"],
-        ),
+        ("refuse", 4, ["bwtui: error: can't connect to PostgreSQL: no route", "hint: check the network"]),
         ("lost", 5, ["bwtui: error: slot lost is gone", "hint: drop it"]),
     ],
 )
@@ -294,10 +287,8 @@ def test_a_second_ctrl_c_ends_at_once(mode: Callable[[str], None]) -> None:
 
     # Signals of one number merge while one is pending, so it is sent until it has arrived twice.
     def has_ended() -> bool:
-        if relay.poll() is not None:
-            return True
         relay.send_signal(signal.SIGINT)
-        return False
+        return relay.poll() is not None
 
     eventually(has_ended)
     relay.communicate(timeout=DEADLINE)

@@ -46,7 +46,7 @@ def duck() -> Any:
     return connection
 
 
-def _by_sql(duck: Any, condition: str, changes: list[Change]) -> list[tuple[int, ...]]:
+def _by_sql(duck: Any, condition: str, changes: list[Change]) -> list[int]:
     duck.execute("delete from raw")
     rows = [(index, *row[1:]) for index, one in enumerate(changes) for row in message_rows(one)]
     duck.executemany(f"insert into raw values ({', '.join('?' * len(COLUMNS))})", rows)

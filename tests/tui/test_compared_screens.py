@@ -269,9 +269,11 @@ async def test_enter_on_a_class_goes_to_its_findings(
         if not with_report:
             await stage.until_reading()
             await stage.end(stage.raw, code=1)
-        assert isinstance(stage.app.focused, ClassGrid)
+        focused = stage.app.focused
+        assert isinstance(focused, ClassGrid)
         await stage.press("down", "enter")
-        assert isinstance(stage.app.focused, FindingList)
+        listed = stage.app.focused
+        assert isinstance(listed, FindingList)
         assert stage.screen.crumbs() == ("Audit", "lost_acked")
         await stage.press("enter")
         assert isinstance(stage.app.screen, SidesScreen)

@@ -86,8 +86,9 @@ async def test_the_palette_offers_what_a_recording_has() -> None:
 @check("play")
 async def _play(stage: RecordedStage, press: Press) -> None:
     await press()
-    assert stage.head.playing
-    assert stage.head.position == 0, "from the end it plays from the beginning"
+    begun = stage.head
+    assert begun.playing
+    assert begun.position == 0, "from the end it plays from the beginning"
     await stage.advance(3)
     assert stage.head.position > 10
     assert "▶" in text(stage.app)

@@ -253,14 +253,14 @@ def test_what_went_to_a_recording_alone_is_refused_until_it_is_accepted(tmp_path
 def test_a_recording_that_confirms_nothing_new_takes_nothing_from_kafka(tmp_path: Path) -> None:
     SlotMemory(tmp_path, *IDENTITY).remember(CONFIRMED)
     recording = SlotMemory(tmp_path, *IDENTITY, without_kafka=True)
-    recording.remember(CONFIRMED)
-    assert recording.last is not None
-    assert not recording.last.without_kafka
-    recording.remember(CONFIRMED + 1, changed=False)
-    assert not recording.last.without_kafka
-    recording.remember(CONFIRMED + 2)
-    assert recording.last.without_kafka
-    recording.remember(CONFIRMED + 2)
-    assert recording.last.without_kafka
-    recording.remember(CONFIRMED + 3, changed=False)
-    assert recording.last.without_kafka
+
+    def lacks_kafka(confirmed: int, *, changed: bool = True) -> bool:
+        recording.remember(confirmed, changed=changed)
+        assert recording.last is not None
+        return recording.last.without_kafka
+
+    assert not lacks_kafka(CONFIRMED)
+    assert not lacks_kafka(CONFIRMED + 1, changed=False)
+    assert lacks_kafka(CONFIRMED + 2)
+    assert lacks_kafka(CONFIRMED + 2)
+    assert lacks_kafka(CONFIRMED + 3, changed=False)
