@@ -5,7 +5,7 @@ import queue
 import socket
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from bwtui.relay.samples import Samples
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.settings import RelaySettings
-from bwtui.sink.base import DeliveryFailure, Message
+from bwtui.sink.base import DeliveryFailure, MessageTuple
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import Destination, Limits, Service, TopicLimits
 from bwtui.source.connection import connect_raw
@@ -48,7 +48,9 @@ class HoldingSink(Service):
         self._orders: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._waiting: list[tuple[str, Span, int]] = []
 
-    def send(self, topic: str, messages: list[Message], span: Span, receipt: Receipt | None = None) -> None:
+    def send(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+    ) -> None:
         """Take ``messages``; see `pause_at`."""
         span.pending += len(messages)
         self._waiting.append((topic, span, len(messages)))
@@ -62,7 +64,12 @@ class HoldingSink(Service):
     def while_paused(self, order: Callable[[], None]) -> None:
         """Run ``order`` in the paused thread, and wait until it is done."""
         done = threading.Event()
-        self._orders.put(lambda: (order(), done.set())[0])
+
+        def run() -> None:
+            order()
+            done.set()
+
+        self._orders.put(run)
         assert done.wait(_PATIENCE)
 
     def resume(self) -> None:

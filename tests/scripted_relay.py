@@ -136,7 +136,7 @@ class ScriptedRelay:
             patience=self.patience,
             router=self.router,
             policy=RowPolicy(self.settings, self.report, DeadLetters(folder), self.sink),
-            toast=ToastFill(self.settings, self.patience.look, lambda seconds: None),  # type: ignore[arg-type]
+            toast=ToastFill(self.settings, self.patience.look, lambda seconds: None),
             samples=Samples(),
             memory=SlotMemory(folder, "1", "test", "test"),
             stop_requested=lambda: not self.frames,

@@ -1,13 +1,12 @@
 """Sinks that do what a broker does on its worst days; each holds what became durable in ``delivered``."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from bwtui.encode.local_registry import LocalRegistry
 from bwtui.model.delivery import Receipt, Span
-from bwtui.sink.base import DeliveryFailure, Message
+from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
 from bwtui.sink.destination import (
     Destination,
     KeyRecord,
@@ -20,7 +19,8 @@ from bwtui.sink.destination import (
 )
 
 
-class Waiting(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Waiting:
     """A message that was accepted; ``index`` is its place in ``receipt``."""
 
     topic: str
@@ -40,7 +40,9 @@ class MemorySink(Service, Recall, Readback):
         self._waiting: deque[Waiting] = deque()
         self._failures: list[DeliveryFailure] = []
 
-    def send(self, topic: str, messages: list[Message], span: Span, receipt: Receipt | None = None) -> None:
+    def send(
+        self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
+    ) -> None:
         """Accept ``messages``."""
         span.pending += len(messages)
         self._waiting += (

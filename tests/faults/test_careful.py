@@ -30,7 +30,7 @@ def found(sink: EndAtRefusal, topic: str = "items") -> list[Row]:
     ]
 
 
-def letters(kept: DeadLetters) -> list[tuple[str, int, int, str]]:
+def letters(kept: DeadLetters) -> list[tuple[str, int, int, str | None]]:
     """Return operation, LSN, ordinal and body of the letters."""
     told = []
     for letter in kept:
