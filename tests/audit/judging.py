@@ -1,6 +1,8 @@
 """Gives a made-up world to the audit, and returns what it says in the form of `truth`."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -17,18 +19,18 @@ class WorldReader:
         self.world = world
         self.names = sorted(world.topics)
 
-    def equal_rows(self, pairs):
+    def equal_rows(self, pairs: Sequence[core.DifferingPair]) -> list[int]:
         """Return the ids of the pairs that the world says are equal."""
         return [pair.id for pair in pairs if pair.id in self.world.equal_pairs]
 
-    def inspect(self, places):
+    def inspect(self, places: Sequence[core.RecordPlace]) -> Iterator[core.Inspected]:
         """Say of each record that still exists who made it, and which change it names."""
         for t, p, o in places:
             record = self.world.topics[self.names[t]].logs[p][o]
             if not record.is_gone:
                 yield core.Inspected(t, p, o, record.is_ours, record.lsn, record.ordinal)
 
-    def miscoded(self):
+    def miscoded(self) -> list[int]:
         """Return the ids of the messages that the world says were encoded wrongly."""
         return list(self.world.miscoded)
 
@@ -53,7 +55,7 @@ def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
 def findings(connection: duckdb.DuckDBPyConnection) -> Counter[Finding]:
     """Return what the audit's tables say."""
 
-    def rows(sql):
+    def rows(sql: str) -> list[Any]:
         return connection.execute(sql).fetchall()
 
     found: Counter[Finding] = Counter()
@@ -109,7 +111,8 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
          s.key_digest, s.value_digest, s.key_hash, s.headers_digest)
         for s in world.sends
     ]  # fmt: skip
-    actual, partitions = [], []
+    actual: list[tuple[Any, ...]] = []
+    partitions = []
     for topic in world.topics.values():
         for p, log in enumerate(topic.logs):
             partitions.append((topic.name, p, topic.low[p], topic.high[p]))
@@ -140,7 +143,7 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
          t.lag_ms, t.delete_retention_ms, t.log_append)
         for t in world.topics.values()
     ]  # fmt: skip
-    rows = {
+    rows: dict[str, list[tuple[Any, ...]]] = {
         "expected_in": expected,
         "actual_in": actual,
         "topics_in": topics,

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from typing import Any
 
 from tests.audit import judging
 from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
@@ -12,12 +13,12 @@ LAST_MS = NOW_MS - 5 * DAY_MS
 class Made:
     """A recording of one pass, or of some, over one topic, or over some."""
 
-    def __init__(self, partitions: int = 1, **settings) -> None:
+    def __init__(self, partitions: int = 1, **settings: Any) -> None:
         self.world = World(random.Random(0), {}, passes={1: True})
         self.topic = self.add_topic("shop.t", partitions, **settings)
         self.number = 0
 
-    def add_topic(self, name: str, partitions: int = 1, **settings) -> Topic:
+    def add_topic(self, name: str, partitions: int = 1, **settings: Any) -> Topic:
         """Add an empty topic."""
         topic = Topic(name, partitions, **{"compacts": False, "deletes": True} | settings)
         topic.logs = [{} for _ in range(partitions)]
@@ -25,10 +26,12 @@ class Made:
         self.world.topics[name] = topic
         return topic
 
-    def send(self, key, value, *, state="acknowledged", arrives=True, p=0, topic="shop.t", **more) -> Send:
+    def send(self, key: int | None, value: int | None, *, state: str = "acknowledged",
+             arrives: bool = True, p: int = 0, topic: str = "shop.t", **more: Any) -> Send:  # fmt: skip
         """Record a message of a transaction of its own, in the last millisecond of the recording."""
         self.number += 1
-        facts = {"lsn": 100 * self.number, "ordinal": 1, "pass_number": 1, "op": "update", "time_ms": LAST_MS}
+        facts: dict[str, Any] = {"ordinal": 1, "pass_number": 1, "op": "update", "time_ms": LAST_MS}
+        facts["lsn"] = 100 * self.number
         home = None if key is None else p
         send = Send(self.number * 4096, part=0, topic=topic, key_digest=key, value_digest=value,
                     key_hash=home, state=state, **facts | more)  # fmt: skip
@@ -45,7 +48,7 @@ class Made:
             send.partition, send.offset = p, offset
         return send
 
-    def superseded(self, time_ms=LAST_MS) -> None:
+    def superseded(self, time_ms: int = LAST_MS) -> None:
         """Record a change of which there is no message, for a reason."""
         self.number += 1
         self.world.sends.append(
@@ -53,7 +56,8 @@ class Made:
                  state="unsent", without="superseded")
         )  # fmt: skip
 
-    def stand(self, key, value, ts=LAST_MS, p=0, topic="shop.t", **more) -> None:
+    def stand(self, key: int | None, value: int | None, ts: int = LAST_MS, p: int = 0,
+              topic: str = "shop.t", **more: Any) -> None:  # fmt: skip
         """Put a record into Kafka that is no message of the recording."""
         self.world.topics[topic].append(p, Record(key, value, ts, "", **more))
 
@@ -61,7 +65,7 @@ class Made:
         """Return the classes of the messages, of the records, and what was found beside."""
         found, connection = judging.audit(self.world)
         connection.close()
-        kinds: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
+        kinds: tuple[Counter[str], Counter[str], Counter[str]] = (Counter(), Counter(), Counter())
         for (kind, name, _), number in found.items():
             kinds[{"message": 0, "record": 1}.get(kind, 2)][name] += number
         return kinds

@@ -118,11 +118,10 @@ def duplicated(world: World) -> bool:
         return (send.key_digest is not None or not topic.keyed) and is_confirmed(world, send)
 
     for send in victims(world, wanted)[:1]:
-        topic = world.topics[send.topic]
         # If the relay went on, a later copy may be its own.
         time = send.time_ms if went_on(world) else world.rng.choice([send.time_ms, NOW_MS])
         record = Record(send.key_digest, send.value_digest, time, "duplicated")
-        topic.append(send.partition, record)
+        world.append_beside(send, record)
         use(world, send)
         return True
     return False
@@ -131,7 +130,7 @@ def duplicated(world: World) -> bool:
 def corrupted(world: World) -> bool:
     """The value at a message's place is another, or its key is."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        record = world.topics[send.topic].logs[send.partition][send.offset]
+        record = world.record_at(send)
         if send.value_digest is not None and send.key_digest is not None and world.rng.random() < 0.3:
             of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
             if len(of_key) == 1:
@@ -159,7 +158,7 @@ def _tombstones(world: World, send: Send) -> bool:
 def miscoded(world: World) -> bool:
     """The relay sent something else than PostgreSQL said."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        record = world.topics[send.topic].logs[send.partition][send.offset]
+        record = world.record_at(send)
         send.truth = record.truth = "corrupted"
         world.miscoded.add(send.id)
         use(world, send)
@@ -170,7 +169,7 @@ def miscoded(world: World) -> bool:
 def equivalent(world: World) -> bool:
     """The bytes differ, and the row is the same."""
     for send in victims(world, lambda topic, send: send.value_digest is not None)[:1]:
-        world.topics[send.topic].logs[send.partition][send.offset].value_digest = world.fresh_value()
+        world.record_at(send).value_digest = world.fresh_value()
         world.equal_pairs.add(send.id)
         use(world, send)
         return True
@@ -183,17 +182,16 @@ def reordered(world: World) -> bool:
         return False
     rng = world.rng
     for send in victims(world, lambda topic, s: s.key_digest is not None):
-        topic = world.topics[send.topic]
-        log = topic.logs[send.partition]
+        log = world.log_of(send)
         of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
         if len(of_key) < 2 or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
                                   send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
             continue
-        offsets = [s.offset for s in of_key]
+        offsets = [s.place[2] for s in of_key]
         start = rng.randrange(len(of_key) - 1)
         stop = rng.randint(start + 1, len(of_key) - 1)
         order = of_key[:start] + of_key[start + 1 : stop + 1] + [of_key[start]] + of_key[stop + 1 :]
-        records = [log[s.offset] for s in order]
+        records = [world.record_at(s) for s in order]
         for one, record, offset in zip(order, records, offsets, strict=True):
             one.offset = offset
             log[offset] = record
@@ -211,9 +209,9 @@ def exchanged(world: World) -> bool:
         if len(of_key) < 2 or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
                                   send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
             continue
-        one, other = sorted(world.rng.sample(of_key, 2), key=lambda s: s.offset)
-        log = world.topics[send.topic].logs[send.partition]
-        log[one.offset], log[other.offset] = log[other.offset], log[one.offset]
+        one, other = sorted(s.place[2] for s in world.rng.sample(of_key, 2))
+        log = world.log_of(send)
+        log[one], log[other] = log[other], log[one]
         use(world, send)
         return True
     return False
@@ -234,9 +232,9 @@ def interleaved(world: World) -> bool:
                 and all(sum((s.topic, s.key_digest) == (x.topic, x.key_digest) for s in world.sends) == 1
                         for x in (first, second))
             ):  # fmt: skip
-                log = world.topics[first.topic].logs[first.partition]
-                log[first.offset], log[second.offset] = log[second.offset], log[first.offset]
-                first.offset, second.offset = second.offset, first.offset
+                log, one, other = world.log_of(first), first.place[2], second.place[2]
+                log[one], log[other] = log[other], log[one]
+                first.offset, second.offset = other, one
                 use(world, first)
                 use(world, second)
                 return True
@@ -247,7 +245,7 @@ def moved(world: World) -> bool:
     """A message that was lost was sent again, byte for byte."""
     for send in victims(world, is_provable_loss(world))[:1]:
         record = take_away(world, send)
-        world.topics[send.topic].append(send.partition, record)
+        world.append_beside(send, record)
         use(world, send)
         return True
     return False
@@ -259,7 +257,7 @@ def _stranger(world: World, record: Record) -> bool:
     places = []
     for topic in world.topics.values():
         for p, log in enumerate(topic.logs):
-            ours = [s.offset for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
+            ours = [s.place[2] for s in world.sends if (s.topic, s.partition) == (topic.name, p)]
             if ours:
                 low, high = max(min(ours) + 1, topic.low[p]), topic.high[p]
                 slots = [o for o in topic.slots[p] if low <= o < high and o not in log]
@@ -296,7 +294,7 @@ def own_key_by_another(world: World) -> bool:
     """Another producer's record under a key of ours, which readers now take for the row."""
     for send in victims(world, lambda t, s: s.key_digest is not None)[:1]:
         record = Record(send.key_digest, world.fresh_value(), NOW_MS, "foreign", is_ours=False)
-        world.topics[send.topic].append(send.partition, record)
+        world.append_beside(send, record)
         use(world, send)
         return True
     return False
@@ -306,7 +304,7 @@ def replaced(world: World) -> bool:
     """The broker lost a message and gave its offset to another producer's."""
     for send in victims(world, is_provable_loss(world))[:1]:
         record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "foreign", is_ours=False)
-        world.topics[send.topic].logs[send.partition][send.offset] = record
+        world.log_of(send)[send.place[2]] = record
         send.truth = "lost_acked"
         use(world, send)
         return True
@@ -326,7 +324,7 @@ def resurrected(world: World) -> bool:
             and all(s.state == "acknowledged" and s.truth == "matched" for s in of_key)
             and any(
                 r.key_digest == send.key_digest and r.value_digest is not None
-                for r in topic.logs[send.partition].values()
+                for r in world.log_of(send).values()
             )
         )
 

@@ -15,7 +15,7 @@ def rekeyed(world: World) -> bool:
         )
 
     for send in victims(world, wanted)[:1]:
-        record = world.topics[send.topic].logs[send.partition][send.offset]
+        record = world.record_at(send)
         record.key_digest = world.fresh_value()
         world.equal_pairs.add(send.id)
         send.truth = record.truth = "rekeyed"
@@ -27,7 +27,7 @@ def rekeyed(world: World) -> bool:
 def retimed(world: World) -> bool:
     """A record has another timestamp than its message."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        world.topics[send.topic].logs[send.partition][send.offset].ts += world.rng.choice([-1, 1, 60_000])
+        world.record_at(send).ts += world.rng.choice([-1, 1, 60_000])
         use(world, send)
         return True
     return False
@@ -36,7 +36,7 @@ def retimed(world: World) -> bool:
 def reheadered(world: World) -> bool:
     """A record has other headers than its message, or one of the two has none."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        record = world.topics[send.topic].logs[send.partition][send.offset]
+        record = world.record_at(send)
         send.headers_digest, record.headers_digest = world.rng.choice([(1, 2), (None, 2), (1, None)])
         use(world, send)
         return True

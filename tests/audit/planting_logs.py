@@ -18,7 +18,7 @@ def start_moved(world: World) -> bool:
             continue
         if any(s.topic == topic.name and s.state != "acknowledged" for s in world.sends):
             continue
-        topic.low[p] = mine[len(mine) // 2].offset + 1
+        topic.low[p] = mine[len(mine) // 2].place[2] + 1
         _drop(world, topic, p, set(range(topic.low[p])))
         return True
     return False
@@ -36,7 +36,7 @@ def end_lost(world: World) -> bool:
         if any(s.topic == topic.name and s.state != "acknowledged" for s in world.sends):
             continue
         high = topic.high[p]
-        topic.high[p] = max(topic.low[p], mine[-1 - world.rng.randrange(len(mine))].offset)
+        topic.high[p] = max(topic.low[p], mine[-1 - world.rng.randrange(len(mine))].place[2])
         _drop(world, topic, p, set(range(topic.high[p], high)))
         return True
     return False
@@ -51,7 +51,7 @@ def _drop(world: World, topic: Topic, p: int, gone: set[int]) -> None:
     for o in gone & set(topic.logs[p]):
         del topic.logs[p][o]
     # A change that came twice and of which only one is left came once.
-    firsts: dict[tuple, Send] = {}
+    firsts: dict[tuple[int, int, int, str | None], Send] = {}
     for send in world.sends:
         if send.topic and send.truth in ("matched", "redelivered") and send.op != "snapshot":
             first = firsts.setdefault(send.identity, send)
@@ -105,7 +105,7 @@ def taken_too_early(world: World) -> bool:
         take_away(world, send)
         send.truth = "indeterminate"
         later = Record(send.key_digest, world.fresh_value(), NOW_MS - 1000, "outside_window")
-        world.topics[send.topic].append(send.partition, later)
+        world.append_beside(send, later)
         use(world, send)
         return True
     return False
@@ -137,19 +137,18 @@ def gap_in_recording(world: World) -> bool:
         return False
     stream = [s for s in world.sends if s.topic and s.offset is not None and s.op != "snapshot"]
     for send in world.rng.sample(stream, len(stream)):
-        topic = world.topics[send.topic]
+        topic, p = world.topic_of(send), send.place[1]
         # What was misrouted may stand out of its turn, a row of the snapshot too.
         before = [s.offset for s in world.sends if s.partition == send.partition and s.topic == send.topic
                   and s.offset is not None and s.id < send.id]  # fmt: skip
-        later = [s.offset for s in stream if s.partition == send.partition and s.topic == send.topic
-                 and s.id >= send.id]  # fmt: skip
-        for o in topic.slots[send.partition]:
-            if before and max(before) < o < min(later) and o not in topic.logs[send.partition]:
-                if not topic.low[send.partition] <= o < topic.high[send.partition]:
+        later = [s.place[2] for s in stream if s.place[:2] == send.place[:2] and s.id >= send.id]
+        for o in topic.slots[p]:
+            if before and max(before) < o < min(later) and o not in topic.logs[p]:
+                if not topic.low[p] <= o < topic.high[p]:
                     continue
-                if not any(max(before) < s < o for s in topic.logs[send.partition]):
+                if not any(max(before) < s < o for s in topic.logs[p]):
                     record = Record(world.fresh_value(), world.fresh_value(), send.time_ms, "outside_window")
-                    topic.logs[send.partition][o] = record
+                    topic.logs[p][o] = record
                     world.gaps.append((len(world.gaps), send.id))
                     return True
     return False

@@ -18,7 +18,7 @@ def misrouted_by_relay(world: World) -> bool:
         )
 
     for send in victims(world, wanted):
-        topic = world.topics[send.topic]
+        topic = world.topic_of(send)
         p = next(n for n in range(topic.partitions) if n != send.partition)
         if any(r.truth == "outside_window" and r.ts >= send.time_ms for r in topic.logs[p].values()):
             continue
@@ -53,7 +53,7 @@ def misrouted_later(world: World) -> bool:
 def misrouted_copy(world: World) -> bool:
     """A copy of a message stands in a partition that is not the key's."""
     for send in victims(world, lambda t, s: t.partitions > 1 and s.key_hash is not None):
-        topic = world.topics[send.topic]
+        topic = world.topic_of(send)
         if not _knows_homes(world, topic):
             continue
         p = next(n for n in range(topic.partitions) if n != topic.home(send.key_hash))

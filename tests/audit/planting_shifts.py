@@ -1,5 +1,7 @@
 """Logs that were restored: every record is there, and stands elsewhere."""
 
+from collections.abc import Iterator
+
 from tests.audit.victims import has_twin, is_confirmed, use
 from tests.audit.world import Record, Send, Topic, World
 
@@ -8,7 +10,7 @@ def shifted(world: World) -> bool:
     """All records of a partition stand further behind."""
     for topic, p, mine in _restorable(world):
         by = world.rng.randint(1, 3)
-        _shift(topic, p, min(send.offset for send in mine), by)
+        _shift(topic, p, min(send.place[2] for send in mine), by)
         for send in mine:
             use(world, send)
         return True
@@ -21,17 +23,16 @@ def doubled_when_restored(world: World) -> bool:
         for send in world.rng.sample(mine, len(mine)):
             if has_twin(world, send) or send.key_digest is None or not is_confirmed(world, send):
                 continue
-            _shift(topic, p, send.offset + 1, 1)
-            topic.logs[p][send.offset + 1] = Record(
-                send.key_digest, send.value_digest, send.time_ms, "duplicated"
-            )
+            behind = send.place[2] + 1
+            _shift(topic, p, behind, 1)
+            topic.logs[p][behind] = Record(send.key_digest, send.value_digest, send.time_ms, "duplicated")
             for one in mine:
                 use(world, one)
             return True
     return False
 
 
-def _restorable(world: World):
+def _restorable(world: World) -> Iterator[tuple[Topic, int, list[Send]]]:
     """Yield topic, partition and messages where nothing has gone, and no other fault is."""
     for topic in world.rng.sample(list(world.topics.values()), len(world.topics)):
         sends = [s for s in world.sends if s.topic == topic.name]

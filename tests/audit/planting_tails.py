@@ -5,7 +5,7 @@ from tests.audit.world import Record, Send, World
 
 def tail_again(world: World) -> bool:
     """The relay sent its tail once more, some of it in other bytes, as values were read anew."""
-    newest: dict[tuple, Send] = {}
+    newest: dict[tuple[int, int, int, str | None], Send] = {}
     for send in sorted(world.sends, key=lambda s: s.id):
         if send.topic and send.op != "snapshot" and send.lsn > world.confirmed:
             newest[send.identity] = send
@@ -13,7 +13,7 @@ def tail_again(world: World) -> bool:
     if not tail or world.gaps or not all(_may_come_again(world, send) for send in tail):
         return False
     for send in tail:
-        topic = world.topics[send.topic]
+        topic = world.topic_of(send)
         p = (
             topic.home(send.key_hash)
             if send.key_digest is not None
@@ -38,7 +38,7 @@ def _may_come_again(world: World, send: Send) -> bool:
         if (s.topic, s.key_digest, s.value_digest) == (send.topic, send.key_digest, send.value_digest)
     ]
     return (
-        not world.topics[send.topic].compacts
+        not world.topic_of(send).compacts
         and (send.topic, send.key_digest) not in world.used_keys
         and send.truth in ("matched", "redelivered", "pending")
         and (send.truth != "pending" or len(same) == 1)

@@ -10,10 +10,9 @@ def later_of_the_relay(world: World) -> bool:
         return False
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
     for send in world.sends:
-        topic = world.topics[send.topic] if send.topic else None
-        if topic and send.offset is not None and topic.keyed:
+        if send.offset is not None and world.topic_of(send).keyed:
             record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window", lsn=lsn)
-            topic.append(send.partition, record)
+            world.append_beside(send, record)
             return True
     return False
 
@@ -22,7 +21,7 @@ def sent_again(world: World) -> bool:
     """A run that nobody recorded sent once more what had not been confirmed."""
     for send in victims(world, lambda t, s: not t.compacts and not is_confirmed(world, s))[:1]:
         record = Record(send.key_digest, send.value_digest, send.time_ms, "outside_window")
-        world.topics[send.topic].append(send.partition, record)
+        world.append_beside(send, record)
         use(world, send)
         return True
     return False
@@ -34,13 +33,12 @@ def same_bytes_later(world: World) -> bool:
         return False
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
     for send in victims(world, lambda t, s: not t.compacts and t.keyed)[:1]:
-        topic = world.topics[send.topic]
-        topic.append(
-            send.partition, Record(send.key_digest, send.value_digest, NOW_MS, "outside_window", lsn=lsn)
+        world.append_beside(
+            send, Record(send.key_digest, send.value_digest, NOW_MS, "outside_window", lsn=lsn)
         )
         if lsn is None:
             other = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window")
-            topic.append(send.partition, other)
+            world.append_beside(send, other)
         use(world, send)
         return True
     return False

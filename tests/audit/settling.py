@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 def settle_missing(world: "World") -> None:
     """Say what the messages are that nobody heard of and that are not there, and which ones came twice."""
-    firsts: dict[tuple, list[Send]] = {}
+    firsts: dict[tuple[int, int, int, str | None], list[Send]] = {}
     for send in world.sends:
         if send.topic and send.op != "snapshot":
             firsts.setdefault(send.identity, []).append(send)
@@ -34,7 +34,7 @@ def settle_missing(world: "World") -> None:
 
 
 def _may_be_excused(world: "World", send: "Send") -> bool:
-    topic = world.topics[send.topic]
+    topic = world.topic_of(send)
     expired = any(low > 0 for low in topic.low)
     keyed = any(r.key_digest == send.key_digest and r.key_digest is not None for _, _, r in topic.records())
     # A tombstone takes a key's rows with it, and then goes itself.

@@ -182,9 +182,10 @@ def test_partitions_were_added(counts: tuple[int, ...], before: int) -> None:
 def test_a_wrong_partition_is_found_among_those_of_before_and_after(number: int) -> None:
     made = _widened(30, 200, (3, 4))
     send = made.world.sends[number]
-    record = made.topic.logs[send.partition].pop(send.offset)
-    made.topic.hole_kinds[send.partition, send.offset] = "gap"
-    send.partition = (send.partition + 1) % 3
+    _, p, offset = send.place
+    record = made.topic.logs[p].pop(offset)
+    made.topic.hole_kinds[p, offset] = "gap"
+    send.partition = (p + 1) % 3
     send.offset = made.topic.append(send.partition, record)
     messages, _, _ = made.classes()
     assert messages["misrouted"] == 1, messages
@@ -192,7 +193,9 @@ def test_a_wrong_partition_is_found_among_those_of_before_and_after(number: int)
 
 def test_what_was_never_heard_of_is_looked_for_where_its_key_was_then() -> None:
     made = _widened(40, 200, (3, 4))
-    send = next(s for s in made.world.sends[:30] if s.key_hash % 3 != s.key_hash % 4)
+    send = next(
+        s for s in made.world.sends[:30] if s.key_hash is not None and s.key_hash % 3 != s.key_hash % 4
+    )
     send.state, send.partition, send.offset = "unknown", None, None
     messages, records, _ = made.classes()
     assert messages == {"matched": 240} and records == {"matched": 240}

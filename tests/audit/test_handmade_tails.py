@@ -1,5 +1,7 @@
 """Recordings that end in a tail that was not confirmed, while the relay went on: cases made by hand."""
 
+from typing import Any
+
 import pytest
 
 from tests.audit.made import LAST_MS, Made
@@ -11,7 +13,7 @@ def _tail(*, is_heard: bool) -> Made:
     made.send(1, 10, time_ms=LAST_MS - 30)
     made.send(1, 11, time_ms=LAST_MS - 20)
     made.send(2, 20, time_ms=LAST_MS - 10)
-    made.send(1, 12, **({} if is_heard else {"state": "unknown", "arrives": False}))
+    made.send(1, 12, state="acknowledged" if is_heard else "unknown", arrives=is_heard)
     made.world.confirmed = 100
     return made
 
@@ -33,7 +35,7 @@ def test_a_tail_that_comes_again(is_heard: bool, goes_on: bool) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"lsn": 300, "ordinal": 1}])
-def test_a_tail_that_comes_again_in_other_bytes(headers: dict[str, int]) -> None:
+def test_a_tail_that_comes_again_in_other_bytes(headers: dict[str, Any]) -> None:
     """Large values are read anew; and a schema may have been altered."""
     made = _tail(is_heard=True)
     made.stand(1, 11, LAST_MS - 20)

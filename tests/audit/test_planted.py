@@ -28,19 +28,19 @@ def check(made: world.World) -> None:
 
 
 @given(SEEDS, CHANGES)
-def test_nothing_is_found_where_nothing_was_planted(seed, changes):
+def test_nothing_is_found_where_nothing_was_planted(seed: int, changes: int) -> None:
     made, _ = case(seed, changes, [])
     check(made)
 
 
 @given(SEEDS, CHANGES, st.lists(st.sampled_from(sorted(planting.FAULTS)), min_size=1, max_size=8))
-def test_what_was_planted_is_found_and_nothing_else(seed, changes, faults):
+def test_what_was_planted_is_found_and_nothing_else(seed: int, changes: int, faults: list[str]) -> None:
     made, _ = case(seed, changes, faults)
     check(made)
 
 
 @pytest.mark.parametrize("fault", sorted(planting.FAULTS))
-def test_each_fault_has_room_and_is_found(fault):
+def test_each_fault_has_room_and_is_found(fault: str) -> None:
     rng = random.Random(fault)
     for _ in range(10):
         made, planted = planting.make_with(rng, 30, fault)
@@ -63,6 +63,6 @@ REGRESSIONS = {
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS.values(), ids=REGRESSIONS)
-def test_what_once_was_off_the_diagonal(seed):
+def test_what_once_was_off_the_diagonal(seed: int) -> None:
     made, _ = proof.case(seed)
     check(made)

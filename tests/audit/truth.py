@@ -4,11 +4,13 @@ Nothing is shared with the audit: a finding is a tuple of its class and what ide
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
-from tests.audit.world import World
+from tests.audit.world import Record, Send, Topic, World
 
 #: Found at a key, not at a message or a record.
-Finding = tuple
+Finding = tuple[str, str, Any]
 
 
 def truth(world: World) -> Counter[Finding]:
@@ -56,19 +58,19 @@ def _gaps(world: World) -> Counter[Finding]:
     return found
 
 
-def _arrived(world: World):
-    """Yield (topic, partition, offset, record) of the messages that arrived as they were sent."""
+def _arrived(world: World) -> Iterator[tuple[Topic, int, int, Record, Send]]:
+    """Yield topic, partition, offset, record and message of what arrived as it was sent."""
     for topic in world.topics.values():
         for p, o, record in topic.records():
             if record.send is not None and record.truth in ("matched", "redelivered"):
-                yield topic, p, o, record
+                yield topic, p, o, record, record.send
 
 
 def _order(world: World) -> Counter[Finding]:
-    keys: dict[tuple, list[int]] = {}
-    for topic, p, _, record in _arrived(world):
+    keys: dict[tuple[str, int, int], list[int]] = {}
+    for topic, p, _, record, send in _arrived(world):
         if record.key_digest is not None:
-            keys.setdefault((topic.name, p, record.key_digest), []).append(record.send.id)
+            keys.setdefault((topic.name, p, record.key_digest), []).append(send.id)
     return Counter({
         ("key", "reordered", key): len(ids) - _longest_run(ids)
         for key, ids in keys.items() if _longest_run(ids) < len(ids)
@@ -127,9 +129,9 @@ def _sessions(world: World) -> Counter[Finding]:
     found: Counter[Finding] = Counter()
     # What stands as far from its place as others has moved with them, and keeps its order among them.
     newest: dict[tuple[str, int, int], int] = {}
-    for topic, p, o, record in sorted(_arrived(world), key=lambda a: (a[0].name, a[1], a[2])):
-        number = record.send.pass_number
-        at = topic.name, p, 0 if record.send.offset is None else o - record.send.offset
+    for topic, p, o, _, send in sorted(_arrived(world), key=lambda a: (a[0].name, a[1], a[2])):
+        number = send.pass_number
+        at = topic.name, p, 0 if send.offset is None else o - send.offset
         if newest.get(at, number) > number:
             found["partition", "interleaved_sessions", (topic.name, p)] = 1
         newest[at] = number

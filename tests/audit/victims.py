@@ -12,7 +12,7 @@ def victims(world: World, wanted: Callable[[Topic, Send], bool]) -> list[Send]:
             continue
         if (send.topic, send.key_digest) in world.used_keys or has_twin(world, send):
             continue
-        if wanted(world.topics[send.topic], send):
+        if wanted(world.topic_of(send), send):
             found.append(send)
     world.rng.shuffle(found)
     return found
@@ -21,9 +21,9 @@ def victims(world: World, wanted: Callable[[Topic, Send], bool]) -> list[Send]:
 def has_twin(world: World, send: Send) -> bool:
     """Whether other messages have the same bytes: then nobody could tell which one is meant."""
     content = (send.key_digest, send.value_digest)
-    sends = (o for o in world.sends if o is not send and o.topic == send.topic)
-    records = (r for _, _, r in world.topics[send.topic].records() if r.send is not send)
-    return any((one.key_digest, one.value_digest) == content for one in (*sends, *records))
+    others: list[Send | Record] = [o for o in world.sends if o is not send and o.topic == send.topic]
+    others += [r for _, _, r in world.topic_of(send).records() if r.send is not send]
+    return any((one.key_digest, one.value_digest) == content for one in others)
 
 
 def use(world: World, send: Send) -> None:
@@ -42,13 +42,14 @@ def oldest_tail_ms(world: World) -> int:
 
 
 def is_last_of_key(topic: Topic, send: Send) -> bool:
-    log = topic.logs[send.partition]
-    return not any(o > send.offset and r.key_digest == send.key_digest for o, r in log.items())
+    _, p, offset = send.place
+    log = topic.logs[p]
+    return not any(o > offset and r.key_digest == send.key_digest for o, r in log.items())
 
 
 def opens_window(world: World, send: Send) -> bool:
     """Whether the window of its partition begins with it: without its offset others would lie outside."""
-    mine = [o.offset for o in world.sends if (o.topic, o.partition) == (send.topic, send.partition)]
+    mine = [o.place[2] for o in world.sends if (o.topic, o.partition) == (send.topic, send.partition)]
     return send.offset == min(mine)
 
 
@@ -71,4 +72,4 @@ def is_provable_loss(world: World) -> Callable[[Topic, Send], bool]:
 
 
 def take_away(world: World, send: Send) -> Record:
-    return world.topics[send.topic].logs[send.partition].pop(send.offset)
+    return world.log_of(send).pop(send.place[2])

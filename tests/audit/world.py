@@ -6,9 +6,13 @@ breaks it.
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.audit.settling import settle_missing
+
+#: LSN, ordinal, part, operation, topic, key, value (or why there is no message), hash of the key.
+Change = tuple[int, int, int, str, str | None, int | None, int | str | None, int | None]
 
 DAY_MS = 86_400_000
 NOW_MS = 2_000_000_000_000
@@ -39,9 +43,15 @@ class Send:
     headers_digest: int | None = None
 
     @property
-    def identity(self):
+    def identity(self) -> tuple[int, int, int, str | None]:
         """What a repeat has in common with the first."""
         return self.lsn, self.ordinal, self.part, self.topic
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, partition and offset of a message that was acknowledged."""
+        assert self.topic is not None and self.partition is not None and self.offset is not None
+        return self.topic, self.partition, self.offset
 
 
 @dataclass(eq=False)
@@ -84,8 +94,9 @@ class Topic:
     slots: list[list[int]] = field(default_factory=list)
     hole_kinds: dict[tuple[int, int], str] = field(default_factory=dict)
 
-    def home(self, key_hash: int) -> int:
-        """Return the partition of a key."""
+    def home(self, key_hash: int | None) -> int:
+        """Return the partition of a key; there has to be one."""
+        assert key_hash is not None
         return key_hash % self.partitions
 
     def append(self, p: int, record: Record) -> int:
@@ -95,7 +106,7 @@ class Topic:
         self.high[p] = offset + 1
         return offset
 
-    def records(self):
+    def records(self) -> Iterator[tuple[int, int, Record]]:
         """Yield (partition, offset, record) of everything that is there."""
         for p, log in enumerate(self.logs):
             for o in sorted(log):
@@ -115,7 +126,7 @@ class World:
     equal_pairs: set[int] = field(default_factory=set)
     miscoded: set[int] = field(default_factory=set)
     keys: dict[tuple[str, int], int] = field(default_factory=dict)
-    used_keys: set[tuple[str, int | None]] = field(default_factory=set)
+    used_keys: set[tuple[str | None, int | None]] = field(default_factory=set)
     next_value: int = 1_000_000
 
     def fresh_value(self) -> int:
@@ -123,10 +134,28 @@ class World:
         self.next_value += 1
         return self.next_value
 
-    def place_of(self, send: Send):
+    def topic_of(self, send: Send) -> Topic:
+        """Return the topic of a message."""
+        assert send.topic is not None
+        return self.topics[send.topic]
+
+    def log_of(self, send: Send) -> dict[int, Record]:
+        """Return the log of the partition in which a message was acknowledged."""
+        topic, p, _ = send.place
+        return self.topics[topic].logs[p]
+
+    def record_at(self, send: Send) -> Record:
+        """Return what stands where a message was acknowledged."""
+        return self.log_of(send)[send.place[2]]
+
+    def append_beside(self, send: Send, record: Record) -> None:
+        """Put a record at the end of the partition in which a message was acknowledged."""
+        topic, p, _ = send.place
+        self.topics[topic].append(p, record)
+
+    def place_of(self, send: Send) -> tuple[int, int] | None:
         """Return (partition, offset) of the record that is this message, or None."""
-        topic = self.topics[send.topic]
-        for p, o, record in topic.records():
+        for p, o, record in self.topic_of(send).records():
             if record.send is send:
                 return p, o
         return None
@@ -195,11 +224,11 @@ class Relay:
         self.lsn = 5_000
         self.time_ms = NOW_MS - 10 * DAY_MS
         self.position = 0
-        self.transactions: list[list[tuple]] = []
-        self.seen: set[tuple] = set()
+        self.transactions: list[list[Change]] = []
+        self.seen: set[tuple[int, int]] = set()
         self.confirmed = self.lsn
         #: Bytes that were sent, and of which no word came.
-        self.unheard: set[tuple] = set()
+        self.unheard: set[tuple[str, int | None, int | None, int]] = set()
 
     def run(self, changes: int) -> None:
         """Make one to four passes."""
@@ -220,23 +249,22 @@ class Relay:
         for name, topic in self.world.topics.items():
             for at, (key, h) in enumerate(k for k in _keys(self.world, name)):
                 value = self.rng.randint(1, 5)
-                sends.append(
-                    self._send(number, self.lsn, at + 1, 0, "snapshot", name,
-                               key if topic.keyed else None, value, h if topic.keyed else None)
-                )  # fmt: skip
+                key_of = (key, h) if topic.keyed else (None, None)
+                change = (self.lsn, at + 1, 0, "snapshot", name, key_of[0], value, key_of[1])
+                sends.append(self._send(number, change))
         self._deliver(sends, killed=is_abandoned)
 
     def _pass(self, number: int, changes: int, *, killed: bool) -> None:
         self.world.passes[number] = True
         again = [t for t in self.transactions if t[0][0] > self.confirmed]
-        fresh = []
+        fresh: list[list[Change]] = []
         while sum(map(len, fresh)) < changes:
             fresh.append(self._transaction())
         self.transactions += fresh
         sends = []
         for transaction in [*again, *fresh]:
             for change in transaction:
-                send = self._send(number, *change)
+                send = self._send(number, change)
                 send.is_repeat = (send.lsn, send.ordinal) in self.seen
                 sends.append(send)
         self.seen |= {(s.lsn, s.ordinal) for s in sends}
@@ -248,15 +276,15 @@ class Relay:
             back = self.rng.randint(0, min(3, len(done) - 1)) if killed else 0
             self.confirmed = max(self.confirmed, done[len(done) - 1 - back])
 
-    def _transaction(self) -> list[tuple]:
+    def _transaction(self) -> list[Change]:
         self.lsn += self.rng.randint(1, 100)
         self.time_ms += self.rng.randint(1, 60_000)
-        made: list[tuple] = []
+        made: list[Change] = []
         for ordinal in range(1, 1 + self.rng.choice([1, 1, 1, 2, 3, 5])):
             name = self.rng.choice(list(self.world.topics))
             topic = self.world.topics[name]
-            key, h = self.rng.choice(list(_keys(self.world, name)))
-            key, h = (key, h) if topic.keyed else (None, None)
+            chosen = self.rng.choice(list(_keys(self.world, name)))
+            key, h = chosen if topic.keyed else (None, None)
             kind = self.rng.random()
             # Few values, so that different changes have the same bytes.
             value = self.rng.randint(1, 5) if self.rng.random() < 0.3 else self.world.fresh_value()
@@ -272,13 +300,14 @@ class Relay:
                 made.append((self.lsn, ordinal, 0, "update", name, key, value, h))
         return made
 
-    def _send(self, number, lsn, ordinal, part, op, name, key_digest, value_digest, h) -> Send:
+    def _send(self, number: int, change: Change) -> Send:
+        lsn, ordinal, part, op, name, key_digest, value, h = change
         if part == 0:
             self.position += 1
         send = Send(self.position * 4096 + part, number, lsn, ordinal, part, op,
-                    self.time_ms, name, key_digest, value_digest, h)  # fmt: skip
+                    self.time_ms, name, key_digest, value if isinstance(value, int) else None, h)  # fmt: skip
         if name is None:
-            send.without, send.value_digest, send.state = str(value_digest), None, "unsent"
+            send.without, send.state = str(value), "unsent"
         self.world.sends.append(send)
         return send
 
@@ -289,7 +318,7 @@ class Relay:
         heard = len(sends) - tail
         stopped: set[tuple[str, int]] = set()
         for index, send in enumerate(sends):
-            topic = self.world.topics[send.topic]
+            topic = self.world.topic_of(send)
             p = topic.home(send.key_hash) if send.key_digest is not None else rng.randrange(topic.partitions)
             if index >= heard:
                 send.state = "unknown"
@@ -313,7 +342,7 @@ class Relay:
                 send.partition, send.offset = p, offset
 
 
-def _keys(world: World, name: str):
+def _keys(world: World, name: str) -> Iterator[tuple[int, int]]:
     for (topic, key), h in world.keys.items():
         if topic == name:
             yield key, h
@@ -378,7 +407,7 @@ def _retain(world: World, topic: Topic) -> None:
         topic.low[p] = low
     # What was compacted below the new start has expired, as far as anyone can tell.
     for send in world.sends:
-        if send.topic == topic.name and send.offset is not None and send.offset < topic.low[send.partition]:
+        if send.topic == topic.name and send.offset is not None and send.offset < topic.low[send.place[1]]:
             send.truth = "expired"
 
 
