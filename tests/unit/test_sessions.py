@@ -192,9 +192,7 @@ def test_streaming_begins_without_the_words_of_the_snapshot(
 
 def test_a_slot_that_is_read_is_waited_for_with_words_and_until_a_stop() -> None:
     told: list[str] = []
-    active = SlotState(
-        "shop", "pgoutput", "logical", "shop", True, 4711, "reserved", None, 0, 0, 0, temporary=False
-    )
+    active = SlotState("shop", "pgoutput", "shop", True, 4711, "reserved", None, 0, 0, 0, temporary=False)
     slots = iter([active, active, None])
     assert wait_for_release(lambda: next(slots), told.append) is None
     assert told == ["waiting for slot shop, which the server's process 4711 holds"] * 2
