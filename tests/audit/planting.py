@@ -18,12 +18,15 @@ from tests.audit import (
 )
 from tests.audit.planting_unrecorded import went_on
 from tests.audit.victims import (
+    append_beside,
     has_twin,
     is_confirmed,
     is_last_of_key,
     is_provable_loss,
+    log_of,
     oldest_tail_ms,
     opens_window,
+    record_at,
     take_away,
     use,
     victims,
@@ -121,7 +124,7 @@ def duplicated(world: World) -> bool:
         # If the relay went on, a later copy may be its own.
         time = send.time_ms if went_on(world) else world.rng.choice([send.time_ms, NOW_MS])
         record = Record(send.key_digest, send.value_digest, time, "duplicated")
-        world.append_beside(send, record)
+        append_beside(world, send, record)
         use(world, send)
         return True
     return False
@@ -130,7 +133,7 @@ def duplicated(world: World) -> bool:
 def corrupted(world: World) -> bool:
     """The value at a message's place is another, or its key is."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        record = world.record_at(send)
+        record = record_at(world, send)
         if send.value_digest is not None and send.key_digest is not None and world.rng.random() < 0.3:
             of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
             if len(of_key) == 1:
@@ -158,7 +161,7 @@ def _tombstones(world: World, send: Send) -> bool:
 def miscoded(world: World) -> bool:
     """The relay sent something else than PostgreSQL said."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        record = world.record_at(send)
+        record = record_at(world, send)
         send.truth = record.truth = "corrupted"
         world.miscoded.add(send.id)
         use(world, send)
@@ -169,7 +172,7 @@ def miscoded(world: World) -> bool:
 def equivalent(world: World) -> bool:
     """The bytes differ, and the row is the same."""
     for send in victims(world, lambda topic, send: send.value_digest is not None)[:1]:
-        world.record_at(send).value_digest = world.fresh_value()
+        record_at(world, send).value_digest = world.fresh_value()
         world.equal_pairs.add(send.id)
         use(world, send)
         return True
@@ -182,7 +185,7 @@ def reordered(world: World) -> bool:
         return False
     rng = world.rng
     for send in victims(world, lambda topic, s: s.key_digest is not None):
-        log = world.log_of(send)
+        log = log_of(world, send)
         of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
         if len(of_key) < 2 or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
                                   send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
@@ -191,7 +194,7 @@ def reordered(world: World) -> bool:
         start = rng.randrange(len(of_key) - 1)
         stop = rng.randint(start + 1, len(of_key) - 1)
         order = of_key[:start] + of_key[start + 1 : stop + 1] + [of_key[start]] + of_key[stop + 1 :]
-        records = [world.record_at(s) for s in order]
+        records = [record_at(world, s) for s in order]
         for one, record, offset in zip(order, records, offsets, strict=True):
             one.offset = offset
             log[offset] = record
@@ -210,7 +213,7 @@ def exchanged(world: World) -> bool:
                                   send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
             continue
         one, other = sorted(s.place[2] for s in world.rng.sample(of_key, 2))
-        log = world.log_of(send)
+        log = log_of(world, send)
         log[one], log[other] = log[other], log[one]
         use(world, send)
         return True
@@ -232,7 +235,7 @@ def interleaved(world: World) -> bool:
                 and all(sum((s.topic, s.key_digest) == (x.topic, x.key_digest) for s in world.sends) == 1
                         for x in (first, second))
             ):  # fmt: skip
-                log, one, other = world.log_of(first), first.place[2], second.place[2]
+                log, one, other = log_of(world, first), first.place[2], second.place[2]
                 log[one], log[other] = log[other], log[one]
                 first.offset, second.offset = other, one
                 use(world, first)
@@ -245,7 +248,7 @@ def moved(world: World) -> bool:
     """A message that was lost was sent again, byte for byte."""
     for send in victims(world, is_provable_loss(world))[:1]:
         record = take_away(world, send)
-        world.append_beside(send, record)
+        append_beside(world, send, record)
         use(world, send)
         return True
     return False
@@ -294,7 +297,7 @@ def own_key_by_another(world: World) -> bool:
     """Another producer's record under a key of ours, which readers now take for the row."""
     for send in victims(world, lambda t, s: s.key_digest is not None)[:1]:
         record = Record(send.key_digest, world.fresh_value(), NOW_MS, "foreign", is_ours=False)
-        world.append_beside(send, record)
+        append_beside(world, send, record)
         use(world, send)
         return True
     return False
@@ -304,7 +307,7 @@ def replaced(world: World) -> bool:
     """The broker lost a message and gave its offset to another producer's."""
     for send in victims(world, is_provable_loss(world))[:1]:
         record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "foreign", is_ours=False)
-        world.log_of(send)[send.place[2]] = record
+        log_of(world, send)[send.place[2]] = record
         send.truth = "lost_acked"
         use(world, send)
         return True
@@ -324,7 +327,7 @@ def resurrected(world: World) -> bool:
             and all(s.state == "acknowledged" and s.truth == "matched" for s in of_key)
             and any(
                 r.key_digest == send.key_digest and r.value_digest is not None
-                for r in world.log_of(send).values()
+                for r in log_of(world, send).values()
             )
         )
 

@@ -1,6 +1,6 @@
 """Faults that change a record where it stands: its key's bytes, its time, its headers."""
 
-from tests.audit.victims import use, victims
+from tests.audit.victims import record_at, use, victims
 from tests.audit.world import Send, Topic, World
 
 
@@ -15,7 +15,7 @@ def rekeyed(world: World) -> bool:
         )
 
     for send in victims(world, wanted)[:1]:
-        record = world.record_at(send)
+        record = record_at(world, send)
         record.key_digest = world.fresh_value()
         world.equal_pairs.add(send.id)
         send.truth = record.truth = "rekeyed"
@@ -27,7 +27,7 @@ def rekeyed(world: World) -> bool:
 def retimed(world: World) -> bool:
     """A record has another timestamp than its message."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        world.record_at(send).ts += world.rng.choice([-1, 1, 60_000])
+        record_at(world, send).ts += world.rng.choice([-1, 1, 60_000])
         use(world, send)
         return True
     return False
@@ -36,7 +36,7 @@ def retimed(world: World) -> bool:
 def reheadered(world: World) -> bool:
     """A record has other headers than its message, or one of the two has none."""
     for send in victims(world, lambda topic, _: True)[:1]:
-        record = world.record_at(send)
+        record = record_at(world, send)
         send.headers_digest, record.headers_digest = world.rng.choice([(1, 2), (None, 2), (1, None)])
         use(world, send)
         return True

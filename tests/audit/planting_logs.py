@@ -1,7 +1,7 @@
 """Faults that are planted into a whole log, into a topic's settings, or into the recording itself."""
 
 from tests.audit.planting_unrecorded import has_late_duplicate
-from tests.audit.victims import is_provable_loss, take_away, use, victims
+from tests.audit.victims import append_beside, is_provable_loss, take_away, use, victims
 from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
 
 
@@ -105,7 +105,7 @@ def taken_too_early(world: World) -> bool:
         take_away(world, send)
         send.truth = "indeterminate"
         later = Record(send.key_digest, world.fresh_value(), NOW_MS - 1000, "outside_window")
-        world.append_beside(send, later)
+        append_beside(world, send, later)
         use(world, send)
         return True
     return False

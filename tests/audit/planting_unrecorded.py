@@ -1,6 +1,6 @@
 """What a relay sent that was not recorded, none of which is a fault."""
 
-from tests.audit.victims import is_confirmed, use, victims
+from tests.audit.victims import append_beside, is_confirmed, use, victims
 from tests.audit.world import NOW_MS, Record, World
 
 
@@ -12,7 +12,7 @@ def later_of_the_relay(world: World) -> bool:
     for send in world.sends:
         if send.offset is not None and world.topic_of(send).keyed:
             record = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window", lsn=lsn)
-            world.append_beside(send, record)
+            append_beside(world, send, record)
             return True
     return False
 
@@ -21,7 +21,7 @@ def sent_again(world: World) -> bool:
     """A run that nobody recorded sent once more what had not been confirmed."""
     for send in victims(world, lambda t, s: not t.compacts and not is_confirmed(world, s))[:1]:
         record = Record(send.key_digest, send.value_digest, send.time_ms, "outside_window")
-        world.append_beside(send, record)
+        append_beside(world, send, record)
         use(world, send)
         return True
     return False
@@ -33,12 +33,12 @@ def same_bytes_later(world: World) -> bool:
         return False
     lsn = world.rng.choice([None, max(s.lsn for s in world.sends) + 1000])
     for send in victims(world, lambda t, s: not t.compacts and t.keyed)[:1]:
-        world.append_beside(
-            send, Record(send.key_digest, send.value_digest, NOW_MS, "outside_window", lsn=lsn)
+        append_beside(
+            world, send, Record(send.key_digest, send.value_digest, NOW_MS, "outside_window", lsn=lsn)
         )
         if lsn is None:
             other = Record(world.fresh_value(), world.fresh_value(), NOW_MS, "outside_window")
-            world.append_beside(send, other)
+            append_beside(world, send, other)
         use(world, send)
         return True
     return False

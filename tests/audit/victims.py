@@ -71,5 +71,22 @@ def is_provable_loss(world: World) -> Callable[[Topic, Send], bool]:
     return wanted
 
 
+def log_of(world: World, send: Send) -> dict[int, Record]:
+    """Return the log of the partition in which a message was acknowledged."""
+    topic, p, _ = send.place
+    return world.topics[topic].logs[p]
+
+
+def record_at(world: World, send: Send) -> Record:
+    """Return what stands where a message was acknowledged."""
+    return log_of(world, send)[send.place[2]]
+
+
+def append_beside(world: World, send: Send, record: Record) -> None:
+    """Put a record at the end of the partition in which a message was acknowledged."""
+    topic, p, _ = send.place
+    world.topics[topic].append(p, record)
+
+
 def take_away(world: World, send: Send) -> Record:
-    return world.log_of(send).pop(send.place[2])
+    return log_of(world, send).pop(send.place[2])

@@ -139,20 +139,6 @@ class World:
         assert send.topic is not None
         return self.topics[send.topic]
 
-    def log_of(self, send: Send) -> dict[int, Record]:
-        """Return the log of the partition in which a message was acknowledged."""
-        topic, p, _ = send.place
-        return self.topics[topic].logs[p]
-
-    def record_at(self, send: Send) -> Record:
-        """Return what stands where a message was acknowledged."""
-        return self.log_of(send)[send.place[2]]
-
-    def append_beside(self, send: Send, record: Record) -> None:
-        """Put a record at the end of the partition in which a message was acknowledged."""
-        topic, p, _ = send.place
-        self.topics[topic].append(p, record)
-
     def place_of(self, send: Send) -> tuple[int, int] | None:
         """Return (partition, offset) of the record that is this message, or None."""
         for p, o, record in self.topic_of(send).records():
@@ -249,9 +235,8 @@ class Relay:
         for name, topic in self.world.topics.items():
             for at, (key, h) in enumerate(k for k in _keys(self.world, name)):
                 value = self.rng.randint(1, 5)
-                key_of = (key, h) if topic.keyed else (None, None)
-                change = (self.lsn, at + 1, 0, "snapshot", name, key_of[0], value, key_of[1])
-                sends.append(self._send(number, change))
+                kept, hashed = (key, h) if topic.keyed else (None, None)
+                sends.append(self._send(number, (self.lsn, at + 1, 0, "snapshot", name, kept, value, hashed)))
         self._deliver(sends, killed=is_abandoned)
 
     def _pass(self, number: int, changes: int, *, killed: bool) -> None:
@@ -335,9 +320,8 @@ class Relay:
             if rng.random() < 0.1:
                 topic.slots[p].append(topic.high[p])
                 topic.high[p] += 1
-            offset = topic.append(
-                p, Record(send.key_digest, send.value_digest, send.time_ms, "matched", send)
-            )
+            record = Record(send.key_digest, send.value_digest, send.time_ms, "matched", send)
+            offset = topic.append(p, record)
             if send.state == "acknowledged":
                 send.partition, send.offset = p, offset
 
@@ -370,9 +354,7 @@ def _compact(world: World, topic: Topic) -> None:
         # The cleaner does not come to what is younger than the lag.
         young = (o for o, record in sorted(log.items()) if topic.lag_ms and record.ts > NOW_MS - topic.lag_ms)
         horizon = min(horizon, next(young, horizon))
-        newest: dict[int | None, int] = {
-            record.key_digest: o for o, record in sorted(log.items()) if o < horizon
-        }
+        newest = {record.key_digest: o for o, record in sorted(log.items()) if o < horizon}
         drops_tombstones = world.rng.random() < 0.5
         for o in newest.values():
             # What a tombstone replaced whose place nobody knows can't be proven.
