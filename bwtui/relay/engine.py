@@ -32,7 +32,7 @@ from bwtui.relay.recording.source import recording_source
 from bwtui.relay.report import Report
 from bwtui.relay.routes.catalog_memory import CatalogMemory
 from bwtui.relay.routes.new_tables import NewTables
-from bwtui.relay.routes.routing import Router, topics_collide
+from bwtui.relay.routes.routing import Router, refuse_shared, topics_collide
 from bwtui.relay.samples import Samples
 from bwtui.relay.snapshot.beginning import Beginning
 from bwtui.relay.snapshot.copying import Copying
@@ -258,6 +258,7 @@ class Engine:
         for table in findings.tables:
             counters = self._report.table(table.qualified_name)
             counters.topic = topic_name(self._settings.topic_prefix, table.namespace, table.name)
+            refuse_shared(self._settings, counters.topic, table.qualified_name)
             topics[counters.topic] = table.qualified_name
         for group in colliding_topics(topics):
             raise topics_collide([topics[topic] for topic in group], group)

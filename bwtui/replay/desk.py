@@ -146,7 +146,7 @@ def _said(line: bytes) -> tuple[dict[int, Any], int]:
     try:
         said = json.loads(line)
         return {int(lane): tuple(done) for lane, done in said["lanes"].items()}, int(said["want"])
-    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError("it is no report") from error
 
 

@@ -265,6 +265,14 @@ def test_settings(args: list[str], said: str, attempts: Attempts, database: str,
     assert PASSWORD not in error + hint
 
 
+@pytest.mark.parametrize("option", ["--dead-letter-topic", "--truncate-topic"])
+def test_a_topic_of_a_table(option: str, attempts: Attempts, database: str, source: Session) -> None:
+    topic = f"{attempts.name}.orders"
+    error, hint = attempts.fail(database, 2, option, topic)
+    assert error == f"{option} {topic} is the topic of table public.orders"
+    assert hint == "name a topic of its own"
+
+
 # -- slots ---------------------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,15 @@ def test_who_says_nothing_is_not_waited_for(desk: Desk, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "said", [b"\xff\n", b"[]\n", b"{}\n", b'{"lanes": 1, "want": 2}\n', b"[" * 9_000 + b"\n"]
+    "said",
+    [
+        b"\xff\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"lanes": 1, "want": 2}\n',
+        b'{"lanes": {}, "want": 1e400}\n',
+        b"[" * 9_000 + b"\n",
+    ],
 )
 def test_what_is_no_report_ends_the_line(desk: Desk, said: bytes) -> None:
     assert call(desk, WORD.encode() + b"\n", said) == b""

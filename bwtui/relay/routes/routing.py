@@ -225,6 +225,7 @@ class Router:
 
     def _claim(self, topic: str, name: str) -> None:
         """Give ``topic`` to table ``name``. Raises RefusedError when another table stands in the way."""
+        refuse_shared(self._settings, topic, name)
         owner = self._topics.get(topic, name)
         if owner != name:
             raise RefusedError(f"tables {owner} and {name} would share topic {topic}", "rename one of them")
@@ -264,6 +265,14 @@ class Router:
         return self._catalog_memory.types(
             self._patience.look(lambda connection: load_types(connection, oids))
         )
+
+
+def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:
+    """Raise RefusedError when messages about rows would go into ``topic``, between the rows of ``table``."""
+    options = {"--dead-letter-topic": settings.dead_letter_topic, "--truncate-topic": settings.truncate_topic}
+    for option, chosen in options.items():
+        if chosen == topic:
+            raise RefusedError(f"{option} {topic} is the topic of table {table}", "name a topic of its own")
 
 
 def topics_collide(tables: Sequence[str], topics: Sequence[str]) -> RefusedError:
