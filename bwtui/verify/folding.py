@@ -1,19 +1,4 @@
-"""Topics folded to the latest record of each key, and compared with tables; in DuckDB, which may spill.
-
-`Fold` keeps these tables. In all of them ``topic`` and ``key`` are texts (a key's is JSON, with how it is
-written if that differs from its topic's other keys), ``partition_id`` and ``log_offset`` say where a record
-is, and ``timestamp_ms`` is its timestamp in milliseconds since 1970:
-
-- ``latest``: the latest record of each key in each partition; ``arrived``: records read since it was folded.
-- ``differing``: keys that differ at this fence; ``doubtful``: those that differed at the one before.
-  ``class`` and ``fields`` (JSON) say how, ``note`` why.
-- ``changed_key``: doubtful keys with a record since; ``history``: every record that may have been a doubtful
-  key's latest at the fence; ``agreed``: keys of which one of these says the row.
-- ``wrong``: what is decided; ``undecided``: what can't be.
-- ``table_row``: the rows of the table being compared, as texts.
-- ``row_count``: how often (``n``) the topic had a row, by its MD5: rows without a key, and those sent under
-  none, or under another key than the table's.
-"""
+"""Topics folded to the latest record of each key, and compared with tables; in DuckDB, which may spill."""
 
 import contextlib
 import hashlib
@@ -32,6 +17,7 @@ from bwtui.kafka.offsets import Pinned
 from bwtui.kafka.scan import Delivered, SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.source.connection import Connection
+from bwtui.verify.fold_tables import TABLES
 from bwtui.verify.tables import CHUNK, Shape, rows
 
 _PATIENCE_SECONDS = 5.0
@@ -45,26 +31,6 @@ _SPELLED = "the topic's other keys are in other bytes: no later change of the ro
 _ALONE = "the topic has the row only under this key in other bytes"
 #: So many records are folded at a time.
 _FOLD = 500_000
-_DIFFERENCE = (
-    "topic varchar, key varchar, class varchar, fields varchar, partition_id integer, log_offset bigint,"
-    " note varchar"
-)
-_RECORD = (
-    "topic varchar, key varchar, partition_id integer, log_offset bigint, timestamp_ms bigint, value blob"
-)
-_TABLES = {
-    "latest": _RECORD,
-    "arrived": _RECORD,
-    "doubtful": _DIFFERENCE,
-    "differing": _DIFFERENCE,
-    "wrong": _DIFFERENCE,
-    "undecided": _DIFFERENCE,
-    "changed_key": "topic varchar, key varchar",
-    "history": _RECORD,
-    "agreed": "topic varchar, key varchar",
-    "table_row": "key varchar, row varchar",
-    "row_count": "topic varchar, digest varchar, n bigint",
-}
 
 
 class Fold:
@@ -90,7 +56,7 @@ class Fold:
         self.rows = 0
         self.unsent = 0
         store.execute("set preserve_insertion_order = false; set memory_limit = '1500MB'")
-        for name, columns in _TABLES.items():
+        for name, columns in TABLES.items():
             store.execute(f"create table {name} ({columns})")
 
     # -- topics ----------------------------------------------------------------------------------------------

@@ -80,10 +80,7 @@ def verify_recording(
         recorded = recording if isinstance(recording, Recorded) else open_recorded(recording)
         folder = recorded.folder
         check_cluster(recorded.facts, config)
-        found = None
-        if (sealed := recorded.whole()) is not None:
-            check_all(sealed.root, sealed.manifest.files)
-            found = basis(sealed, recorded.facts, config)
+        found = _sealed_already(recorded, config)
         looked = time.monotonic()
         on_phase("starting Spark")
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
@@ -120,6 +117,15 @@ def verify_recording(
         "audit": round(ended - started + looked - begin, 2),
     }
     return report
+
+
+def _sealed_already(recorded: Recorded, config: Config) -> Basis | None:
+    """Return what the audit rests on, or None where some of the recording is not sealed yet."""
+    sealed = recorded.whole()
+    if sealed is None:
+        return None
+    check_all(sealed.root, sealed.manifest.files)
+    return basis(sealed, recorded.facts, config)
 
 
 def _judge(
