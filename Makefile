@@ -41,7 +41,7 @@ bench: .venv/installed ## Measure the relay (ARGS are its) and the audit, both b
 bench-verify: .venv/installed ## Measure the audit of a recording, beside kcat and counting by Spark.
 	@$(BIN)/python benchmarks/verify.py $(ARGS)
 
-bench-pipeline: .venv/installed-dev ## Measure Kafka as a source of Spark, beside kcat.
+bench-pipeline: .venv/installed-dev ## Measure Kafka as a source and a sink of Spark, beside kcat.
 	@$(BIN)/python benchmarks/kafka_spark.py $(ARGS)
 
 bench-replay: .venv/installed ## Measure messages per second, CPU and memory of a replay.

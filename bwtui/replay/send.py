@@ -24,6 +24,7 @@ from bwtui.replay.desk import MOST, DeskAddress, DeskLine, LaneDone
 from bwtui.replay.place import row_headers
 from bwtui.replay.tail import Tail, read_tail
 from bwtui.spark.handover import Handed
+from bwtui.spark.kafka_sink import started_again
 
 _IN_FLIGHT = 60_000
 _IN_FLIGHT_BYTES = 32 << 20
@@ -116,10 +117,7 @@ def send(batches: Iterator[pa.RecordBatch], work: Handed[Work]) -> Iterator[Sent
     """Send a task's rows, and yield what became of them."""
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
-        raise BwtuiError(
-            "a task was started again, and would write its messages twice",
-            "the executor that ran it first was lost: look at its log, and run the command again",
-        )
+        raise started_again()
     # Nothing is opened for a task without rows.
     first = next(batches, None)
     if first is None:

@@ -34,13 +34,15 @@ pytestmark = pytest.mark.services
 
 DIGEST = "bit_xor(xxhash64(kind, topic, partition, offset, offset_end, key, value, headers)) digest"
 #: A process has one session at most, so the cluster's is in one of its own. It reads in several tasks on two
-#: executors.
+#: executors, is refused a sink that could write twice, and then writes.
 DRIVER = """
 import json, sys
+from bwtui.errors import RefusedError
 from bwtui.kafka.offsets import pin
+from bwtui.spark.kafka_sink import write_kafka
 from bwtui.spark.kafka_source import read_kafka
 from bwtui.spark.session import WRITE_ONCE, spark_session
-master, broker, source, digest = sys.argv[1:]
+master, broker, source, copy, digest = sys.argv[1:]
 config = {"bootstrap.servers": broker, "sasl.password": "hunter2"}
 
 def places(batches):
@@ -52,6 +54,13 @@ with spark_session(master, "cluster", memory="512m", config=WRITE_ONCE) as spark
     rows = read_kafka(spark, config, pin(config, [source]).offsets, split_sizes=(100, 100))
     found = rows.selectExpr("count(*) rows", digest).first().asDict()
     found["module"] = spark.range(1).mapInArrow(places, "place string").first().place
+    chosen = rows.where("kind = 'record'").selectExpr(f"'{copy}' topic", "key", "value", "headers")
+    found["written"] = sum(one.messages for one in write_kafka(chosen, config))
+    spark.sparkContext._conf.set("spark.task.maxFailures", "4")
+    try:
+        write_kafka(chosen, config)
+    except RefusedError as error:
+        found["refused"] = error.message
     print(json.dumps(found))
 """
 
@@ -78,10 +87,10 @@ def told(*arguments: str, **environment: str) -> dict[str, Any]:
     return found
 
 
-def test_a_cluster_reads_the_same(
+def test_a_cluster_reads_and_writes_the_same(
     spark: SparkSession, cluster: str, make_topic: MakeTopic, config: dict[str, str]
 ) -> None:
-    source = make_topic(partitions=2)
+    source, copy = make_topic(partitions=2), make_topic()
     rows = [(b"%d" % number, b"v" * number, [("h", b"%d" % number)]) for number in range(400)]
     produce(config, source, rows, partition=0)
     produce(config, source, rows, partition=1)
@@ -90,10 +99,13 @@ def test_a_cluster_reads_the_same(
         read_kafka(spark, config, pin(config, [source]).offsets).selectExpr("count(*) rows", DIGEST).first()
     )
     assert here is not None and here.rows == 803
-    there = told("-c", DRIVER, cluster, config["bootstrap.servers"], source, DIGEST)
+    there = told("-c", DRIVER, cluster, config["bootstrap.servers"], source, copy, DIGEST)
     assert (there["rows"], there["digest"]) == (here.rows, here.digest)
     # The executors used the package that was sent, not one that happened to be installed.
     assert "bwtui.zip" in there["module"]
+    assert there["written"] == 802
+    assert pin(config, [copy]).messages == 802
+    assert "write its messages twice" in there["refused"]
 
 
 def verify(attempts: Attempts, recording: Path, *args: str) -> tuple[Ended, dict[str, Any]]:

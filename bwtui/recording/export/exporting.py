@@ -1,7 +1,7 @@
 """Exports a recording: chooses changes, and hands them to the writer of a format; memory holds one batch."""
 
 from collections.abc import Iterator
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol, get_args
 
 from bwtui.recording.change import Change
 from bwtui.recording.export.facts import NOTHING, Facts
@@ -9,6 +9,7 @@ from bwtui.recording.selection import Selection
 from bwtui.recording.view import OnProgress, RecordingView
 
 Format = Literal["parquet", "jsonl", "sql"]
+FORMATS: tuple[Format, ...] = get_args(Format)
 _PROGRESS_EVERY = 1024
 
 

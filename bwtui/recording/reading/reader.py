@@ -118,6 +118,16 @@ class Recording:
                 # What follows is not even read.
                 return
 
+    def changes_before(self, stop: int) -> Iterator[Change]:
+        """See `RecordingView.changes_before`."""
+        stop = min(stop, self.length)
+        while stop > self.first_position:
+            at = self._segment_at(stop - 1)
+            segment = self.segments[at]
+            start = segment.first_position + segment.starts[segment.batch_at(stop - 1)]
+            yield from reversed(list(self.changes(start, stop)))
+            stop = start
+
     def _from_batch_of(self, position: int) -> Iterator[Change]:
         at = self._segment_at(position)
         number = self.segments[at].batch_at(position)

@@ -1,0 +1,284 @@
+"""Kafka as a Spark sink: what is written is durable, once, and in order within one of Spark's partitions.
+
+::
+
+    written = write_kafka(rows.select("topic", "partition", "timestamp", "key", "value", "headers"), config)
+
+``topic`` and ``value`` are needed; ``key``, ``headers``, ``timestamp`` (milliseconds; null is now) and
+``partition`` (null lets the key decide, as the relay does) are not. The producer is idempotent and asks for
+every replica in sync. A message that can't be delivered fails the job with one plain reason.
+
+A task that Spark runs again would write its messages twice, so it refuses to: on a cluster the session needs
+`bwtui.spark.session.WRITE_ONCE`. Whoever resumes after a failure asks the topics what they hold.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.kafka.client import Config, Heard, bad_setting, log, plain_kafka_error
+from bwtui.spark.failure import TaskFailed, plain_errors
+from bwtui.spark.handover import Handed, hand_over
+from bwtui.spark.scratch import scratch
+from bwtui.spark.session import WRITE_ONCE
+
+FORMAT = "bwtui_kafka_sink"
+
+_COLUMNS = ("topic", "value", "key", "partition", "timestamp", "headers")
+_NEEDED = frozenset({"topic", "value"})
+_POLL_EVERY = 2_000
+_WAIT_SECONDS = 0.1
+#: These may be changed by the configuration.
+_DEFAULTS = {
+    "linger.ms": 5,
+    "batch.num.messages": 10_000,
+    "batch.size": 1_000_000,
+    "compression.type": "lz4",
+    "partitioner": "murmur2_random",
+    "message.max.bytes": 67_108_864,
+    "message.timeout.ms": 60_000,
+    "topic.metadata.propagation.max.ms": 10_000,
+    "queue.buffering.max.messages": 100_000,
+    "queue.buffering.max.kbytes": 65_536,
+    "reconnect.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 2_000,
+}
+_FIXED = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "allow.auto.create.topics": False,
+    "delivery.report.only.error": False,
+}
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written into one partition."""
+
+    topic: str
+    partition: int
+    messages: int
+    #: The lowest and the highest offset; others may have written between them.
+    first: int
+    last: int
+
+    def add(self, other: "Written") -> None:
+        """Add what another task wrote into the same partition."""
+        self.messages += other.messages
+        self.first = min(self.first, other.first)
+        self.last = max(self.last, other.last)
+
+
+def write_kafka(rows: DataFrame, config: Config) -> list[Written]:
+    """Write every row as one message, and return what was written where.
+
+    The topics must be there. Raises RefusedError for columns that are missing or unknown, and the reason of
+    a message that was not delivered.
+    """
+    _check(rows)
+    with scratch("bwtui-sink-") as folder:
+        report = folder / "written.json"
+        handed = hand_over(rows.sparkSession, dict(config), config)
+        bound = type("BoundKafkaSink", (KafkaSink,), {"config": handed, "report": str(report)})
+        bound.__module__ = "__main__"
+        with plain_errors():
+            rows.sparkSession.dataSource.register(bound)
+            rows.write.format(FORMAT).mode("append").save()
+        return [Written(**one) for one in json.loads(report.read_text())]
+
+
+def started_again() -> BwtuiError:
+    """Return why a task that Spark starts a second time does nothing."""
+    return BwtuiError(
+        "a task was started again, and would write its messages twice",
+        "the executor that ran it first was lost: look at its log, and run the command again",
+    )
+
+
+def _check(rows: DataFrame) -> None:
+    missing = sorted(_NEEDED - set(rows.columns))
+    unknown = sorted(set(rows.columns) - set(_COLUMNS))
+    if missing or unknown:
+        what = f"lacks {', '.join(missing)}" if missing else f"has {', '.join(unknown)}, which is unknown"
+        raise RefusedError(
+            f"what is to be written into Kafka {what}", f"it takes the columns {', '.join(sorted(_COLUMNS))}"
+        )
+    conf = rows.sparkSession.sparkContext.getConf()
+    is_local = (conf.get("spark.master") or "").startswith("local")
+    if not is_local and any(conf.get(name) != value for name, value in WRITE_ONCE.items()):
+        raise RefusedError(
+            "this Spark session runs a failed task again, which would write its messages twice",
+            "open it with config=WRITE_ONCE",
+        )
+
+
+@dataclass(slots=True)
+class Delivered(WriterCommitMessage):
+    """What one task wrote."""
+
+    written: list[Written] = field(default_factory=list)
+
+
+class KafkaSink(DataSource):
+    """The sink that Spark sees; a subclass of it knows where to write."""
+
+    config: ClassVar[Handed[dict[str, Any]]]
+    report: ClassVar[str]
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return FORMAT
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        """Return the writer."""
+        return KafkaWriter(self.config, self.report)
+
+
+class KafkaWriter(DataSourceArrowWriter):
+    """Writes the rows of a task; then, beside the driver, adds up what all tasks wrote."""
+
+    def __init__(self, config: Handed[dict[str, Any]], report: str) -> None:
+        self._config = config
+        self._report = report
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's rows."""
+        try:
+            context = TaskContext.get()
+            if context is not None and context.attemptNumber() > 0:
+                raise started_again()
+            sender = _Sender(self._config.take())
+            for batch in iterator:
+                sender.send(batch)
+            return Delivered(sender.finish())
+        except BwtuiError as error:
+            raise TaskFailed(error) from None
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write down what was written, for `write_kafka`."""
+        total: dict[tuple[str, int], Written] = {}
+        for message in messages:
+            for one in message.written if isinstance(message, Delivered) else ():
+                known = total.setdefault((one.topic, one.partition), one)
+                if known is not one:
+                    known.add(one)
+        Path(self._report).write_text(json.dumps([asdict(total[place]) for place in sorted(total)]))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: what Kafka has it keeps."""
+
+
+class _Sender:
+    """One idempotent producer, and what became of its messages."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._written: dict[tuple[str | None, int | None], list[int]] = {}
+        self._failed: BwtuiError | None = None
+        self._heard = Heard()
+        settings = {**_DEFAULTS, **config, **_FIXED, "error_cb": self._heard}
+        try:
+            self._producer = Producer(settings, logger=log)
+        except (KafkaException, ValueError, TypeError) as error:
+            raise bad_setting(error) from error
+
+    def send(self, batch: pa.RecordBatch) -> None:
+        """Hand over the rows of ``batch`` in order; waits while too much is on its way."""
+        produce, report = self._producer.produce, self._report
+        rows = list(_rows(batch))
+        for start in range(0, len(rows), _POLL_EVERY):
+            for topic, value, key, partition, timestamp, headers in rows[start : start + _POLL_EVERY]:
+                try:
+                    # By position, which costs half of what keywords do.
+                    produce(topic, value, key, partition, report, None, timestamp, headers)
+                except BufferError:
+                    self._insist(topic, value, key, partition, report, None, timestamp, headers)
+                except KafkaException as error:
+                    raise self._refusal(error.args[0], topic, value) from error
+            self._poll(0)
+
+    def finish(self) -> list[Written]:
+        """Wait until everything is durable, and return what was written."""
+        while len(self._producer):
+            self._poll(_WAIT_SECONDS)
+        self._poll(0)
+        return [
+            Written(str(topic), int(partition or 0), *figures)
+            for (topic, partition), figures in self._written.items()
+        ]
+
+    def _insist(self, *message: Any) -> None:
+        # The same message again, not the next: order is kept.
+        while True:
+            self._poll(_WAIT_SECONDS)
+            with contextlib.suppress(BufferError):
+                self._producer.produce(*message)
+                return
+
+    def _poll(self, seconds: float) -> None:
+        self._producer.poll(seconds)
+        if self._heard.error is not None and self._heard.is_refusal:
+            self._failed = plain_kafka_error(self._heard.error, self._config)
+        if self._failed is not None:
+            self._producer.purge()
+            raise self._failed
+
+    def _report(self, error: KafkaError | None, message: Message) -> None:
+        topic, offset = message.topic(), message.offset()
+        if error is None and offset is not None:
+            figures = self._written.get((topic, message.partition()))
+            if figures is None:
+                self._written[topic, message.partition()] = [1, offset, offset]
+            else:
+                # Offsets of one producer rise within a partition.
+                figures[0] += 1
+                figures[2] = offset
+        elif error is not None and self._failed is None:
+            self._failed = self._refusal(error, topic or "", message.value())
+
+    def _refusal(self, error: KafkaError, topic: str, value: bytes | None) -> BwtuiError:
+        if error.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+            return RefusedError(
+                f"topic {topic} takes no message of {len(value or b'')} bytes",
+                f"raise max.message.bytes of topic {topic}",
+            )
+        timed_out = error.code() in (KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT)
+        return plain_kafka_error(
+            self._heard.error if timed_out and self._heard.error else error, self._config, topic
+        )
+
+
+def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
+    """Return the arguments of `Producer.produce` for each row."""
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    nothing: Sequence[Any] = [None] * batch.num_rows
+    by_key, now = [-1] * batch.num_rows, [0] * batch.num_rows
+    partitions, timestamps = columns.get("partition", by_key), columns.get("timestamp", now)
+    if "partition" in columns and batch.column("partition").null_count:
+        partitions = [-1 if one is None else one for one in partitions]
+    if "timestamp" in columns and batch.column("timestamp").null_count:
+        timestamps = [one or 0 for one in timestamps]
+    headers = columns.get("headers", nothing)
+    if "headers" in columns:
+        headers = [one and [(pair["key"], pair["value"]) for pair in one] for one in headers]
+    return zip(
+        columns["topic"],
+        columns["value"],
+        columns.get("key", nothing),
+        partitions,
+        timestamps,
+        headers,
+        strict=True,
+    )
