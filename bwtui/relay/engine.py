@@ -1,7 +1,7 @@
 """The engine: one relay from its preconditions to its end.
 
-It runs in the main thread of its process. A second thread asks PostgreSQL for the slot's lag, and the control
-server's threads read pictures; neither is ever waited for.
+It runs in the main thread of its process. Other threads look, ask services and sync; the control
+server's threads read pictures. Nobody who looks is ever waited for.
 """
 
 import logging

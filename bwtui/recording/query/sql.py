@@ -1,7 +1,7 @@
 """From a query's tree to a condition on the columns of a sealed recording, for DuckDB.
 
 The condition is asked of each row, that is of each message; a change without one has a row of its own. It is
-true, false or null exactly as `query_match` answers.
+true, false or null exactly as `match` answers.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a query says, as a tree; `query_parser` makes it, `query_match` and `query_sql` read it.
+"""What a query says, as a tree; `parser` makes it, `match` and `sql` read it.
 
 ``!=``, ``!~``, ``not in`` and ``is not`` are a `Not` around what they deny: with a null in it, both are
 unknown.

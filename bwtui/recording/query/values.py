@@ -83,7 +83,7 @@ def _zone(text: str | None) -> str:
 def sort_key(text: str) -> str:
     """Return a text whose place among those of other numbers, byte by byte, is the number's.
 
-    SQL has no numbers without bounds, so it makes the same of a column's value: `query_sql` has the twin.
+    SQL has no numbers without bounds, so it makes the same of a column's value: `sql` has the twin.
     """
     match = _parts(text)
     assert match is not None, text
