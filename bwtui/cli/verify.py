@@ -190,7 +190,7 @@ def _tables(
         infos = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
         tables, notes = [], []
         entries = published_tables(connection, publications)
-        narrow = narrowed(connection, publications, entries)
+        narrow = narrowed(connection, publications)
         for published in entries:
             info = infos.get((published.namespace, published.name))
             if info is None or not all(takes(published.namespace, published.name) for takes in filters):

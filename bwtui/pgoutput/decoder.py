@@ -14,8 +14,6 @@ from bwtui.pgoutput.tuples import DecodeError, last_tuple, split_tuple, splitter
 
 __all__ = ["DecodeError", "decode", "last_tuple", "split_tuple", "splitter"]
 
-# Microseconds between 1970-01-01 and 2000-01-01, PostgreSQL's own epoch.
-
 # Of names that no row needs: bytes that are no UTF-8 as lone surrogates.
 _ANY = "surrogateescape"
 

@@ -284,9 +284,11 @@ class Engine:
         elif note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot):
             report.error("notice", RefusedError(note, LACKING))
         apart = dict.fromkeys(filter(None, (settings.dead_letter_topic, settings.truncate_topic)), False)
-        for limits in destination.service.ensure_topics(apart).values() if apart else ():
+        found = destination.service.ensure_topics(apart) if apart else {}
+        for limits in found.values():
             if isinstance(limits, RefusedError):
                 raise limits
+        destination.service.take_limits(found)
         toast = ToastFill(settings, patience.look, self._pulse)
         session = secrets.token_bytes(8)
         if settings.record:

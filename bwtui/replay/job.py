@@ -46,7 +46,7 @@ class Job:
 
 
 class Rows(Protocol):
-    """The messages of a replay: `replay_files.FileRows` or `replay_frames.FrameRows`."""
+    """The messages of a replay: `bwtui.replay.files.FileRows` or `bwtui.replay.frames.FrameRows`."""
 
     def of_topics(self, topics: Sequence[str]) -> "Rows":
         """Return those of some topics."""

@@ -68,6 +68,9 @@ class Service:
         """
         return {topic: TopicLimits(_MAX_MESSAGE_BYTES, compacted=False) for topic in wanted}
 
+    def take_limits(self, limits: Limits) -> None:
+        """Give what `ensure_topics` found to the sink; for the main thread, which alone owns that."""
+
     def close(self) -> None:
         """Let go of every connection, the sink's too, without waiting for messages in flight."""
 

@@ -345,11 +345,13 @@ class KafkaService(Service):
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """See `Service.ensure_topics`."""
-        limits = self._admin.ensure_all(wanted)
+        return self._admin.ensure_all(wanted)
+
+    def take_limits(self, limits: Limits) -> None:
+        """See `Service.take_limits`."""
         for topic, one in limits.items():
             if isinstance(one, TopicLimits):
                 self._sink.partitions[topic] = one.partitions
-        return limits
 
     def close(self) -> None:
         """See `Service.close`."""

@@ -99,7 +99,7 @@ def shortfalls(
     is_mixed = names[0] in opened or any(
         (table.namespace, table.name) in own for table in filter(lacks_identity, every)
     )
-    narrow = narrowed(connection, names, list(published.values()))
+    narrow = narrowed(connection, names)
     for table in every:
         entry = published.get((table.namespace, table.name))
         if entry is None or not chosen(table.namespace, table.name):
@@ -119,21 +119,40 @@ def shortfalls(
             yield from _in_part(table, entry, f"run: {printed(alter)}")
 
 
-def narrowed(
-    connection: Connection, names: Sequence[str], published: Sequence[PublishedTable]
-) -> dict[tuple[str, str], list[str]]:
+def narrowed(connection: Connection, names: Sequence[str]) -> dict[tuple[str, str], list[str]]:
     """Return, by schema and name, what says that rows or columns of a published table are left out."""
     found: dict[tuple[str, str], list[str]] = {}
-    for table in published:
-        if table.row_filter is not None:
-            says = f"is published only where {table.row_filter}: its other rows are not captured"
-            found.setdefault((table.namespace, table.name), []).append(says)
+    by_table: dict[tuple[str, str], list[PublishedTable]] = {}
+    for entry in publication.entries(connection, names):
+        by_table.setdefault((entry.namespace, entry.name), []).append(entry)
+    for table, entries in by_table.items():
+        if filtered := list(_filtered(entries)):
+            found[table] = filtered
     if connection.server_version >= 150000:
         for namespace, name, columns in query(connection, _COLUMNS_SQL, list(names)):
             plural = "columns" if len(columns) > 1 else "column"
             says = f"is published without its {plural} {', '.join(columns)}"
             found.setdefault((namespace, name), []).append(says)
     return found
+
+
+def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
+    """Say where a table's row filters leave out rows: PostgreSQL applies those of each operation together."""
+    filters: dict[str, list[str]] = {}
+    every = []
+    for operation in ("inserts", "updates", "deletes"):
+        given = [entry.row_filter for entry in entries if getattr(entry, operation)]
+        if given:
+            every.append(operation)
+        if given and None not in given:
+            row_filter = " or ".join(dict.fromkeys(map(str, given)))
+            filters.setdefault(row_filter, []).append(operation)
+    for row_filter, operations in filters.items():
+        if operations == every:
+            yield f"is published only where {row_filter}: its other rows are not captured"
+        else:
+            some = " and ".join(operations)
+            yield f"has its {some} published only where {row_filter}: others are not captured"
 
 
 def _widen(name: str, table: TableInfo, *, has_slot: bool) -> str:

@@ -82,17 +82,23 @@ def published_tables(connection: Connection, publications: Sequence[str]) -> lis
 
     A row of a table that stands in several of them is published where any one of them does.
     """
+    tables: dict[tuple[str, str], PublishedTable] = {}
+    for table in entries(connection, publications):
+        before = tables.get((table.namespace, table.name))
+        tables[table.namespace, table.name] = table if before is None else _both(before, table)
+    return list(tables.values())
+
+
+def entries(connection: Connection, publications: Sequence[str]) -> list[PublishedTable]:
+    """Return the tables of ``publications``, one entry for each publication that has the table."""
     modern = connection.server_version >= 150000
     sql = _PUBLISHED_SQL.format(
         columns="attnames::text[]" if modern else "null", rowfilter="rowfilter" if modern else "null"
     )
-    tables: dict[tuple[str, str], PublishedTable] = {}
-    for namespace, name, columns, row_filter, *operations in query(connection, sql, list(publications)):
-        chosen = None if columns is None else tuple(columns)
-        table = PublishedTable(namespace, name, chosen, row_filter, *operations)
-        before = tables.get((namespace, name))
-        tables[namespace, name] = table if before is None else _both(before, table)
-    return list(tables.values())
+    return [
+        PublishedTable(namespace, name, None if columns is None else tuple(columns), row_filter, *operations)
+        for namespace, name, columns, row_filter, *operations in query(connection, sql, list(publications))
+    ]
 
 
 def _both(one: PublishedTable, other: PublishedTable) -> PublishedTable:

@@ -10,6 +10,8 @@ from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.client import Config
 from bwtui.kafka.offsets import Pinned, partitions, pin
 from bwtui.model.duckdb_text import exact
+from bwtui.recording.folder import segments
+from bwtui.recording.format.blocks import Place, damaged
 from bwtui.recording.sealed import Sealed, open_sealed
 from bwtui.verify.facts import Facts, read_facts
 
@@ -59,8 +61,16 @@ def open_recorded(folder: Path) -> Recorded:
 
 
 def facts_of(sealed: Sealed) -> Facts:
-    """Return the facts of the segments that are sealed. Raises DamagedRecording or StateFailed."""
-    return read_facts(sealed.folder, {segment.name for segment in sealed.manifest.segments})
+    """Return the facts of the segments that are sealed.
+
+    Raises DamagedRecording, also for a segment that is not there any more, or StateFailed.
+    """
+    names = {segment.name for segment in sealed.manifest.segments}
+    gone = names - {segment.path.name for segment in segments(sealed.folder)}
+    if gone:
+        # Without what it says of the LSNs that were confirmed, messages that were lost would be pending.
+        raise damaged(Place(min(gone), 0), "it was sealed, and is missing now")
+    return read_facts(sealed.folder, names)
 
 
 def check_cluster(facts: Facts, config: Config) -> None:

@@ -125,7 +125,8 @@ def _sealed_already(recorded: Recorded, config: Config) -> Basis | None:
     if sealed is None:
         return None
     check_all(sealed.root, sealed.manifest.files)
-    return basis(sealed, recorded.facts, config)
+    # Read again: a relay may have gone on while every byte was checked, and what it sends again is pinned.
+    return basis(sealed, facts_of(sealed), config)
 
 
 def _judge(

@@ -137,7 +137,8 @@ def _seal(recorded: Recorded, spark_master: str, on_phase: Callable[[str], None]
     """Seal what is not sealed, check every file, and return it with its facts."""
     if (sealed := recorded.whole()) is not None:
         check_all(sealed.root, sealed.manifest.files)
-        return sealed, recorded.facts
+        # A relay may have gone on while every byte was checked.
+        return sealed, facts_of(sealed)
     on_phase(f"sealing {recorded.folder}")
     seal(recorded.folder, lambda: spark_session(spark_master, "bwtui verify", memory="512m"))
     sealed = open_sealed(recorded.folder)

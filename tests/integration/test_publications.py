@@ -169,6 +169,14 @@ def test_rows_and_columns_that_are_left_out_are_told_of(
     assert told(database, main) == {}
 
 
+@pytest.mark.since(15, "publications have row filters")
+def test_a_filter_of_some_operations_is_told_of(database: str, source: Session) -> None:
+    source.run("create table t (id int primary key); create publication p for table t where (id > 5)")
+    source.run("create publication p_unkeyed for table t with (publish = 'insert, truncate')")
+    says = "has its updates and deletes published only where (id > 5): others are not captured"
+    assert f"table public.t {says}" in told(database, "p")
+
+
 @pytest.mark.since(15, "publications have column lists and row filters")
 def test_an_audit_notes_rows_and_columns_that_are_left_out(
     attempts: Attempts, database: str, source: Session

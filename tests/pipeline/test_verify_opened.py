@@ -9,8 +9,10 @@ from click.testing import CliRunner
 
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.verify import verify
+from bwtui.errors import DamagedRecording
 from bwtui.recording import sealed
-from bwtui.verify import basis
+from bwtui.verify import basis, recordings
+from bwtui.verify.facts import LARGEST
 from tests.pipeline.test_seal import local, record
 
 
@@ -31,10 +33,9 @@ def test_every_recording_is_opened_once(tmp_path: Path, monkeypatch: pytest.Monk
         monkeypatch.setattr(module, name, call)
 
     counted(sealed, "read_manifest")
-    counted(basis, "read_facts")
     outcome = CliRunner().invoke(verify, [*map(str, folders)], catch_exceptions=False, **CONTEXT)
     assert outcome.exit_code == 0, outcome.output
-    assert len(opened) == 4
+    assert len(opened) == 2
     assert set(opened.values()) == {1}
 
 
@@ -47,3 +48,32 @@ def test_a_segment_that_is_finished_later_is_seen(tmp_path: Path) -> None:
     stream.begin_pass()
     stream.stop()
     assert recorded.whole() is None
+
+
+def test_what_a_relay_does_while_every_byte_is_checked_is_among_the_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = record(tmp_path / "r")
+    local(stream.folder)
+    recorded = basis.open_recorded(stream.folder)
+    assert recorded.facts.later == 0
+
+    def check_all(*_: Any) -> None:
+        stream.start()
+        stream.begin_pass()
+
+    monkeypatch.setattr(recordings, "check_all", check_all)
+    _, facts = recordings._seal(recorded, "local", lambda _: None)
+    assert facts.later == 1 and facts.resumed < LARGEST
+    stream.stop()
+
+
+@pytest.mark.parametrize("lost", [slice(-1, None), slice(None)], ids=["the last", "all"])
+def test_a_sealed_segment_that_is_gone_is_damage(lost: slice, tmp_path: Path) -> None:
+    """It says what was confirmed: without it what was lost would count as pending."""
+    stream = record(tmp_path / "r")
+    local(stream.folder)
+    for path in sorted(stream.folder.glob("*.bwj"))[lost]:
+        path.unlink()
+    with pytest.raises(DamagedRecording, match="it was sealed, and is missing now"):
+        basis.open_recorded(stream.folder)

@@ -34,7 +34,10 @@ class LastStatus:
     def forget(self) -> None:
         """Remove it: another run begins, or it is known how this one ended, and nobody writes it any more."""
         with contextlib.suppress(OSError):
-            (state_folder(self.name) / _FILE_NAME).unlink(missing_ok=True)
+            folder = state_folder(self.name)
+            # A kill in the middle of a write leaves a part of one.
+            for path in (folder / _FILE_NAME, *folder.glob(f"{_FILE_NAME}.*.partial")):
+                path.unlink(missing_ok=True)
 
 
 def read(name: str) -> Status | None:

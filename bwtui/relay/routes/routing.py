@@ -150,6 +150,7 @@ class Router:
             return
         service = self._service
         limits_of = self._patience.ask(service.name, lambda: service.ensure_topics(wanted))
+        service.take_limits(limits_of)
         for draft in drafts:
             limits = limits_of[draft.topic]
             if isinstance(limits, RefusedError):

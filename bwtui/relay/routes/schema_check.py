@@ -11,7 +11,7 @@ from bwtui.encode.names import colliding_topics, subject_names, topic_name
 from bwtui.encode.registry import SchemaCheck, SchemaRegistry
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import Relation
-from bwtui.relay.routes.routing import topics_collide, unkeyed_refusal
+from bwtui.relay.routes.routing import refuse_shared, topics_collide, unkeyed_refusal
 from bwtui.settings import RelaySettings
 from bwtui.source import identity, publication
 from bwtui.source.catalog import TableFilter, TableInfo, list_tables, load_relation, load_types
@@ -86,6 +86,7 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
         check = TableCheck(table.qualified_name, topic)
         relation = load_relation(connection, table, columns.get((table.namespace, table.name)))
         try:
+            refuse_shared(settings, topic, table.qualified_name)
             check.encoder = _encoder(connection, settings, relation, topic)
         except BwtuiError as error:
             check.refusal = error

@@ -8,12 +8,15 @@ from bwtui.tui.audit.labels import MASKED
 from bwtui.tui.audit.report import AuditReport, Finding
 from bwtui.tui.plain import Text
 
+#: For a class of a report that a newer version wrote.
+_UNKNOWN = "what it is, this version does not know"
+
 
 def table_lines(finding: Finding, key: str, report: AuditReport, colours: dict[str, str]) -> list[Text]:
     """Say what the table has."""
     quiet = colours["quiet"]
     head = Text.assemble((finding.table or figures.NONE, "bold"), ("  key ", quiet), key or figures.NONE)
-    lines = [head, Text(audit_class(finding.name, "database").left, colours["warning"])]
+    lines = [head, Text(audit_class(finding.name, "database").left or _UNKNOWN, colours["warning"])]
     if finding.note:
         lines.append(Text(finding.note, colours["warning"]))
     if report.masked and finding.is_masked:
