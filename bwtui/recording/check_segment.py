@@ -22,7 +22,7 @@ from bwtui.recording.format.blocks import (
     pack_index,
     segment_name,
 )
-from bwtui.recording.format.statements import statement
+from bwtui.recording.format.statements import Foot, event_said, foot_said, statement
 from bwtui.recording.format.walk import Step, Walk, durable_damage
 from bwtui.recording.segment import Totals
 
@@ -165,7 +165,7 @@ class SegmentCheck:
             self._take_delivery(block, chain)
         elif block.kind in (Kind.STATUS, Kind.ERROR):
             statement(block, self.name)
-        elif block.kind == Kind.EVENT and statement(block, self.name)["event"] == "pass":
+        elif block.kind == Kind.EVENT and event_said(block, self.name)["event"] == "pass":
             # What was in flight has been written down by now, or never will be.
             chain.open.clear()
             chain.is_certain = True
@@ -196,7 +196,7 @@ class SegmentCheck:
 
     # -- index and foot ------------------------------------------------------------------------------------
 
-    def _read_ending(self, offset: int, digest: Any) -> dict[str, Any] | None:
+    def _read_ending(self, offset: int, digest: Any) -> Foot | None:
         """Check index, transactions and foot against the blocks, and return the foot if it can be read."""
         intact = not self.damages
         blocks: list[Block] = []
@@ -224,14 +224,14 @@ class SegmentCheck:
             self._compare(blocks, foot, digest.hexdigest())
         return foot
 
-    def _parse_foot(self, block: Block) -> dict[str, Any] | None:
+    def _parse_foot(self, block: Block) -> Foot | None:
         try:
-            return statement(block, self.name)
+            return foot_said(block, self.name)
         except DamagedAt as damage:
             self.damages.append(damage)
             return None
 
-    def _compare(self, blocks: list[Block], foot: dict[str, Any], digest: str) -> None:
+    def _compare(self, blocks: list[Block], foot: Foot, digest: str) -> None:
         index, transactions, end = blocks
         if index.payload != pack_index(self._entries):
             self._found(index.offset, "the index differs from the blocks")
@@ -246,16 +246,16 @@ class SegmentCheck:
         if name != self.name:
             self._found(0, f"the file should be called {name}")
 
-    def _follow(self, chain: Chain, foot: dict[str, Any] | None) -> None:
+    def _follow(self, chain: Chain, foot: Foot | None) -> None:
         """Note what the next segment must begin with."""
         chain.number = self.number
-        chain.ended = str(foot.get("ended")) if foot else ""
+        chain.ended = foot["ended"] if foot else ""
         if foot is None:
             chain.skip()
             return
-        chain.previous = str(foot.get("sha256"))
-        chain.position = int(foot["first_position"]) + int(foot["changes"])
-        chain.next_batch = int(foot["next_batch"])
+        chain.previous = foot["sha256"]
+        chain.position = foot["first_position"] + foot["changes"]
+        chain.next_batch = foot["next_batch"]
 
 
 def _settle(delivery: Delivery, chain: Chain) -> bool:

@@ -13,6 +13,7 @@ from bwtui.model.status import RecordingStatus
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
 from bwtui.recording.format.blocks import Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.context import Known
+from bwtui.recording.format.statements import Head
 from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
         lock,
         head["recording"],
         number=last.number + 1,
-        previous=str(foot["sha256"]),
+        previous=foot["sha256"],
         position=foot["first_position"] + foot["changes"],
         batch=foot["next_batch"],
         pass_number=foot["pass"]["pass"],
@@ -148,12 +149,11 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
 def _source_of(segment: SegmentPath) -> dict[str, Any] | None:
     """Return the source that a segment names, or None where its head was not written to its end."""
     try:
-        source: dict[str, Any] = head_of(segment.path)["source"]
+        return head_of(segment.path)["source"]
     except DamagedRecording:
         if segment.is_finished:
             raise
         return None
-    return source
 
 
 def _compare(folder: Path, theirs: dict[str, Any], source: dict[str, Any]) -> None:
@@ -179,13 +179,13 @@ def _reached(found: list[SegmentPath]) -> int | None:
         if number is not None and foot["pass"]["pass"] != number:
             break
         # The segments of one pass: the last of them need not have come to reach anything.
-        reached = max(reached, int(foot["reached"]), int(begun or 0), int(foot.get("noted", 0)))
+        reached = max(reached, foot["reached"], begun or 0, foot.get("noted", 0))
     if number is not None or reached:
         return reached
     return 0 if any("kind" in foot_of(segment)["pass"] for segment in found) else None
 
 
-def head_of(path: Path) -> dict[str, Any]:
+def head_of(path: Path) -> Head:
     """Return the HEAD of a segment. Raises DamagedRecording or StateFailed."""
     try:
         with path.open("rb") as file:

@@ -8,6 +8,7 @@ from typing import Any
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
 from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.statements import Event
 from bwtui.recording.reading.reader import Recording, open_recording
 from bwtui.recording.reading.whole import whole_until
 from bwtui.recording.view import Source, TableCounts
@@ -143,7 +144,7 @@ def _take_events(recording: Recording, found: Info) -> None:
                 found.errors += 1
                 _tell(found, segment.json_at(entry), entry.received)
             elif entry.kind == Kind.EVENT:
-                event = segment.json_at(entry)
+                event = segment.event_at(entry)
                 if event["event"] == "pass":
                     found.passes.append(
                         _pass(event, entry.received, segment.first_position + segment.starts[at])
@@ -163,7 +164,7 @@ def _tell(found: Info, error: dict[str, Any], received: int) -> None:
     found.told.append(Told(*which, error.get("hint"), count, received, received))
 
 
-def _pass(event: dict[str, Any], received: int, position: int) -> PassInfo:
+def _pass(event: Event, received: int, position: int) -> PassInfo:
     begun, seen = int(event["start_lsn"]), int(event["seen"][0])
     repeats = seen if event["kind"] == "stream" and seen > begun else 0
     return PassInfo(event["pass"], event["kind"], event["session"], received, begun, repeats, position)

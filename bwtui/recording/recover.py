@@ -3,7 +3,6 @@
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bwtui.durable import private_file, sync
 from bwtui.errors import DamagedRecording
@@ -18,7 +17,7 @@ from bwtui.recording.folder import (
     segments,
 )
 from bwtui.recording.format.blocks import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
-from bwtui.recording.format.statements import statement
+from bwtui.recording.format.statements import Foot, Head, foot_said
 from bwtui.recording.format.walk import Walk, durable_damage
 from bwtui.recording.reading.whole import WholeTransactions
 from bwtui.recording.segment import SegmentWriter
@@ -112,7 +111,7 @@ def _check_number(segment: SegmentPath, before: int) -> None:
     raise damaged(Place(name, 0), reason, f"{hint}, or move {name} elsewhere")
 
 
-def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: dict[str, Any]) -> None:
+def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head) -> None:
     """Raise DamagedRecording when ``head`` names another segment before it than the one that stands there."""
     if before is None or not before.is_finished:
         return
@@ -177,20 +176,20 @@ def _adopt(
             writer.totals.count(table, counter, number)
 
 
-def check_end(last: SegmentPath, foot: dict[str, Any]) -> None:
+def check_end(last: SegmentPath, foot: Foot) -> None:
     """Raise DamagedRecording when segments are gone behind ``last``, a finished one."""
-    if lacks_what_follows(last, str(foot.get("ended"))):
+    if lacks_what_follows(last, foot["ended"]):
         raise damaged(Place(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
 
 
-def foot_of(segment: SegmentPath) -> dict[str, Any]:
+def foot_of(segment: SegmentPath) -> Foot:
     """Return the FOOT of a finished segment. Raises DamagedRecording or StateFailed."""
     try:
         with segment.path.open("rb") as file:
             source = SegmentFile(file, segment.path.name)
             for block in source.blocks(source.index_offset()):
                 if block.kind == Kind.FOOT:
-                    return statement(block, segment.path.name)
+                    return foot_said(block, segment.path.name)
             raise damaged(Place(source.name, source.size), "there is no foot")
     except OSError as error:
         raise file_failed(f"{segment.path} can't be read", error) from error

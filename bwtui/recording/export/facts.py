@@ -82,7 +82,7 @@ def facts(view: RecordingView) -> Facts:
         for at, entry in enumerate(segment.index):
             if entry.kind != Kind.EVENT:
                 continue
-            event = segment.json_at(entry)
+            event = segment.event_at(entry)
             if event["event"] == "gap":
                 position = segment.first_position + segment.starts[at]
                 gaps.append(Gap(position, int(event["from_lsn"]), int(event["to_lsn"])))

@@ -1,7 +1,7 @@
 """What a segment's blocks have said so far of relations, routes and schemas, and what follows for a batch."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import cast
 
 from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.model.status import SchemaEntry
@@ -20,7 +20,7 @@ from bwtui.recording.format.parsing import (
     truncated,
 )
 from bwtui.recording.format.relation import unpack_relation
-from bwtui.recording.format.statements import statement
+from bwtui.recording.format.statements import Head, Pass, event_said, head_said, statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,14 @@ class KnownRoute:
 class Known:
     """The state that a segment's blocks build up; `take` them in order."""
 
-    head: dict[str, Any] = field(default_factory=dict)
+    #: Empty before it was read.
+    head: Head = field(default_factory=lambda: cast(Head, {}))
     relations: dict[int, Relation] = field(default_factory=dict)
     routes: dict[int, KnownRoute] = field(default_factory=dict)
     #: The newest route of each relation, by oid.
     route_of: dict[int, KnownRoute] = field(default_factory=dict)
     schemas: dict[tuple[str, int], SchemaEntry] = field(default_factory=dict)
-    current_pass: dict[str, Any] = field(default_factory=dict)
+    current_pass: Pass = field(default_factory=lambda: cast(Pass, {}))
 
     @property
     def pass_number(self) -> int:
@@ -94,12 +95,13 @@ class Known:
             entry = SchemaEntry(**statement(block, segment))
             self.schemas[entry.subject, entry.id] = entry
         elif block.kind == Kind.HEAD:
-            self.head = statement(block, segment)
+            self.head = head_said(block, segment)
             self.current_pass = self.head["pass"]
         elif block.kind == Kind.EVENT:
-            event = statement(block, segment)
+            event = event_said(block, segment)
             if event["event"] == "pass":
-                self.current_pass = {name: value for name, value in event.items() if name != "event"}
+                said = {name: value for name, value in event.items() if name != "event"}
+                self.current_pass = cast(Pass, said)
 
 
 def read_batch(block: Block, segment: str) -> Batch:

@@ -2,7 +2,7 @@
 
 ::
 
-    head = statement(block, "00000001.partial")    # a dict whose members have the types that they should
+    head = head_said(block, "00000001.partial")    # a dict whose members have the types that they should
 
 Whatever a file says is somebody's word. A checksum tells that it is as it was written, not who wrote it.
 """
@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NotRequired, TypedDict, Union, cast, get_args, get_origin, get_type_hints
 
 from bwtui.model.status import ErrorEntry, SchemaEntry, Status
 from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, Kind, Place, damaged
@@ -22,6 +22,86 @@ _PASSES = (1 << 31) - 1
 _OIDS = (1 << 32) - 1
 #: A disk's room in bytes may pass 64 bits, since it is counted in blocks; a float holds it with ease.
 _ANY_SIZE = 1 << 80
+
+
+#: A pass over the source; before the first one there is its number alone. LSNs are numbers in all of these.
+Pass = TypedDict(
+    "Pass",
+    {
+        "pass": int,
+        "kind": NotRequired[Literal["snapshot", "stream"]],
+        "start_lsn": NotRequired[int],
+        "first_batch": NotRequired[int],
+        "seen": NotRequired[list[int]],
+        "session": NotRequired[str],
+    },
+)
+
+
+class Event(Pass):
+    """An EVENT: that a pass begins ("pass"), that LSNs are missing ("gap"), or what later versions tell."""
+
+    event: str
+    from_lsn: NotRequired[int]
+    to_lsn: NotRequired[int]
+
+
+#: A segment's first block; nothing is in it before it was read. ``previous`` is the sha256 that the foot
+#: before it has, or empty.
+Head = TypedDict(
+    "Head",
+    {
+        "version": int,
+        "recording": str,
+        "previous": str,
+        "session": str,
+        "first_position": int,
+        "first_batch": int,
+        "seen": list[int],
+        "pass": Pass,
+        "source": dict[str, Any],
+    },
+    total=False,
+)
+#: A finished segment's last block.
+Foot = TypedDict(
+    "Foot",
+    {
+        "sha256": str,
+        "ended": str,
+        "blocks": int,
+        "changes": int,
+        "transactions": int,
+        "first_position": int,
+        "first_batch": int,
+        "next_batch": int,
+        "first_lsn": int,
+        "last_lsn": int,
+        "first_received": int,
+        "last_received": int,
+        #: Up to which LSN all was durable at the sink, and what a relay that gave up has noted beyond it.
+        "reached": int,
+        "noted": NotRequired[int],
+        "seen": list[int],
+        "pass": Pass,
+        "tables": dict[str, dict[str, int]],
+    },
+)
+
+
+def head_said(block: Block, segment: str) -> Head:
+    """Return what a HEAD says. Raises DamagedRecording."""
+    return cast(Head, statement(block, segment))
+
+
+def event_said(block: Block, segment: str) -> Event:
+    """Return what an EVENT says. Raises DamagedRecording."""
+    return cast(Event, statement(block, segment))
+
+
+def foot_said(block: Block, segment: str) -> Foot:
+    """Return what a FOOT says. Raises DamagedRecording."""
+    return cast(Foot, statement(block, segment))
 
 
 def statement(block: Block, segment: str) -> dict[str, Any]:

@@ -65,7 +65,7 @@ class DeliveryBook:
             partitions[delivery.first : stop] = delivery.partitions
             offsets[delivery.first : stop] = delivery.offsets
         elif entry.kind == Kind.EVENT:
-            event = segment.json_at(entry)
+            event = segment.event_at(entry)
             if event["event"] == "pass" and event["first_batch"] > batch:
                 # Whatever was in flight before has been written down, or never will be.
                 self._newest = max(self._newest, event["first_batch"])

@@ -13,6 +13,7 @@ from bwtui.recording.change import Change
 from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format.blocks import Block, Kind, Place, damaged
 from bwtui.recording.format.context import Known, read_batch, summarize
+from bwtui.recording.format.statements import Head
 from bwtui.recording.format.walk import BATCHES, DESCRIBING
 from bwtui.recording.reading.assembly import Assembly
 from bwtui.recording.reading.deliveries import DeliveryBook
@@ -97,7 +98,7 @@ class Recording:
             position += segment.changes
             previous = str(segment.foot.get("sha256", ""))
 
-    def _read_head(self) -> dict[str, Any]:
+    def _read_head(self) -> Head:
         for segment in self.segments:
             if segment.index:
                 return segment.head
@@ -379,7 +380,7 @@ def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recordi
     return Recording(Path(path), may_lack_first=may_lack_first)
 
 
-def _source(head: dict[str, Any]) -> Source:
+def _source(head: Head) -> Source:
     told = head["source"]
     fields = {name: told[name] for name in _SOURCE_FIELDS if name in told}
     return Source(

@@ -4,7 +4,7 @@ import bisect
 import struct
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 from bwtui.file_errors import file_failed
 from bwtui.recording.folder import SegmentPath
@@ -23,7 +23,7 @@ from bwtui.recording.format.blocks import (
     unpack_index,
 )
 from bwtui.recording.format.context import Known
-from bwtui.recording.format.statements import statement
+from bwtui.recording.format.statements import Event, Foot, Head, foot_said, statement
 from bwtui.recording.format.walk import BATCHES as BATCHES
 from bwtui.recording.format.walk import DESCRIBING, Walk, durable_damage
 from bwtui.recording.segment import Totals
@@ -46,7 +46,7 @@ class SegmentReader:
         self._transactions = b""
         self.changes = 0
         self.first_position = 0
-        self.foot: dict[str, Any] = {}
+        self.foot: Foot
         try:
             if self.is_finished:
                 self._read_foot()
@@ -63,7 +63,7 @@ class SegmentReader:
     def _read_foot(self) -> None:
         self._index_offset = self.file.index_offset()
         index, self._transactions_block, foot = self._last_blocks()
-        self.foot = statement(foot, self.name)
+        self.foot = foot_said(foot, self.name)
         self._index_block = index
         self.changes = self.foot["changes"]
         self.first_position = self.foot["first_position"]
@@ -103,13 +103,15 @@ class SegmentReader:
         self._transactions = b"".join(transactions)
         self.changes = totals.changes
         self.first_position = int(walk.known.head.get("first_position", 0))
-        self.foot = {
+        foot = {
             "first_position": self.first_position,
             "ended": "unfinished",
             "seen": walk.seen,
             "pass": walk.known.current_pass,
             **totals.to_json(),
         }
+        # It has no checksum, and has confirmed nothing.
+        self.foot = cast(Foot, foot)
 
     @cached_property
     def index(self) -> list[IndexEntry]:
@@ -129,7 +131,7 @@ class SegmentReader:
         return entries
 
     @cached_property
-    def head(self) -> dict[str, Any]:
+    def head(self) -> Head:
         """What the segment's first block says of where it comes from."""
         return self.known_before(1).head
 
@@ -230,6 +232,10 @@ class SegmentReader:
     def json_at(self, entry: IndexEntry) -> dict[str, Any]:
         """Return what a block says that holds a JSON object. Raises DamagedRecording."""
         return statement(self.block(entry), self.name)
+
+    def event_at(self, entry: IndexEntry) -> Event:
+        """Return what an EVENT says. Raises DamagedRecording."""
+        return cast(Event, self.json_at(entry))
 
     def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
         """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""

@@ -48,7 +48,7 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
         segment = segments[at]
         for entry in reversed(segment.index):
             if entry.kind == Kind.EVENT:
-                is_last_of_pass |= segment.json_at(entry)["event"] == "pass"
+                is_last_of_pass |= segment.event_at(entry)["event"] == "pass"
             elif entry.kind == Kind.ROWS:
                 whole = max(whole, entry.last_lsn)
             elif entry.kind == Kind.CHANGES and is_last_of_pass:
