@@ -96,6 +96,8 @@ def test_two_relays_that_begin_take_one_snapshot(
         relay.start()
         relay.wait("its snapshot", lambda status: status.state == "snapshot")
         wait_for("its lock", lambda: process_that_makes(database, relay))
+        # One that is stopped before would make it when it wakes, and wait for the transaction.
+        wait_for("its temporary slot", lambda: temporary_slots(database))
         relay.signal(signal.SIGSTOP)
         with monkeypatch.context() as elsewhere:
             elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
@@ -108,8 +110,8 @@ def test_two_relays_that_begin_take_one_snapshot(
             f"another relay makes slot {relay.name}, in the server's process {process}" in other.last_words()
         )
         assert f"SELECT pg_terminate_backend({process});" in other.last_words()
-        ended = "select pg_terminate_backend(active_pid) from pg_replication_slots where temporary and active"
-        execute(database, f"select pg_terminate_backend({process})", ended)
+        for session_of_it in (process, *temporary_slots(database)):
+            execute(database, f"select pg_terminate_backend({session_of_it})")
         with monkeypatch.context() as elsewhere:
             elsewhere.setenv("BWTUI_STATE_HOME", str(tmp_path / "elsewhere"))
             other.start("--until-caught-up")
@@ -151,6 +153,14 @@ def process_that_makes(database: str, relay: Relay) -> int | None:
     """Return the server's process of the relay that makes the slot."""
     with closing(connect(database)) as connection:
         return reserve(connection, relay.name)
+
+
+def temporary_slots(database: str) -> list[int]:
+    """Return the server's processes that have made temporary slots in the database, or are about to."""
+    sql = """select active_pid from pg_replication_slots
+              where temporary and active and database = current_database()"""
+    with closing(connect(database)) as connection:
+        return [pid for (pid,) in query(connection, sql)]
 
 
 def end_session(database: str, relay: Relay) -> None:
