@@ -176,7 +176,7 @@ def _tables(
     from bwtui.source.catalog import TableFilter, list_tables, load_relation
     from bwtui.source.connection import connect
     from bwtui.source.coverage import narrowed, shortfalls
-    from bwtui.source.publication import existing, published_tables
+    from bwtui.source.publication import entries, existing, merged
     from bwtui.verify.database import Table
 
     filters = TableFilter(settings), TableFilter(narrower)
@@ -189,9 +189,9 @@ def _tables(
             )
         infos = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
         tables, notes = [], []
-        entries = published_tables(connection, publications)
-        narrow = narrowed(connection, publications)
-        for published in entries:
+        found = entries(connection, publications)
+        narrow = narrowed(connection, publications, found)
+        for published in merged(found):
             info = infos.get((published.namespace, published.name))
             if info is None or not all(takes(published.namespace, published.name) for takes in filters):
                 continue

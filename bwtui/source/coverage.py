@@ -80,7 +80,8 @@ def shortfalls(
         return
     chosen = TableFilter(settings)
     tables = [table for table in list_tables(connection) if chosen(table.namespace, table.name)]
-    published = {(one.namespace, one.name): one for one in publication.published_tables(connection, names)}
+    entries = publication.entries(connection, names)
+    published = {(one.namespace, one.name): one for one in publication.merged(entries)}
     opened = _open(connection, names)
     has_slot = slot_state(connection, settings.slot) is not None
     instead = _list_instead(settings, names, tables, has_slot=has_slot)
@@ -99,7 +100,7 @@ def shortfalls(
     is_mixed = names[0] in opened or any(
         (table.namespace, table.name) in own for table in filter(lacks_identity, every)
     )
-    narrow = narrowed(connection, names)
+    narrow = narrowed(connection, names, entries)
     for table in every:
         entry = published.get((table.namespace, table.name))
         if entry is None or not chosen(table.namespace, table.name):
@@ -119,14 +120,19 @@ def shortfalls(
             yield from _in_part(table, entry, f"run: {printed(alter)}")
 
 
-def narrowed(connection: Connection, names: Sequence[str]) -> dict[tuple[str, str], list[str]]:
-    """Return, by schema and name, what says that rows or columns of a published table are left out."""
+def narrowed(
+    connection: Connection, names: Sequence[str], entries: Sequence[PublishedTable]
+) -> dict[tuple[str, str], list[str]]:
+    """Return, by schema and name, what says that rows or columns of a published table are left out.
+
+    ``entries`` are those of the publications ``names``.
+    """
     found: dict[tuple[str, str], list[str]] = {}
     by_table: dict[tuple[str, str], list[PublishedTable]] = {}
-    for entry in publication.entries(connection, names):
+    for entry in entries:
         by_table.setdefault((entry.namespace, entry.name), []).append(entry)
-    for table, entries in by_table.items():
-        if filtered := list(_filtered(entries)):
+    for table, its_entries in by_table.items():
+        if filtered := list(_filtered(its_entries)):
             found[table] = filtered
     if connection.server_version >= 150000:
         for namespace, name, columns in query(connection, _COLUMNS_SQL, list(names)):

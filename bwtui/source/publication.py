@@ -82,8 +82,13 @@ def published_tables(connection: Connection, publications: Sequence[str]) -> lis
 
     A row of a table that stands in several of them is published where any one of them does.
     """
+    return merged(entries(connection, publications))
+
+
+def merged(found: Sequence[PublishedTable]) -> list[PublishedTable]:
+    """Return what `entries` found, one for each table."""
     tables: dict[tuple[str, str], PublishedTable] = {}
-    for table in entries(connection, publications):
+    for table in found:
         before = tables.get((table.namespace, table.name))
         tables[table.namespace, table.name] = table if before is None else _both(before, table)
     return list(tables.values())
