@@ -17,14 +17,35 @@ class Receipt:
         self.offsets = [-1] * count
 
 
+#: A table by name, its messages, and the commit time of the oldest.
+Part = tuple[str, int, int]
+
+
 class Span:
     """Rows that were handed to the sink together.
 
     ``pending`` counts its messages that are not durable, and ``failed`` those among them that will never be
     so by themselves; ``size`` is in bytes; ``receipts`` are there while recording.
+
+    Of a batch of the stream, ``received``, ``encoded`` and ``produced`` are seconds of the monotonic clock:
+    when its first row was there to read, when its last one was encoded, and when the sink had accepted all.
+    ``clock`` is what the system's clock was ahead of that one. ``parts`` are its tables, each with its
+    messages and the oldest commit among them, in Unix microseconds by PostgreSQL's clock.
     """
 
-    __slots__ = ("failed", "lsn", "pending", "receipts", "sealed", "size")
+    __slots__ = (
+        "clock",
+        "encoded",
+        "failed",
+        "lsn",
+        "parts",
+        "pending",
+        "produced",
+        "receipts",
+        "received",
+        "sealed",
+        "size",
+    )
 
     def __init__(self) -> None:
         self.pending = 0
@@ -33,3 +54,5 @@ class Span:
         self.lsn: int | None = None
         self.sealed = False
         self.receipts: list[Receipt] = []
+        self.received = self.encoded = self.produced = self.clock = 0.0
+        self.parts: list[Part] = []

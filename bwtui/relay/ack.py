@@ -14,7 +14,9 @@ With a ledger, what became of a span's messages is handed to it when the span is
 confirmed only when the ledger says that everything handed over up to there is durable.
 """
 
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from bwtui.model.delivery import Receipt, Span
@@ -37,7 +39,13 @@ class Ledger(Protocol):
 class Acknowledgements:
     """The FIFO of spans; not thread-safe, the relay's main thread owns it."""
 
-    def __init__(self, confirmed: int = 0, ledger: Ledger | None = None) -> None:
+    def __init__(
+        self,
+        confirmed: int = 0,
+        ledger: Ledger | None = None,
+        measure: Callable[[Span, float], object] | None = None,
+    ) -> None:
+        """``measure`` is told of every span of the stream that was acknowledged, and when: see `Span`."""
         #: Everything before this LSN is durable at the sink, and in the recording if there is one.
         self.confirmed = confirmed
         #: Everything before this LSN is durable at the sink.
@@ -45,6 +53,7 @@ class Acknowledgements:
         self._ledger = ledger
         self._spans: deque[Span] = deque()
         self._bytes = 0
+        self._measure = measure
 
     def seal(self, span: Span) -> None:
         """Close ``span``, which then waits for its rows; spans are confirmed in the order of this call."""
@@ -75,6 +84,8 @@ class Acknowledgements:
             self._bytes -= span.size
             if span.receipts and self._ledger is not None:
                 self._ledger.settled(span.receipts)
+            if span.parts and self._measure is not None:
+                self._measure(span, time.monotonic())
             if span.lsn is not None and span.lsn > self.delivered:
                 self.delivered = span.lsn
         self._confirm()

@@ -1,8 +1,9 @@
 """Batches: messages are handed to the sink many at a time, and every batch is one span to acknowledge."""
 
+import time
 from collections.abc import Callable
 
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import Part, Receipt, Span
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.careful import Careful
 from bwtui.relay.policy import RowTooLarge
@@ -42,6 +43,10 @@ class Batch:
         #: Of what is handed over rows lie up to this LSN, and up to that of ``newest`` of what was read.
         self.sent_lsn = 0
         self.newest: Callable[[], int] = int
+        #: When what is added now was there to read, by the monotonic clock; 0.0 where nobody measures.
+        self.received = 0.0
+        #: When the transaction of what is added now was committed, in Unix microseconds.
+        self.committed: Callable[[], int] = int
         #: While recording: bytes that wait to be recorded, beside the messages.
         self.held = 0
 
@@ -63,6 +68,7 @@ class Batch:
         messages = route.messages
         if not messages:
             self._routes.append(route)
+            route.committed = self.committed()
         # A plain tuple in a Message's order: making the named one costs as much as all of this function.
         messages.append((key, value, timestamp, headers))
         if self._frames is not None:
@@ -105,7 +111,9 @@ class Batch:
         span = self.span
         routes, self._routes = self._routes, []
         receipts: list[Receipt] | None = None
+        parts: list[Part] = []
         span.size += self.bytes
+        encoded = time.monotonic()
         if routes:
             self.sent_lsn = self.newest()
         if self._recorder is not None:
@@ -123,6 +131,9 @@ class Batch:
             counters.bytes += route.bytes
             route.bytes = 0
             self._report.messages += len(messages)
+            parts.append((route.relation.qualified_name, len(messages), route.committed))
+        if parts and self.received:
+            self._stamp(span, parts, encoded)
         if span.pending or span.failed or span.lsn is not None:
             self._acks.seal(span)
             self.span = Span()
@@ -132,3 +143,10 @@ class Batch:
         self.held = 0
         if self.careful is not None:
             self.careful.settle(span)
+
+    def _stamp(self, span: Span, parts: list[Part], encoded: float) -> None:
+        now = time.monotonic()
+        span.parts, span.received, span.encoded, span.produced = parts, self.received, encoded, now
+        span.clock = time.time() - now
+        # What follows before the next turn of the loop is taken from here on.
+        self.received = now

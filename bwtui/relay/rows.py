@@ -52,7 +52,9 @@ class Rows:
         self.timestamp = 0
         self._ordinal = 0
         self._newest = 0
+        self._committed = 0
         batch.newest = self._newest_lsn
+        batch.committed = self._commit_time
         self.handlers: dict[int, Callable[[bytes], bool | None]] = {
             ord("R"): self._on_relation,
             ord("I"): self.on_insert,
@@ -64,13 +66,17 @@ class Rows:
     def begin(self, data: bytes) -> None:
         """Take a BEGIN frame."""
         self._newest = self._newest_lsn()
-        self.commit_lsn, commit_time, self._xid = _begin(data, BODY)
-        self.timestamp = (commit_time + POSTGRES_EPOCH_US) // 1000
+        self.commit_lsn, self._committed, self._xid = _begin(data, BODY)
+        self.timestamp = (self._committed + POSTGRES_EPOCH_US) // 1000
         self._ordinal = 0
 
     def _newest_lsn(self) -> int:
         """Return the LSN after the commit of the newest transaction of which a row was read, or 0."""
         return self.commit_lsn + 1 if self._ordinal else self._newest
+
+    def _commit_time(self) -> int:
+        """Return when the transaction of the rows that come now was committed, in Unix microseconds."""
+        return self._committed + POSTGRES_EPOCH_US
 
     def _on_relation(self, data: bytes) -> bool | None:
         relation = decode(data[PAYLOAD_OFFSET:])

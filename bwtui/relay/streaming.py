@@ -169,6 +169,7 @@ class Streaming:
         batch, handlers = self._batch, self._handlers
         record = self._recorder.frames.append if self._recorder is not None else None
         had_data = False
+        batch.received = time.monotonic()
         for data in islice(self._stream.frames(), _FRAMES_A_TURN):
             had_data = True
             if data[0] == XLOG_DATA:

@@ -25,6 +25,7 @@ class Route:
         "both_filled",
         "bytes",
         "column_names",
+        "committed",
         "counters",
         "in_part",
         "key",
@@ -67,6 +68,8 @@ class Route:
         #: Messages of the batch that is being filled, and their bytes.
         self.messages: list[MessageTuple] = []
         self.bytes = 0
+        #: When the first of them was committed, in Unix microseconds.
+        self.committed = 0
         #: While recording, which of the batch's frames each message was made of.
         self.positions: list[int] = []
         #: Where the key's columns stand in a row.
