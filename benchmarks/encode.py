@@ -19,8 +19,9 @@ import fastavro
 
 from bwtui.encode.avro import BoundEncoder, TableEncoder, build_encoder
 from bwtui.pgoutput.copy_text import unescape_copy_line
-from bwtui.pgoutput.decoder import decode, splitter
+from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Column, Insert, Relation
+from bwtui.pgoutput.tuples import splitter
 
 ROUNDS = 7
 OFFSET = 6

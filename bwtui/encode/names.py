@@ -2,8 +2,7 @@
 
 A character that the target does not allow becomes ``_x``, its code point in hexadecimal, ``_``: ``größe`` is
 ``gr_xf6__xdf_e``. An underscore that would begin such a sequence by chance, because ``x`` and a hexadecimal
-digit follow it, is escaped itself (``is_xact`` is ``is_x5f_xact``). So every name has one reading, and
-``unescape`` finds it.
+digit follow it, is escaped itself (``is_xact`` is ``is_x5f_xact``). So every name has one reading.
 
 A sequence ``_x`` + digit that is not such an escape is never produced, so names of our own can't collide
 either.
@@ -26,7 +25,6 @@ UNCHANGED_KEY = "unchanged TOAST"
 # Kafka's limit (org.apache.kafka.common.internals.Topic, MAX_NAME_LENGTH).
 MAX_TOPIC = 249
 
-_ESCAPE = re.compile(r"_x([0-9a-f]+)_")
 _NOT_AVRO = re.compile(r"[^A-Za-z0-9_]|_(?=x[0-9a-f])")
 _NOT_TOPIC_PART = re.compile(r"[^A-Za-z0-9_-]|_(?=x[0-9a-f])")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]*")
@@ -51,11 +49,6 @@ def avro_name(identifier: str) -> str:
     if name[0].isdigit() or name == ESCAPED_FIELD:
         return _escape_first(name)
     return name
-
-
-def unescape(name: str) -> str:
-    """Return the identifier that ``avro_name`` or a part of ``topic_name`` was made of."""
-    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)), name)
 
 
 def topic_name(prefix: str, namespace: str, table: str) -> str:

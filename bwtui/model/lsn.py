@@ -7,7 +7,6 @@ LSN is always an ``int``; text is for people and for SQL.
 
 import re
 
-INVALID_LSN = 0
 _TEXT = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 
 

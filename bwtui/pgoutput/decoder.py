@@ -10,9 +10,7 @@ from collections.abc import Callable
 
 from bwtui.pgoutput import messages as m
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
-from bwtui.pgoutput.tuples import DecodeError, last_tuple, split_tuple, splitter
-
-__all__ = ["DecodeError", "decode", "last_tuple", "split_tuple", "splitter"]
+from bwtui.pgoutput.tuples import DecodeError, split_tuple
 
 # Of names that no row needs: bytes that are no UTF-8 as lone surrogates.
 _ANY = "surrogateescape"
@@ -30,7 +28,6 @@ _uint64 = struct.Struct(">Q")
 _stream_start = struct.Struct(">IB")
 _stream_abort = struct.Struct(">II")
 _abort_position = struct.Struct(">Qq")
-_oid_and_kind = struct.Struct(">Ic")
 _truncate = struct.Struct(">IB")
 _column = struct.Struct(">Ii")
 

@@ -7,14 +7,14 @@ from bwtui.encode.avro import NoRoomError, UnchangedToastError
 from bwtui.errors import BwtuiError, RowError
 from bwtui.model.headers import make_headers
 from bwtui.pgoutput.decoder import decode
-from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import Field, Relation, Truncate
 from bwtui.pgoutput.tuples import DecodeError, split_tuple
 from bwtui.recording.format.batch import Without
 from bwtui.relay.batch import Batch
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
-from bwtui.relay.routes.session_routes import Routes
+from bwtui.relay.routes.session_routes import Routes, relation_of
 from bwtui.relay.toast import RowIsGone
 from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity
@@ -22,9 +22,8 @@ from bwtui.sink.dead_letter import DroppedRow, Identity
 _oid = struct.Struct(">I").unpack_from
 _begin = struct.Struct(">QqI").unpack_from
 
-#: Offsets in a frame: behind the tag, behind the relation's oid, and behind the first tuple's kind.
-BODY = PAYLOAD_OFFSET + 1
-_KIND = BODY + 4
+#: Offsets in a frame: of the first tuple's kind, after the relation's oid, and of the tuple itself.
+_KIND = BODY_OFFSET + 4
 TUPLE = _KIND + 1
 _NEW, _OLD_FULL, _OLD_KEY = 0x4E, 0x4F, 0x4B  # 'N', 'O', 'K'
 
@@ -66,7 +65,7 @@ class Rows:
     def begin(self, data: bytes) -> None:
         """Take a BEGIN frame."""
         self._newest = self._newest_lsn()
-        self.commit_lsn, self._committed, self._xid = _begin(data, BODY)
+        self.commit_lsn, self._committed, self._xid = _begin(data, BODY_OFFSET)
         self.timestamp = (self._committed + POSTGRES_EPOCH_US) // 1000
         self._ordinal = 0
 
@@ -79,8 +78,7 @@ class Rows:
         return self._committed + POSTGRES_EPOCH_US
 
     def _on_relation(self, data: bytes) -> bool | None:
-        relation = decode(data[PAYLOAD_OFFSET:])
-        assert isinstance(relation, Relation)
+        relation = relation_of(data[PAYLOAD_OFFSET:])
         if not self.routes.is_known(relation):
             self.routes.announce(relation, data[PAYLOAD_OFFSET:])
         if self.routes.are_many:
@@ -113,7 +111,7 @@ class Rows:
             self._context.recorder.relation(route.relation)
 
     def on_insert(self, data: bytes) -> bool | None:
-        route = self.routes[_oid(data, BODY)[0]]
+        route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
         self._ordinal += 1
@@ -133,7 +131,7 @@ class Rows:
         return None
 
     def _on_update(self, data: bytes) -> bool | None:
-        route = self.routes[_oid(data, BODY)[0]]
+        route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
         self._ordinal += 1
@@ -159,7 +157,7 @@ class Rows:
         return None
 
     def _on_delete(self, data: bytes) -> bool | None:
-        route = self.routes[_oid(data, BODY)[0]]
+        route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
         self._ordinal += 1

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import NoReturn
 
 from bwtui.errors import ConnectionFailed, RefusedError, RowError, ServiceRefused
-from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
 from bwtui.relay.context import Redrive, RelayContext, StopRequested, check_stop
-from bwtui.relay.rows import BODY, Rows
+from bwtui.relay.rows import Rows
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
 _commit = struct.Struct(">QQ").unpack_from
@@ -289,7 +289,7 @@ class Streaming:
         return None
 
     def _on_commit(self, data: bytes) -> bool | None:
-        _, end_lsn = _commit(data, BODY + 1)
+        _, end_lsn = _commit(data, BODY_OFFSET + 1)
         self._batch.commit(end_lsn)
         self._in_transaction = False
         report = self._context.report

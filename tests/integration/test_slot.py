@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
-from bwtui.pgoutput.frames import KEEPALIVE
 from bwtui.source import slot
 from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.snapshot import open_snapshot
@@ -60,7 +59,7 @@ def test_all_that_is_committed_is_reached_beside_an_open_transaction(
 
     def has_passed(lsn: int) -> bool:
         for frame in stream.frames():
-            if frame[0] == KEEPALIVE and parse_keepalive(frame).wal_end >= lsn:
+            if frame[:1] == b"k" and parse_keepalive(frame).wal_end >= lsn:
                 return True
         stream.wait(0.1)
         return False

@@ -5,7 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bwtui.encode.names import ESCAPED_FIELD, MAX_TOPIC, avro_name, topic_name, unescape
+from bwtui.encode.names import ESCAPED_FIELD, MAX_TOPIC, avro_name, topic_name
+from tests.escaped_names import unescape
 
 # PostgreSQL's identifiers: 1 to 63 bytes without a zero byte; small alphabets make near misses likely.
 _anything = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=63)

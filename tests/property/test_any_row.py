@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from bwtui.encode.avro import EncodeError, build_encoder
 from bwtui.encode.names import ESCAPED_FIELD, avro_name
 from bwtui.pgoutput.copy_text import unescape_copy_line
-from bwtui.pgoutput.decoder import DecodeError, decode, last_tuple, splitter
+from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.messages import Column, Field, Insert, Relation
+from bwtui.pgoutput.tuples import DecodeError, last_tuple, splitter
 from tests.property.values import CATALOG, Escaped, Sample, tables
 
 OFFSET = 6

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bwtui.pgoutput import messages as m
-from bwtui.pgoutput.decoder import DecodeError, decode, last_tuple, splitter
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.tuples import DecodeError, last_tuple, splitter
 
 CORPUS = sorted((Path(__file__).parent / "corpus").glob("*.jsonl"))
 UNCHANGED = m.UNCHANGED

@@ -6,7 +6,8 @@ import struct
 import pytest
 
 from bwtui.pgoutput import messages as m
-from bwtui.pgoutput.decoder import DecodeError, decode, split_tuple, splitter
+from bwtui.pgoutput.decoder import decode
+from bwtui.pgoutput.tuples import DecodeError, split_tuple, splitter
 
 # 2026-01-02 03:04:05.000006 UTC, after 2000-01-01 and after 1970-01-01.
 PG_TIME = 820_638_245_000_006

@@ -11,9 +11,9 @@ from bwtui.encode.names import (
     colliding_topics,
     subject_names,
     topic_name,
-    unescape,
 )
 from bwtui.errors import UsageError
+from tests.escaped_names import unescape
 
 
 @pytest.mark.parametrize(

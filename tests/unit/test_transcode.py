@@ -9,8 +9,9 @@ from bwtui.encode.avro import NoRoomError, build_encoder
 from bwtui.encode.json import JsonEncoder
 from bwtui.pgoutput import messages as m
 from bwtui.pgoutput.copy_text import unescape_copy_line
-from bwtui.pgoutput.decoder import DecodeError, decode
+from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.transcode import Transcoder
+from bwtui.pgoutput.tuples import DecodeError
 from bwtui.recording.format.batch import Filled, Transaction, pack_batch, unpack_batch
 
 TEXT, TEXTS, INT, MOMENT = 25, 1009, 23, 1184

@@ -4,13 +4,11 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 
 from bwtui.pgoutput.decoder import decode
-from bwtui.pgoutput.frames import PAYLOAD_OFFSET, XLOG_DATA
+from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.routes.route import Route
 
 _oid = struct.Struct(">I").unpack_from
-#: Where the oid is in a frame about a row: after the tag.
-_BODY = PAYLOAD_OFFSET + 1
 _RELATION = ord("R")
 _ROW_TAGS = frozenset(b"IUD")
 #: Beyond so many routes, those of tables that have had no row lately are forgotten.
@@ -66,7 +64,7 @@ class Routes(dict[int, Route | None]):
         return same and known is not None and known.refusal is None and not known.in_part
 
     def __missing__(self, oid: int) -> Route | None:
-        relation = _relation(self._announced[oid])
+        relation = relation_of(self._announced[oid])
         built_for, route = self._ready.pop(oid, (None, None))
         former = self._former.pop(oid, None)
         if built_for != relation:
@@ -95,9 +93,9 @@ class Routes(dict[int, Route | None]):
         for frame in self._ahead():
             tag = frame[PAYLOAD_OFFSET] if frame[0] == XLOG_DATA else 0
             if tag in _ROW_TAGS:
-                used.add(_oid(frame, _BODY)[0])
+                used.add(_oid(frame, BODY_OFFSET)[0])
             elif tag == _RELATION:
-                announced.append(_relation(frame[PAYLOAD_OFFSET:]))
+                announced.append(relation_of(frame[PAYLOAD_OFFSET:]))
         seen: set[int | str] = {first.oid, first.qualified_name}
         chosen = []
         for relation in announced:
@@ -134,7 +132,8 @@ class Routes(dict[int, Route | None]):
         return idle
 
 
-def _relation(message: bytes) -> Relation:
+def relation_of(message: bytes) -> Relation:
+    """Return the relation of a RELATION message. Raises DecodeError."""
     relation = decode(message)
     assert isinstance(relation, Relation)
     return relation
