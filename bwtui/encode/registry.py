@@ -6,11 +6,12 @@ client's subject name strategy is never asked.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
+from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersion
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
@@ -19,6 +20,8 @@ from bwtui.encode.differences import incompatibilities
 from bwtui.encode.registry_config import registry_config
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 from bwtui.settings import Pairs
+
+T = TypeVar("T")
 
 #: What a registry says of a schema itself, by Confluent's error codes ("Schema Registry API Reference"):
 #: incompatible, not valid, and the subject's name, the schema's size or its rules, which it can't take. All
@@ -75,8 +78,8 @@ class SchemaRegistry:
         try:
             self._client = SchemaRegistryClient(registry_config(url, config))
         except (ValueError, TypeError, OSError) as error:
-            told = f"the schema registry's settings are not valid: {error}"
-            raise UsageError(told, "check -r/--schema-registry and [registry] of bwtui.toml") from error
+            problem = f"the schema registry's settings are not valid: {error}"
+            raise UsageError(problem, "check -r/--schema-registry and [registry] of bwtui.toml") from error
 
     def close(self) -> None:
         """Hang up; nothing can be asked afterwards."""
@@ -85,10 +88,10 @@ class SchemaRegistry:
     def check(self) -> None:
         """Ask the registry anything. Raises ConnectionFailed."""
         try:
-            found: object = interruptible(self._client.get_subjects)
+            subjects: object = interruptible(self._client.get_subjects)
         except Exception as error:
             raise self._unavailable(error) from error
-        if not isinstance(found, list):
+        if not isinstance(subjects, list):
             raise self._no_registry("its answer is no list of subjects")
 
     def register(self, subject: str, schema: str) -> RegisteredSchema:
@@ -104,18 +107,18 @@ class SchemaRegistry:
             self._client.clear_caches()
         try:
             with self._asking(subject):
-                found = self._client.register_schema_full_response(subject, wanted)
-                version = found.version
+                answer = self._client.register_schema_full_response(subject, wanted)
+                version = answer.version
                 if version is None:
                     version = self._client.lookup_schema(subject, wanted).version
         except SchemaRefused as error:
             if error.status != 409:
                 raise
             raise self._incompatible(subject, schema, error) from error
-        if found.schema_id is None:
+        if answer.schema_id is None:
             # Rows under an id that is made up could never be read.
             raise self._unavailable(ValueError(f"it gave {subject} no id"))
-        return RegisteredSchema(subject, found.schema_id, version, schema)
+        return RegisteredSchema(subject, answer.schema_id, version, schema)
 
     def register_id(self, subject: str, schema: str) -> int:
         """Register ``schema`` as `register` does, and return its id alone."""
@@ -126,23 +129,13 @@ class SchemaRegistry:
 
         Raises ConnectionFailed or SchemaRefused.
         """
-        with self._asking(subject):
-            try:
-                return self._client.lookup_schema(subject, Schema(schema, "AVRO")).schema_id
-            except SchemaRegistryError as error:
-                if error.error_code not in MISSING:
-                    raise
-                return None
+        registered = self._look_up(subject, Schema(schema, "AVRO"))
+        return None if registered is None else registered.schema_id
 
     def schema_text(self, number: int) -> str | None:
         """Return the schema that has the id ``number``, or None. Raises ConnectionFailed or SchemaRefused."""
-        with self._asking(f"schema {number}"):
-            try:
-                return self._client.get_schema(number).schema_str
-            except SchemaRegistryError as error:
-                if error.error_code not in MISSING:
-                    raise
-                return None
+        schema = self._existing(f"schema {number}", lambda: self._client.get_schema(number))
+        return None if schema is None else schema.schema_str
 
     def verdict(self, subject: str, schema: str) -> SchemaCheck:
         """Say what `register` would do; nothing is registered. Raises ConnectionFailed or SchemaRefused."""
@@ -151,41 +144,40 @@ class SchemaRegistry:
         rule = self._rule(subject)
         if latest is None:
             return SchemaCheck(subject, "new", rule)
+        if self._look_up(subject, wanted) is not None:
+            return SchemaCheck(subject, "unchanged", rule)
         with self._asking(subject):
-            if self._is_registered(subject, wanted):
-                return SchemaCheck(subject, "unchanged", rule)
             if self._client.test_compatibility(subject, wanted, verbose=True):
                 return SchemaCheck(subject, "compatible", rule)
-        return SchemaCheck(subject, "incompatible", rule, _reasons(latest, schema, rule))
+        reasons = tuple(incompatibilities(latest, schema, rule))
+        return SchemaCheck(subject, "incompatible", rule, reasons)
 
-    def _is_registered(self, subject: str, schema: Schema) -> bool:
-        try:
-            self._client.lookup_schema(subject, schema)
-        except SchemaRegistryError as error:
-            if error.error_code not in MISSING:
-                raise
-            return False
-        return True
+    def _look_up(self, subject: str, schema: Schema) -> RegisteredVersion | None:
+        """Return the subject's version that has this ``schema``, or None."""
+        return self._existing(subject, lambda: self._client.lookup_schema(subject, schema))
 
     def _latest(self, subject: str) -> str | None:
         """Return the subject's newest schema, or None when there is no such subject."""
+        newest = self._existing(subject, lambda: self._client.get_latest_version(subject))
+        return None if newest is None else newest.schema.schema_str
+
+    def _rule(self, subject: str) -> str:
+        """Return the compatibility level that the subject is held to."""
+        own = self._existing(subject, lambda: self._client.get_compatibility(subject))
+        if own is not None:
+            return str(own)
+        with self._asking(subject):
+            return str(self._client.get_compatibility())
+
+    def _existing(self, subject: str, ask: Callable[[], T]) -> T | None:
+        """Return the registry's answer to ``ask``, or None where it has nothing of that name or id."""
         with self._asking(subject):
             try:
-                return self._client.get_latest_version(subject).schema.schema_str
+                return ask()
             except SchemaRegistryError as error:
                 if error.error_code not in MISSING:
                     raise
                 return None
-
-    def _rule(self, subject: str) -> str:
-        """Return the compatibility level that the subject is held to."""
-        with self._asking(subject):
-            try:
-                return str(self._client.get_compatibility(subject))
-            except SchemaRegistryError as error:
-                if error.error_code not in MISSING:
-                    raise
-                return str(self._client.get_compatibility())
 
     def _incompatible(self, subject: str, schema: str, error: SchemaRefused) -> SchemaRefused:
         """Return the refusal that names field and rule, which the registry's own words may not."""
@@ -193,9 +185,9 @@ class SchemaRegistry:
             latest, rule = self._latest(subject), self._rule(subject)
         except BwtuiError:
             return error
-        told = "; ".join(_reasons(latest or "{}", schema, rule)) or error.message
+        reasons = "; ".join(incompatibilities(latest or "{}", schema, rule)) or error.message
         return SchemaRefused(
-            f"the schema registry refuses {subject} (HTTP 409), whose rule is {rule}: {told}",
+            f"the schema registry refuses {subject} (HTTP 409), whose rule is {rule}: {reasons}",
             f"undo the change, or relax the rule: PUT {self.url_without_user}/config/{subject}",
             409,
         )
@@ -253,10 +245,6 @@ def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:
         f"see what the registry holds under subject {subject}",
         status,
     )
-
-
-def _reasons(before: str, after: str, rule: str) -> tuple[str, ...]:
-    return tuple(incompatibilities(before, after, rule))
 
 
 def _without_user(url: str) -> str:
