@@ -20,7 +20,7 @@ class WorkloadProcess:
         self.latest: dict[str, Any] = {"done": False, "committed": 0, "rolled_back": 0, "rows": 0}
         # A session of its own keeps the terminal's Ctrl-C away: the demo stops its processes in order.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bwtui.demo.workload"],
+            [sys.executable, "-P", "-m", "bwtui.demo.workload"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -200,7 +200,7 @@ class Sandbox:
         with (self._layout.logs / "supervisor.log").open("ab") as log:
             self._tether = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "bwtui.sandbox.daemon"),
+                    *(sys.executable, "-P", "-m", "bwtui.sandbox.daemon"),
                     *(str(self.folder), str(self._major), DISPOSE if disposable else KEEP),
                 ],
                 stdin=subprocess.PIPE,

@@ -159,6 +159,8 @@ def _environment(master: str) -> dict[str, str]:
     if sys.flags.ignore_environment:
         # The workers do not have the flags of our interpreter, and must find the same packages.
         kept.pop("PYTHONPATH", None)
+    # Spark starts the workers with -m: a random.py in the user's folder would be run for Python's.
+    kept["PYTHONSAFEPATH"] = "1"
     # With a SPARK_HOME, local tasks import PySpark from the archive in it, which has no compiled files: the
     # first job takes 0.8 s more. Without, from where our own interpreter has it. YARN sends what is in it.
     return kept if master.startswith("local") else kept | {"SPARK_HOME": str(_HOME)}

@@ -81,7 +81,7 @@ sys.exit(guarded(command))
 def run(script: str, folder: Path, *arguments: str) -> "Iterator[subprocess.Popen[str]]":
     """Run ``script`` in a process of its own, whose temporary files lie in ``folder``."""
     with subprocess.Popen(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-P", "-c", script, *arguments],
         # Somebody else's Spark is not taken.
         env=os.environ | {"TMPDIR": str(folder), "SPARK_HOME": str(folder / "none")},
         cwd=folder,
@@ -96,6 +96,9 @@ def run(script: str, folder: Path, *arguments: str) -> "Iterator[subprocess.Pope
 
 
 def test_sessions_are_quiet_and_leave_nothing(tmp_path: Path) -> None:
+    # A file of the folder that one stands in is no module of ours, nor of Spark's.
+    stranger = tmp_path / "random.py"
+    stranger.write_text("raise SystemExit('a stranger was run')\n")
     with run(QUIET, tmp_path) as process:
         output, errors = process.communicate(timeout=120)
     assert errors == ""
@@ -104,7 +107,7 @@ def test_sessions_are_quiet_and_leave_nothing(tmp_path: Path) -> None:
     assert lines[1].startswith("BwtuiError|2|Spark failed: unexpected ValueError at ")
     assert "secret" not in output and len(lines) == 2
     assert process.returncode == 0
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [stranger]
 
 
 def test_an_interrupt_ends_all_of_it(tmp_path: Path) -> None:
