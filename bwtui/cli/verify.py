@@ -193,7 +193,7 @@ def _tables(
         narrow = narrowed(connection, publications, found)
         for published in merged(found):
             info = infos.get((published.namespace, published.name))
-            if info is None or not all(takes(published.namespace, published.name) for takes in filters):
+            if info is None or not all(takes(info) for takes in filters):
                 continue
             relation = load_relation(connection, info, published.columns)
             notes += [f"{info.qualified_name} {says}" for says in narrow.get((info.namespace, info.name), ())]
@@ -210,7 +210,7 @@ def _tables(
         missing = {
             one.info.qualified_name: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
             for one in shortfalls(connection, settings)
-            if one.info and not one.captured and filters[1](one.info.namespace, one.info.name)
+            if one.info and not one.captured and filters[1](one.info)
         }
     return tables, missing, notes
 

@@ -35,6 +35,29 @@ class TableInfo:
         return f"{self.namespace}.{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A column as it is now, or the place of one that was dropped.
+
+    ``listed``: a publication names the table's columns, so that a relation need not have all of them.
+    ``in_identity``: it is one of the replica identity's columns, or under FULL of the primary key's.
+    """
+
+    name: str
+    type_oid: int
+    typmod: int = -1
+    dropped: bool = False
+    generated: bool = False
+    in_primary_key: bool = False
+    listed: bool = False
+    in_identity: bool = False
+
+    @property
+    def may_be_missing(self) -> bool:
+        """Whether a relation that was written while the column was there may lack it."""
+        return self.dropped or self.generated or self.listed
+
+
 _TABLES_SQL = """
 select c.oid, n.nspname, c.relname, case when bare then 'n' else c.relreplident::text end,
        case when bare then false else case c.relreplident when 'n' then false
@@ -60,15 +83,20 @@ select c.oid, n.nspname, c.relname, case when bare then 'n' else c.relreplident:
  order by 2, 3
 """
 
-_COLUMNS_SQL = """
-select a.attname, a.atttypid, a.atttypmod, a.attgenerated::text,
+# A publication with a column list leaves columns out; its catalog has that column since PostgreSQL 15.
+_ATTRIBUTES_SQL = """
+select a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '',
+       exists (select from pg_catalog.pg_index i
+                where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
+                  and i.indisprimary and i.indimmediate),
+       exists (select from pg_catalog.pg_publication_rel r
+                where r.prrelid = a.attrelid and pg_catalog.to_jsonb(r) ->> 'prattrs' is not null),
        exists (select from pg_catalog.pg_index i
                 where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
                   and case c.relreplident when 'n' then false when 'i' then i.indisreplident
                            else i.indisprimary and i.indimmediate end)
   from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
- where a.attrelid = %s and a.attnum > 0 and not a.attisdropped
- order by a.attnum
+ where a.attrelid = %s and a.attnum > 0 order by a.attnum
 """
 
 _TYPES_SQL = """
@@ -91,9 +119,9 @@ class TableFilter:
         """Whether every table passes."""
         return not self._include and not self._exclude
 
-    def __call__(self, namespace: str, name: str) -> bool:
+    def __call__(self, table: TableInfo | Relation) -> bool:
         """Return whether the table passes; ``public`` may be left out of a pattern."""
-        names = [f"{namespace}.{name}"] + ([name] if namespace == "public" else [])
+        names = [table.qualified_name] + ([table.name] if table.namespace == "public" else [])
         if self._include and not any(p.fullmatch(n) for p in self._include for n in names):
             return False
         return not any(p.fullmatch(n) for p in self._exclude for n in names)
@@ -104,6 +132,11 @@ def list_tables(connection: Connection, *, partitions: bool = False) -> list[Tab
     return [TableInfo(*row) for row in query(connection, _TABLES_SQL, partitions)]
 
 
+def attributes(connection: Connection, oid: int) -> list[Attribute]:
+    """Return the table's columns in order, those included that were dropped; none when the table is gone."""
+    return [Attribute(*row) for row in query(connection, _ATTRIBUTES_SQL, oid)]
+
+
 def load_relation(connection: Connection, table: TableInfo, columns: Sequence[str] | None) -> Relation:
     """Return the RELATION that pgoutput would send for ``table``, read from the catalog.
 
@@ -111,17 +144,16 @@ def load_relation(connection: Connection, table: TableInfo, columns: Sequence[st
     unless the publication names them, which it can since PostgreSQL 18 (before, the catalog's view lists them
     in some minor versions all the same), and lists columns in table order.
     """
-    rows = query(connection, _COLUMNS_SQL, table.oid)
-    if columns is None or connection.server_version < 180000:
-        rows = [row for row in rows if not row[3]]
-    chosen = [row for row in rows if columns is None or row[0] in set(columns)]
-    return Relation(
-        oid=table.oid,
-        namespace=table.namespace,
-        name=table.name,
-        replica_identity=table.replica_identity,
-        columns=tuple(Column(name, oid, typmod, is_key) for name, oid, typmod, _, is_key in chosen),
+    names = None if columns is None else set(columns)
+    present = [attribute for attribute in attributes(connection, table.oid) if not attribute.dropped]
+    if names is None or connection.server_version < 180000:
+        present = [attribute for attribute in present if not attribute.generated]
+    published = tuple(
+        Column(attribute.name, attribute.type_oid, attribute.typmod, attribute.in_identity)
+        for attribute in present
+        if names is None or attribute.name in names
     )
+    return Relation(table.oid, table.namespace, table.name, table.replica_identity, published)
 
 
 def load_types(connection: Connection, oids: Sequence[int]) -> dict[int, TypeInfo]:

@@ -39,15 +39,17 @@ PINNED = {
     # PostgreSQL says in a warning that it leaves out changes, see `bwtui.source.stream`.
     "client_min_messages": "warning",
 }
-APPLICATION_NAME = "bwtui"
 #: Timeouts of newer versions, pinned where the server has them: a session may idle through a long snapshot.
 _PIN_TIMEOUTS_SQL = """select pg_catalog.set_config(name, '0', false) from pg_catalog.pg_settings
                         where name in ('idle_session_timeout', 'transaction_timeout')"""
 #: Only a superuser may; whatever decides anything looks at SQLSTATEs.
 _PIN_LANGUAGE_SQL = """select pg_catalog.set_config('lc_messages', 'C', false)
                         where pg_catalog.current_setting('is_superuser') = 'on'"""
-#: A peer that vanished without a word is noticed within a minute (seconds; tcp_user_timeout in ms).
-_KEEPALIVES = {
+#: What a connection string may say otherwise (seconds; tcp_user_timeout in milliseconds). A peer that
+#: vanished without a word is noticed within a minute.
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "fallback_application_name": "bwtui",
     "keepalives_idle": "20",
     "keepalives_interval": "10",
     "keepalives_count": "3",
@@ -69,15 +71,14 @@ _UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter
 Connection = psycopg2.extensions.connection
 
 
-def connect(dsn: str, timeout: int = 10) -> Connection:
+def connect(dsn: str) -> Connection:
     """Open an ordinary session in autocommit mode, with `PINNED` set.
 
-    ``dsn`` goes to libpq as it is; ``timeout`` (seconds) counts only where the connection string has none.
-    Raises ConnectionFailed.
+    ``dsn`` goes to libpq as it is. Raises ConnectionFailed.
     """
     try:
         # At once: psycopg2 does not connect under an encoding that Python does not know, like EUC_TW.
-        conninfo = _with_defaults(dsn, timeout, client_encoding="UTF8")
+        conninfo = _with_defaults(dsn, client_encoding="UTF8")
         connection: Connection = interruptible(lambda: psycopg2.connect(conninfo))
         connection.autocommit = True
         # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
@@ -94,13 +95,13 @@ def connect(dsn: str, timeout: int = 10) -> Connection:
     return connection
 
 
-def connect_raw(dsn: str, timeout: int = 10) -> pq.abc.PGconn:
+def connect_raw(dsn: str) -> pq.abc.PGconn:
     """Open a replication session (``replication=database``) through libpq itself, with `PINNED` set.
 
     Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
     transactions that its caller did not. Raises ConnectionFailed.
     """
-    info = _with_defaults(dsn, timeout, replication="database")
+    info = _with_defaults(dsn, replication="database")
     connection = pq.PGconn.connect(info.encode())
     if connection.status != pq.ConnStatus.OK:
         message = _text(connection.error_message)
@@ -285,14 +286,12 @@ def execute(connection: Connection, sql: str, *args: Any) -> None:
         cursor.execute(sql, args or None)
 
 
-def _with_defaults(dsn: str, timeout: int, **extra: str) -> str:
+def _with_defaults(dsn: str, **extra: str) -> str:
     try:
         given = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError as error:
         raise _malformed(dsn, str(error)) from error
-    defaults = {"connect_timeout": str(timeout), "fallback_application_name": APPLICATION_NAME}
-    defaults |= _KEEPALIVES
-    added = {key: value for key, value in defaults.items() if key not in given} | extra
+    added = {key: value for key, value in _DEFAULTS.items() if key not in given} | extra
     return psycopg2.extensions.make_dsn(dsn, **added)
 
 

@@ -79,7 +79,7 @@ def shortfalls(
     if not names:
         return
     chosen = TableFilter(settings)
-    tables = [table for table in list_tables(connection) if chosen(table.namespace, table.name)]
+    tables = list(filter(chosen, list_tables(connection)))
     entries = publication.entries(connection, names)
     published = {(one.namespace, one.name): one for one in publication.merged(entries)}
     opened = _open(connection, names)
@@ -93,8 +93,9 @@ def shortfalls(
     for table in filter(lacks_identity, every):
         if entry := published.get((table.namespace, table.name)):
             yield from _blocked(table, entry)
-            if not entry.inserts and chosen(table.namespace, table.name):
-                yield _silent(table, instead)
+            if not entry.inserts and chosen(table):
+                says = "is published without its inserts, so nothing of it is"
+                yield _shortfall(table, says, instead, captured=False)
     own = {(one.namespace, one.name) for one in publication.published_tables(connection, names[:1])}
     # Updates of what it has without a replica identity, now or later, must not be published.
     is_mixed = names[0] in opened or any(
@@ -103,7 +104,7 @@ def shortfalls(
     narrow = narrowed(connection, names, entries)
     for table in every:
         entry = published.get((table.namespace, table.name))
-        if entry is None or not chosen(table.namespace, table.name):
+        if entry is None or not chosen(table):
             continue
         for says in narrow.get((table.namespace, table.name), ()):
             name = names[0] if (table.namespace, table.name) in own else names[-1]
@@ -246,10 +247,12 @@ class _Adding:
     ) -> None:
         """``names``: the publications that are read; ``there``: those that exist."""
         self._settings = settings
+        self.chosen = TableFilter(settings)
         self._names = names
         self._companion = publication.unkeyed_name(names[0])
         self._exists = self._companion in there
         self._has_slot = has_slot
+        self._when = _EARLIER if has_slot else "run: "
         self._unkeyed: dict[int, TableInfo] = {}
         self._made = ""
 
@@ -258,18 +261,14 @@ class _Adding:
         self._unkeyed = {table.oid: table for table in tables if lacks_identity(table)}
         self._made = self._make(list(self._unkeyed.values()))
 
-    def chosen(self, table: TableInfo) -> bool:
-        """Return whether the relay is to take the table."""
-        return TableFilter(self._settings)(table.namespace, table.name)
-
     def hint(self, table: TableInfo) -> str:
         """Return it for one of them."""
         if not lacks_identity(table):
-            return f"{self._when()}{_add(self._names[0], table)}"
+            return f"{self._when}{_add(self._names[0], table)}"
         if not self._settings.allow_unkeyed:
             return f"{_BARE}, leave it out with {exclude_option([table.qualified_name])}, or start with -u"
         if self._companion in self._names:
-            return f"{_JOINS}; {self._when()}{_add(self._companion, table)}"
+            return f"{_JOINS}; {self._when}{_add(self._companion, table)}"
         if self._exists:
             return f"the relay reads {self._companion} from its next start on, once it has caught up with now"
         return self._made if table.oid in self._unkeyed else self._make([table])
@@ -279,11 +278,6 @@ class _Adding:
         made = printed(publication.create_unkeyed_statement(self._names[0], tables))
         return f"{_JOINS}; {_NEW_ONE.format(made) if self._has_slot else f'run: {made}'}"
 
-    def _when(self) -> str:
-        if not self._has_slot:
-            return "run: "
-        return _EARLIER
-
 
 def _add(name: str, table: TableInfo) -> str:
     return printed(f"ALTER PUBLICATION {quote_identifier(name)} ADD TABLE {table_clause(table)}")
@@ -291,11 +285,6 @@ def _add(name: str, table: TableInfo) -> str:
 
 def _shortfall(table: TableInfo, says: str, hint: str, *, captured: bool = True) -> Shortfall:
     return Shortfall(f"table {table.qualified_name}", table, says, hint, captured)
-
-
-def _silent(table: TableInfo, hint: str) -> Shortfall:
-    """Return that a table without a replica identity is published, and none of its inserts."""
-    return _shortfall(table, "is published without its inserts, so nothing of it is", hint, captured=False)
 
 
 def _blocked(table: TableInfo, entry: PublishedTable) -> Iterator[Shortfall]:

@@ -7,58 +7,14 @@ another column's name would be worse than none.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.source.connection import Connection, query
+from bwtui.source.catalog import Attribute
 
-# A publication with a column list leaves columns out; its catalog has that column since PostgreSQL 15.
-_ATTRIBUTES_SQL = """
-select a.attname, a.atttypid, a.atttypmod, a.attisdropped, a.attgenerated <> '',
-       exists (select from pg_catalog.pg_index i
-                where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
-                  and i.indisprimary and i.indimmediate),
-       exists (select from pg_catalog.pg_publication_rel r
-                where r.prrelid = a.attrelid and pg_catalog.to_jsonb(r) ->> 'prattrs' is not null),
-       exists (select from pg_catalog.pg_index i
-                where i.indrelid = a.attrelid and a.attnum = any(i.indkey[0:i.indnkeyatts - 1])
-                  and case c.relreplident when 'n' then false when 'i' then i.indisreplident
-                           else i.indisprimary and i.indimmediate end)
-  from pg_catalog.pg_attribute a join pg_catalog.pg_class c on c.oid = a.attrelid
- where a.attrelid = %s and a.attnum > 0 order by a.attnum
-"""
 #: What speaks for a column standing in a place: its name, and its type. A reading with one point less than
 #: the best counts as well: two columns that changed their names look like one that was made anew.
 _NAME, _TYPE, _MARGIN = 2, 1, 1
 _NEVER = -1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """A column as it is now, or the place of one that was dropped.
-
-    ``listed``: a publication names the table's columns, so that a relation need not have all of them.
-    ``in_identity``: it is one of the replica identity's columns, or under FULL of the primary key's.
-    """
-
-    name: str
-    type_oid: int
-    typmod: int = -1
-    dropped: bool = False
-    generated: bool = False
-    in_primary_key: bool = False
-    listed: bool = False
-    in_identity: bool = False
-
-    @property
-    def may_be_missing(self) -> bool:
-        """Whether a relation that was written while the column was there may lack it."""
-        return self.dropped or self.generated or self.listed
-
-
-def attributes(connection: Connection, oid: int) -> list[Attribute]:
-    """Return the table's columns in order, those included that were dropped; none when the table is gone."""
-    return [Attribute(*row) for row in query(connection, _ATTRIBUTES_SQL, oid)]
 
 
 def present_columns(relation: Relation, now: Sequence[Attribute]) -> list[Attribute | None]:

@@ -12,9 +12,9 @@ from bwtui.model.sql import quote_identifier, quote_qualified
 from bwtui.pgoutput.messages import Relation
 from bwtui.settings import RelaySettings
 from bwtui.source import publication
-from bwtui.source.catalog import TableFilter, TableInfo, list_tables
+from bwtui.source.catalog import Attribute, TableFilter, TableInfo, attributes, list_tables
 from bwtui.source.connection import Connection, query
-from bwtui.source.history import Attribute, attributes, identity_not_in
+from bwtui.source.history import identity_not_in
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable
 
@@ -163,8 +163,7 @@ def _mend(
         yield f"or leave it out with {exclude_option([table])}"
         return
     if not members:
-        chosen = TableFilter(settings)
-        tables = [one for one in list_tables(connection) if chosen(one.namespace, one.name)]
+        tables = list(filter(TableFilter(settings), list_tables(connection)))
         made = publication.create_statements(settings.publication_name, tables, generated=True)
         yield f"make the publications first: {printed(*made)}"
         return

@@ -61,7 +61,7 @@ def inspect(connection: Connection, settings: RelaySettings, on_wait: OnWait) ->
     version, identifier, database = _identity(connection)
     publications = publication.existing(connection, settings.publication_name)
     published = tuple(publication.published_tables(connection, publications)) if publications else ()
-    tables = _chosen(connection, settings, published if publications else None)
+    tables = chosen_tables(connection, settings, published if publications else None)
     return Findings(version, identifier, database, slot, publications, published, tables)
 
 
@@ -197,7 +197,7 @@ def _check_keys(connection: Connection, settings: RelaySettings) -> str:
 
 def _check_published(connection: Connection, settings: RelaySettings) -> str:
     published = _published(connection, settings)
-    tables = _chosen(connection, settings, published)
+    tables = chosen_tables(connection, settings, published)
     check_published(connection, settings, tables, published)
     return "whole"
 
@@ -221,7 +221,7 @@ def _check_readable(connection: Connection, settings: RelaySettings) -> str:
     if settings.skip_snapshot or slot_state(connection, settings.slot) is not None:
         return "not needed: no snapshot will be taken"
     published = _published(connection, settings)
-    tables = _chosen(connection, settings, published)
+    tables = chosen_tables(connection, settings, published)
     return rights.check_read(connection, tables, published or ())
 
 
@@ -259,7 +259,7 @@ def _check_senders(connection: Connection, settings: RelaySettings) -> str:
 
 def selected_tables(connection: Connection, settings: RelaySettings) -> tuple[TableInfo, ...]:
     """Return the tables that the relay is to carry. Raises RefusedError when there is none."""
-    return _chosen(connection, settings, _published(connection, settings))
+    return chosen_tables(connection, settings, _published(connection, settings))
 
 
 def _published(connection: Connection, settings: RelaySettings) -> list[PublishedTable] | None:
@@ -268,19 +268,16 @@ def _published(connection: Connection, settings: RelaySettings) -> list[Publishe
 
 
 def chosen_tables(
-    connection: Connection, settings: RelaySettings, published: Sequence[PublishedTable]
-) -> tuple[TableInfo, ...]:
-    """Return those of ``published`` that the relay is to carry. Raises RefusedError when there is none."""
-    return _chosen(connection, settings, published)
-
-
-def _chosen(
     connection: Connection, settings: RelaySettings, published: Sequence[PublishedTable] | None
 ) -> tuple[TableInfo, ...]:
+    """Return those of ``published`` that the relay is to carry; of all tables where no publication is there.
+
+    Raises RefusedError when there is none.
+    """
     chosen = TableFilter(settings)
     # A publication without publish_via_partition_root lists and sends partitions in place of their root.
     listed = list_tables(connection, partitions=published is not None)
-    tables = [table for table in listed if chosen(table.namespace, table.name)]
+    tables = list(filter(chosen, listed))
     if published is not None:
         names = {(table.namespace, table.name) for table in published}
         tables = [table for table in tables if (table.namespace, table.name) in names]

@@ -7,8 +7,9 @@ import psycopg2
 from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
+from bwtui.source.catalog import Attribute, attributes
 from bwtui.source.connection import Connection, query, server_encoding
-from bwtui.source.history import Attribute, attributes, present_columns
+from bwtui.source.history import present_columns
 from bwtui.source.snapshot import copy_out
 
 _NAME_SQL = """select n.nspname, c.relname, c.relkind = 'p' from pg_catalog.pg_class c

@@ -16,7 +16,7 @@ from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.catalog import TableInfo, load_relation
 from bwtui.source.connection import Connection, connect, decoder_of, execute, query, server_encoding
 from bwtui.source.printed import exclude_option, printed
-from bwtui.source.publication import PublishedTable
+from bwtui.source.publication import PublishedTable, table_clause
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class SnapshotTable:
 
     relation: Relation
     row_filter: str | None
-    partitioned: bool
+    #: Its name in FROM: with ONLY, as pgoutput does, since rows of an inheriting table come with that itself.
+    source: str
     #: pg_class.reltuples, or None when the table was never analysed.
     estimate: int | None
 
@@ -134,11 +135,9 @@ def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
     if not tables:
         return
     for table in tables:
-        only = "" if table.partitioned else "only "
-        name = quote_qualified(table.namespace, table.name)
         try:
             # The lock of LOCK TABLE in ACCESS SHARE MODE, which wants more than the right to some columns.
-            execute(connection, f"select from {only}{name} limit 0")
+            execute(connection, f"select from {table_clause(table)} limit 0")
         except (psycopg2.errors.UndefinedTable, psycopg2.errors.InvalidSchemaName) as error:
             raise TablesChanged from error
         except psycopg2.errors.InsufficientPrivilege as error:
@@ -161,19 +160,15 @@ def load_tables(
     for table in tables:
         entry = by_name[table.namespace, table.name]
         relation = load_relation(connection, table, entry.columns)
-        loaded.append(SnapshotTable(relation, entry.row_filter, table.partitioned, table.estimate))
+        loaded.append(SnapshotTable(relation, entry.row_filter, table_clause(table), table.estimate))
     return loaded
 
 
 def copy_rows(connection: Connection, table: SnapshotTable, on_row: Callable[[bytes], None]) -> None:
     """Give ``on_row`` every row of ``table``, as a line of COPY's text format. Raises psycopg2.Error."""
-    relation = table.relation
-    columns = ", ".join(quote_identifier(column.name) for column in relation.columns)
-    name = quote_qualified(relation.namespace, relation.name)
-    # ONLY, as pgoutput does: rows of an inheriting table come with that table itself.
-    source = name if table.partitioned else f"only {name}"
+    columns = ", ".join(quote_identifier(column.name) for column in table.relation.columns)
     where = f" where {table.row_filter}" if table.row_filter else ""
-    copy_out(connection, f"select {columns} from {source}{where}", on_row)
+    copy_out(connection, f"select {columns} from {table.source}{where}", on_row)
 
 
 def copy_out(connection: Connection, sql: str, on_row: Callable[[bytes], None]) -> None:

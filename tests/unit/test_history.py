@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from bwtui.pgoutput.messages import Column, Relation
-from bwtui.source.history import Attribute, identity_not_in, present_names
+from bwtui.source.catalog import Attribute
+from bwtui.source.history import identity_not_in, present_names
 
 INT, TEXT = 23, 25
 

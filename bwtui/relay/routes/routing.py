@@ -26,9 +26,9 @@ from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Service, TopicLimits
 from bwtui.source import identity
-from bwtui.source.catalog import TableFilter, load_types
+from bwtui.source.catalog import TableFilter, attributes, load_types
 from bwtui.source.connection import holds_any_bytes
-from bwtui.source.history import attributes, primary_key_then
+from bwtui.source.history import primary_key_then
 from bwtui.source.printed import exclude_option
 from bwtui.types.registry import TypeInfo, is_built_in
 
@@ -123,7 +123,7 @@ class Router:
     # -- the stages of building ----------------------------------------------------------------------------
 
     def _draft(self, relation: Relation, with_room: bool) -> _Draft | None:
-        if not self._filter(relation.namespace, relation.name):
+        if not self._filter(relation):
             return None
         counters = self._report.table(relation.qualified_name)
         counters.topic = topic_name(self._settings.topic_prefix, relation.namespace, relation.name)

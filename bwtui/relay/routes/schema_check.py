@@ -14,10 +14,10 @@ from bwtui.pgoutput.messages import Relation
 from bwtui.relay.routes.routing import refuse_shared, topics_collide, unkeyed_refusal
 from bwtui.settings import RelaySettings
 from bwtui.source import identity, publication
-from bwtui.source.catalog import TableFilter, TableInfo, list_tables, load_relation, load_types
+from bwtui.source.catalog import TableFilter, TableInfo, attributes, list_tables, load_relation, load_types
 from bwtui.source.connection import Connection, holds_any_bytes, statement_failed
 from bwtui.source.ddl.trial import after_script
-from bwtui.source.history import attributes, primary_key_then
+from bwtui.source.history import primary_key_then
 from bwtui.source.preflight import selected_tables
 
 
@@ -80,7 +80,7 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
     checks = []
     carried = selected_tables(connection, settings)
     chosen = TableFilter(settings)
-    joining = [one for one in made if one not in carried and chosen(one.namespace, one.name)]
+    joining = [table for table in made if table not in carried and chosen(table)]
     for table in (*carried, *joining):
         topic = topic_name(settings.topic_prefix, table.namespace, table.name)
         check = TableCheck(table.qualified_name, topic)
