@@ -1,5 +1,6 @@
 """What the phases of a relay share, and the signals by which one phase hands over to the engine."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -64,3 +65,10 @@ class RelayContext:
     def sink(self) -> Sink:
         """Where messages go."""
         return self.destination.sink
+
+    def wait(self, seconds: float) -> None:
+        """Wait, and take deliveries meanwhile. Raises StopRequested."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.sink.poll(0.1)
+            check_stop(self.stop_requested)

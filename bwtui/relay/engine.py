@@ -27,8 +27,8 @@ from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.portable_settings import portable
+from bwtui.relay.recording.as_json import recording_source
 from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.recording.source import recording_source
 from bwtui.relay.report import Report
 from bwtui.relay.routes.catalog_memory import CatalogMemory
 from bwtui.relay.routes.new_tables import NewTables
@@ -209,9 +209,7 @@ class Engine:
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.
                 context.sink.discard(in_order=False)
-                publications = Beginning(self._settings, self._report, context, self._enter).run(
-                    connection, findings
-                )
+                publications = Beginning(context, self._enter).run(connection, findings)
                 context.sink.discard(in_order=True)
             else:
                 note = context.memory.check(findings.slot)
@@ -223,7 +221,7 @@ class Engine:
         finally:
             connection.close()
         self._new_tables.reads = publications
-        Following(self._settings, self._report, context, self._enter).run(publications, target)
+        Following(context, self._enter).run(publications, target)
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
@@ -284,11 +282,11 @@ class Engine:
         elif note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot):
             report.error("notice", RefusedError(note, LACKING))
         apart = dict.fromkeys(filter(None, (settings.dead_letter_topic, settings.truncate_topic)), False)
-        found = destination.service.ensure_topics(apart) if apart else {}
-        for limits in found.values():
-            if isinstance(limits, RefusedError):
-                raise limits
-        destination.service.take_limits(found)
+        limits = destination.service.ensure_topics(apart) if apart else {}
+        for refusal in limits.values():
+            if isinstance(refusal, RefusedError):
+                raise refusal
+        destination.service.take_limits(limits)
         toast = ToastFill(settings, patience.look, self._pulse)
         session = secrets.token_bytes(8)
         if settings.record:

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -14,11 +13,9 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.context import Redrive, RelayContext, check_stop
-from bwtui.relay.report import Report
 from bwtui.relay.routes.published import Looks, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
-from bwtui.settings import RelaySettings
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState, check_readable, slot_state
@@ -41,21 +38,15 @@ class _Answer(NamedTuple):
 class Following:
     """The stream of one slot, for as many sessions as it takes."""
 
-    def __init__(
-        self,
-        settings: RelaySettings,
-        report: Report,
-        context: RelayContext,
-        on_phase: Callable[[Streaming | None, str], None],
-    ) -> None:
+    def __init__(self, context: RelayContext, on_phase: Callable[[Streaming | None, str], None]) -> None:
         """``on_phase`` is called with each session, and the slot."""
-        self._settings = settings
-        self._report = report
+        self._settings = context.settings
+        self._report = context.report
         self._context = context
         self._on_phase = on_phase
         self._session: Streaming | None = None
         self._has_streamed = False
-        self._published = Published(settings.publication_name, report, context.memory)
+        self._published = Published(self._settings.publication_name, self._report, context.memory)
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
         """Stream, and stream again after whatever passes by itself.
@@ -100,7 +91,7 @@ class Following:
                     careful_until = self._session.careful_until
                     self._call_back(error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
-                self._wait(_RECONNECT_SECONDS)
+                self._context.wait(_RECONNECT_SECONDS)
             finally:
                 if self._session is not None:
                     self._session.abandon()
@@ -196,7 +187,7 @@ class Following:
             session.end()
         sink.discard(in_order=True)
         if failure.is_outage:
-            self._wait(_RECONNECT_SECONDS)
+            self._context.wait(_RECONNECT_SECONDS)
         return self._report.received_lsn + 1
 
     def _call_back(self, error: ConnectionFailed) -> None:
@@ -218,12 +209,6 @@ class Following:
         newer rows of its key.
         """
         while not self._context.sink.flush(0.2):
-            check_stop(self._context.stop_requested)
-
-    def _wait(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            self._context.sink.poll(0.1)
             check_stop(self._context.stop_requested)
 
     def _waiting(self, what: str) -> None:

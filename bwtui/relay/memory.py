@@ -101,18 +101,22 @@ class SlotMemory:
 
         ``marks`` is where its topics ended before the first unfinished snapshot.
         """
-        sessions = list(dict.fromkeys([*(s.hex() for s in self.unfinished_sessions()), session.hex()]))
+        former = self._unfinished.sessions if self._unfinished else ()
+        sessions = list(dict.fromkeys([*former, session.hex()]))
         lacks = self._without_kafka
         self._write(Remembered(*self._identity, consistent_point, True, marks, sessions, lacks))
 
     def unfinished_marks(self) -> dict[str, Marks]:
         """Return the marks of the snapshot that did not finish; empty when there is none."""
-        return self.last.marks if self.last is not None and self.last.snapshot_unfinished else {}
+        return self._unfinished.marks if self._unfinished else {}
 
     def unfinished_sessions(self) -> list[bytes]:
         """Return the ids of the runs whose snapshot did not finish."""
-        unfinished = self.last is not None and self.last.snapshot_unfinished
-        return [bytes.fromhex(s) for s in self.last.sessions] if self.last is not None and unfinished else []
+        return [bytes.fromhex(session) for session in self._unfinished.sessions] if self._unfinished else []
+
+    @property
+    def _unfinished(self) -> Remembered | None:
+        return self.last if self.last is not None and self.last.snapshot_unfinished else None
 
     def _write(self, last: Remembered) -> None:
         if last == self.last:
@@ -140,19 +144,17 @@ class SlotMemory:
         """
         last = self.last
         if last is None or (slot is None and last.snapshot_unfinished):
-            return (
-                None
-                if slot is None
-                else f"slot {slot.name} was made elsewhere; resuming from where it stands"
-            )
-        name, known = last.slot, format_lsn(last.confirmed_lsn)
+            if slot is None:
+                return None
+            return f"slot {slot.name} was made elsewhere; resuming from where it stands"
+        name, confirmed = last.slot, format_lsn(last.confirmed_lsn)
         hint = f"changes may be missing: run 'bwtui slots drop {name}' and start again with a new snapshot"
         if slot is None:
-            raise SlotLost(f"slot {name} is gone, though this relay had confirmed it up to {known}", hint)
+            raise SlotLost(f"slot {name} is gone, though this relay had confirmed it up to {confirmed}", hint)
         if slot.confirmed_lsn > last.confirmed_lsn:
             moved = format_lsn(slot.confirmed_lsn)
             raise SlotLost(
-                f"slot {name} was moved to {moved} by someone else; this relay stood at {known}", hint
+                f"slot {name} was moved to {moved} by someone else; this relay stood at {confirmed}", hint
             )
         return None
 
@@ -229,11 +231,11 @@ class SlotMemory:
             newest = self.last
         if not newest.without_kafka:
             return None
-        name, known = newest.slot, format_lsn(newest.confirmed_lsn)
+        name, confirmed = newest.slot, format_lsn(newest.confirmed_lsn)
         if accept:
-            return f"Kafka lacks what went to a recording alone, up to {known} of slot {name}"
+            return f"Kafka lacks what went to a recording alone, up to {confirmed} of slot {name}"
         raise RefusedError(
-            f"slot {name} was confirmed up to {known} by 'bwtui record': "
+            f"slot {name} was confirmed up to {confirmed} by 'bwtui record': "
             "what it had until then is in a recording, and was not sent to Kafka",
             f"use another slot, or run 'bwtui slots drop {name}' so that a new snapshot is taken, "
             "or go on without it with --skip-snapshot",
@@ -244,21 +246,17 @@ class SlotMemory:
             data = json.loads(self.path.read_text())
             remembered = Remembered(**data)
             marks = {t: {int(p): o for p, o in ends.items()} for t, ends in remembered.marks.items()}
-            remembered = replace(
-                remembered, marks=marks, forks=tuple((t, lsn) for t, lsn in remembered.forks)
-            )
-            remembered = replace(remembered, publications=tuple(remembered.publications))
+            forks = tuple((timeline, lsn) for timeline, lsn in remembered.forks)
+            publications = tuple(remembered.publications)
+            remembered = replace(remembered, marks=marks, forks=forks, publications=publications)
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, AttributeError) as error:
             raise StateFailed(
                 f"the relay's memory {self.path} can't be read", "remove it to take the slot as it stands"
             ) from error
-        return (
-            remembered
-            if (remembered.system_identifier, remembered.database, remembered.slot) == self._identity
-            else None
-        )
+        identity = remembered.system_identifier, remembered.database, remembered.slot
+        return remembered if identity == self._identity else None
 
 
 def newest_memory(system_identifier: str, database: str, slot: str) -> Remembered | None:

@@ -34,11 +34,11 @@ class RowPolicy:
         self._report = report
         self._letters = letters
         self._sink = sink
-        self._kept: dict[tuple[int, int, str, str], None] = {}
+        self._dropped: dict[tuple[int, int, str, str], None] = {}
 
     def forget(self) -> None:
         """Forget which rows were dropped: what comes now has the LSNs of another history."""
-        self._kept.clear()
+        self._dropped.clear()
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         """Drop ``row`` and keep it as a dead letter, or raise RowError under --on-error exit.
@@ -47,9 +47,9 @@ class RowPolicy:
         after a failed delivery is kept once.
         """
         identity = row.identity
-        which = (identity.commit_lsn, identity.ordinal, row.operation, row.table)
+        change = (identity.commit_lsn, identity.ordinal, row.operation, row.table)
         # A snapshot reads nothing twice, and does not know which row it was that Kafka refused.
-        is_new = row.operation == "snapshot" or which not in self._kept
+        is_new = row.operation == "snapshot" or change not in self._dropped
         if is_new:
             route.counters.errors += 1
             self._report.error("row", error, row.table)
@@ -66,7 +66,7 @@ class RowPolicy:
                 ) from failure
             route.counters.dead_letters += 1
             if row.operation != "snapshot":
-                self._remember(which)
+                self._remember(change)
         topic = self._settings.dead_letter_topic
         if topic:
             value = json.dumps(letter).encode()
@@ -109,7 +109,7 @@ class RowPolicy:
         short = json.dumps({**letter, "before": None, "after": None, "cut": True}).encode()
         self._sink.send(failure.topic, [message._replace(value=short)], span)
 
-    def _remember(self, which: tuple[int, int, str, str]) -> None:
-        self._kept[which] = None
-        if len(self._kept) > _REMEMBERED:
-            del self._kept[next(iter(self._kept))]
+    def _remember(self, change: tuple[int, int, str, str]) -> None:
+        self._dropped[change] = None
+        if len(self._dropped) > _REMEMBERED:
+            del self._dropped[next(iter(self._dropped))]

@@ -11,6 +11,7 @@ there, exactly. Otherwise no exact source exists, and ``--toast`` decides:
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 import psycopg2
 
@@ -29,6 +30,9 @@ _LOCKED_SQL = """select exists (select from pg_catalog.pg_locks
                   where locktype = 'transactionid' and transactionid = %s::text::xid)"""
 
 
+T = TypeVar("T")
+
+
 class RowIsGone(Exception):
     """The row was deleted, or got another key, after the change that is being relayed.
 
@@ -40,19 +44,23 @@ class RowIsGone(Exception):
         self.row = row
 
 
+class Ask(Protocol):
+    """Runs a question over a session to PostgreSQL, and waits while the server is away."""
+
+    def __call__(self, question: Callable[[Connection], T]) -> T:
+        """Return the answer. Raises RefusedError."""
+
+
 class ToastFill:
     """Completes rows by the rules above."""
 
     def __init__(
         self,
         settings: RelaySettings,
-        ask: Callable[[Callable[[Connection], object]], object],
+        ask: Ask,
         pulse: Callable[[float], None],
     ) -> None:
-        """``ask`` runs a question over a session to PostgreSQL, and waits while the server is away.
-
-        ``pulse(seconds)`` waits, keeps the stream alive, and raises to stop the relay.
-        """
+        """``pulse(seconds)`` waits, keeps the stream alive, and raises to stop the relay."""
         self._mode = settings.toast
         self._ask = ask
         self._pulse = pulse
@@ -102,9 +110,7 @@ class ToastFill:
         be an old one. A transaction gives up the lock on its id after it has become visible.
         """
         while xid != self._visible_xid:
-            locked: list[bool] = []
-            self._ask(lambda session: locked.append(bool(query(session, _LOCKED_SQL, str(xid))[0][0])))  # noqa: B023
-            if locked[-1]:
+            if self._ask(lambda session: bool(query(session, _LOCKED_SQL, str(xid))[0][0])):
                 self._pulse(0.01)
             else:
                 self._visible_xid = xid
@@ -117,17 +123,16 @@ class ToastFill:
                     raise UnchangedToastError(name)
                 key[name] = field
         wanted = [route.column_names[index] for index in missing]
-        fetched: list[list[Field] | None] = []
 
-        def question(session: Connection) -> None:
+        def question(session: Connection) -> list[Field] | None:
             try:
-                fetched.append(present_fields(session, route.relation, key, wanted))
+                return present_fields(session, route.relation, key, wanted)
             except psycopg2.errors.InsufficientPrivilege as error:
                 reason = error.diag.message_primary or "no right to read the table"
                 hint = right_to_read(reason, route.relation, session)
                 raise ServiceRefused(f"an unchanged TOAST value can't be fetched: {reason}", hint) from error
 
-        self._ask(question)
-        if fetched[-1] is None:
+        fetched = self._ask(question)
+        if fetched is None:
             raise RowIsGone(row)
-        return fetched[-1]
+        return fetched

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import psycopg2
 import pytest
@@ -34,6 +34,7 @@ from tests.faults.doubles import RefuseTogether, Reject
 from tests.scripted_relay import Catalog
 
 LETTERS = "letters"
+T = TypeVar("T")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +114,7 @@ def test_a_table_is_not_left_out_for_a_right_that_is_missing() -> None:
 def test_a_right_to_read_that_is_missing_drops_no_row() -> None:
     """What an unchanged TOAST value needs is asked for each row; the right to ask is not the row's."""
 
-    def forbidden(question: Callable[[Any], object]) -> object:
+    def forbidden(question: Callable[[Any], T]) -> T:
         class Session:
             info = SimpleNamespace(user="relay")
 

@@ -43,7 +43,7 @@ class Session:
 
 
 def follower(relay: ScriptedRelay) -> Following:
-    return Following(relay.settings, relay.report, relay.context, lambda session, slot: None)
+    return Following(relay.context, lambda session, slot: None)
 
 
 def test_a_session_that_can_not_stream_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +140,7 @@ def test_a_new_session_asks_again_whether_a_transaction_is_visible(monkeypatch: 
         return [(False,)]
 
     monkeypatch.setattr(toast, "query", answer)
-    fill = ToastFill(RelaySettings(), lambda question: question(None), lambda seconds: None)  # type: ignore[arg-type]
+    fill = ToastFill(RelaySettings(), lambda question: question(None), lambda seconds: None)
     fill._wait_until_visible(7)
     fill._wait_until_visible(7)
     assert asked == ["7"]

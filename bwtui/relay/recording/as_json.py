@@ -1,7 +1,8 @@
-"""What the JSON blocks of a recording say: routes, gaps, and the relay's status where that has changed."""
+"""What the JSON blocks of a recording say: its source, routes, gaps, and the relay's status as it changes."""
 
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 from bwtui.errors import RefusedError, StateFailed
@@ -9,6 +10,8 @@ from bwtui.model.lsn import format_lsn
 from bwtui.model.status import Status
 from bwtui.recording.format.batch import LARGEST_ORDINAL
 from bwtui.relay.routes.route import Route
+from bwtui.settings import RelaySettings
+from bwtui.source.preflight import Findings
 
 _SECONDS = 1.0
 _IDLE_SECONDS = 60.0
@@ -42,6 +45,27 @@ class StatusTeller:
     def forget(self) -> None:
         """Write the next status whatever it is: a new segment begins with what holds."""
         self._told_at = float("-inf")
+
+
+def recording_source(
+    status: Status, findings: Findings, settings: RelaySettings, cluster: str
+) -> dict[str, Any]:
+    """Return where a recording comes from, for the HEAD of its segments; no passwords."""
+    return {
+        "database": findings.database,
+        "server": status.database,
+        "system_identifier": findings.system_identifier,
+        "server_version": findings.server_version,
+        "slot": settings.slot,
+        "publication": settings.publication_name,
+        "broker": status.broker,
+        "cluster": cluster,
+        "registry": status.registry,
+        "output_format": settings.output_format,
+        "topic_prefix": settings.topic_prefix,
+        "headers": settings.headers,
+        "bwtui": version("bwtui"),
+    }
 
 
 def route_json(number: int, route: Route) -> dict[str, Any]:
@@ -99,8 +123,3 @@ def torn_end(cut: int) -> RefusedError:
         f"the recording's end was torn: {cut} bytes behind a crash were cut off",
         "nothing need be done: none of it was confirmed, so it is read and recorded again",
     )
-
-
-def as_dict(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass with slots."""
-    return {name: getattr(value, name) for name in value.__slots__}

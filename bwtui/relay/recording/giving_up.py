@@ -1,13 +1,14 @@
 """What a relay does when the disk takes no more of its recording: it stops, or goes on without, and tells."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 from bwtui.errors import StateFailed
 from bwtui.model.status import ErrorEntry
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.journal import BlockOut
-from bwtui.relay.recording.as_json import as_dict, gap_error, gap_json
+from bwtui.relay.recording.as_json import gap_error, gap_json
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 
@@ -21,7 +22,7 @@ class GivingUp:
         #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
         self.is_reported = False
         self.gave_up = False
-        self._last_words: list[ErrorEntry] = []
+        self._last_errors: list[ErrorEntry] = []
 
     def give_up(self, error: StateFailed) -> None:
         """Tell that the recording ended. Raises ``error`` unless it may go on without."""
@@ -38,14 +39,14 @@ class GivingUp:
 
     def _keep(self, entry: ErrorEntry) -> None:
         if entry.kind == "recording":
-            self._last_words.append(entry)
+            self._last_errors.append(entry)
 
-    def last_words(self, since: int) -> tuple[int, list[BlockOut]]:
+    def last_blocks(self, since: int) -> tuple[int, list[BlockOut]]:
         """Tell of the gap behind ``since``; return where it ends, and what the recording says of it."""
         until = self._report.confirmed_lsn
-        words: list[tuple[Kind, dict[str, Any]]] = []
+        blocks: list[tuple[Kind, dict[str, Any]]] = []
         if until > since:
             self._report.error("recording", gap_error(since, until))
-            words.append((Kind.EVENT, gap_json(since, until)))
-        words += [(Kind.ERROR, as_dict(entry)) for entry in self._last_words]
-        return max(since, until), [BlockOut(kind, [json.dumps(content).encode()]) for kind, content in words]
+            blocks.append((Kind.EVENT, gap_json(since, until)))
+        blocks += [(Kind.ERROR, asdict(entry)) for entry in self._last_errors]
+        return max(since, until), [BlockOut(kind, [json.dumps(content).encode()]) for kind, content in blocks]

@@ -6,6 +6,7 @@ An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from bwtui.errors import BwtuiError, StateFailed
@@ -30,7 +31,6 @@ from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.relay.recording.as_json import (
     StatusTeller,
     another_history,
-    as_dict,
     gap_error,
     gap_json,
     late_beginning,
@@ -351,7 +351,7 @@ class Recorder:
     def _close_given_up(self) -> None:
         """Tell of the gap at the recording's end, in the recording too if there is room again."""
         begun = self._pass.get("start_lsn", 0) if self._pass.get("kind") == "stream" else 0
-        noted, blocks = self._ending.last_words(max(self._journal.reached, self._before.reached or 0, begun))
+        noted, blocks = self._ending.last_blocks(max(self._journal.reached, self._before.reached or 0, begun))
         self._journal.close_given_up({**self._foot("given up"), "noted": noted}, blocks)
 
     # -- what is told --------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ class Recorder:
         return self._before.picture(self._journal, stopped=self._ending.gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
-        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(as_dict(entry)).encode()]))
+        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(asdict(entry)).encode()]))
 
     def _append(self, block: BlockOut) -> bool:
         return self._journal.write(block)

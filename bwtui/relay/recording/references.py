@@ -7,6 +7,7 @@ RELATION that changes nothing, uses none up.
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from bwtui.encode.names import subject_names
@@ -14,7 +15,7 @@ from bwtui.pgoutput.messages import Relation
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.format.relation import pack_relation
 from bwtui.recording.journal import BlockOut
-from bwtui.relay.recording.as_json import as_dict, route_json
+from bwtui.relay.recording.as_json import route_json
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
 
@@ -30,7 +31,7 @@ class References:
         self._write = write
         self._report = report
         #: The relations whose rows may come, by oid.
-        self._relations: dict[int, Relation] = {}
+        self.relations: dict[int, Relation] = {}
         #: Numbers by what the segment says of a route.
         self._numbers: dict[tuple[Any, ...], int] = {}
         #: The route of each relation, by oid, that the segment described last: readers take it for changes
@@ -41,29 +42,24 @@ class References:
 
     def begin_pass(self) -> None:
         """Forget the relations: PostgreSQL announces them anew in every session."""
-        self._relations.clear()
+        self.relations.clear()
 
     def relation(self, relation: Relation) -> None:
         """Describe what a relation is from here on, if it was something else before."""
-        if self._relations.get(relation.oid) != relation:
-            self._relations[relation.oid] = relation
+        if self.relations.get(relation.oid) != relation:
+            self.relations[relation.oid] = relation
             self._write(_block(relation))
 
     def forget(self, oid: int) -> None:
         """Forget a relation, which is described anew before its next row."""
-        self._relations.pop(oid, None)
-
-    @property
-    def relations(self) -> dict[int, Relation]:
-        """The relations whose rows may come, by oid."""
-        return self._relations
+        self.relations.pop(oid, None)
 
     def begin_segment(self) -> list[BlockOut]:
         """Forget what the segment before has described; return what the next one begins with."""
         self._numbers.clear()
         self._newest.clear()
         self._schemas.clear()
-        return [_block(relation) for relation in self._relations.values()]
+        return [_block(relation) for relation in self.relations.values()]
 
     def has_room(self, routes: int) -> bool:
         """Whether the segment has numbers left for so many routes, were they all new."""
@@ -73,8 +69,8 @@ class References:
         """Return the route's number in this segment, and describe it if it is not its relation's newest."""
         relation = route.relation
         name = (relation.oid, relation.namespace, relation.name, route.topic)
-        which = (*name, route.key_columns, route.key_schema_id, route.value_schema_id)
-        number = self._numbers.setdefault(which, len(self._numbers))
+        description = (*name, route.key_columns, route.key_schema_id, route.value_schema_id)
+        number = self._numbers.setdefault(description, len(self._numbers))
         if self._newest.get(relation.oid) != number:
             self._newest[relation.oid] = number
             self._describe(number, route)
@@ -88,7 +84,7 @@ class References:
             entry = self._report.schemas.get((subject, schema_id))
             if entry is not None:
                 self._schemas.add((subject, schema_id))
-                self._write(BlockOut(Kind.SCHEMA, [json.dumps(as_dict(entry)).encode()]))
+                self._write(BlockOut(Kind.SCHEMA, [json.dumps(asdict(entry)).encode()]))
         self._write(BlockOut(Kind.ROUTE, [json.dumps(route_json(number, route)).encode()]))
 
 

@@ -72,8 +72,8 @@ class CatalogMemory:
         if self._path is None:
             return
         types = [astuple(info) for info in self._types.values()]
-        known = {"types": types, "keys": self._keys, "refused": self._refused}
-        text = json.dumps({"identity": self._identity, **known})
+        tables = {"keys": self._keys, "refused": self._refused}
+        text = json.dumps({"identity": self._identity, "types": types, **tables})
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_whole(self._path, text)

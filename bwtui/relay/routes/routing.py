@@ -136,7 +136,7 @@ class Router:
                 self._claim(draft.topic, draft.name)
                 draft.keys = self._keys(draft)
                 if not draft.keys and not self._settings.allow_unkeyed:
-                    if self._patience.look(lambda session, oid=draft.relation.oid: attributes(session, oid)):  # type: ignore[misc]
+                    if self._patience.look(partial(attributes, oid=draft.relation.oid)):
                         raise unkeyed_refusal(draft.name)
                     gone = "the table is gone, and its key with it: its messages have a null key"
                     draft.counters.note(gone)
@@ -249,23 +249,21 @@ class Router:
         marked = tuple(column.name for column in relation.columns if column.is_key)
         if relation.replica_identity == "f":
             # Under FULL the RELATION marks every column, so the primary key must come from the catalog.
-            now = self._patience.look(lambda connection: attributes(connection, relation.oid))
+            now = self._patience.look(partial(attributes, oid=oid))
             key = primary_key_then(relation, now) if now else None
             if key is None:
                 # The table is gone or its key was renamed beyond recognition, after the rows that come now.
-                known = self._catalog_memory.key(relation.oid)
-                return known if set(known) <= {column.name for column in relation.columns} else ()
+                former = self._catalog_memory.key(oid)
+                return former if set(former) <= {column.name for column in relation.columns} else ()
             marked = key
-        self._catalog_memory.remember_key(relation.oid, marked)
+        self._catalog_memory.remember_key(oid, marked)
         return marked
 
     def _types(self, relation: Relation) -> dict[int, TypeInfo]:
         oids = [c.type_oid for c in relation.columns if not is_built_in(c.type_oid)]
         if not oids:
             return {}
-        return self._catalog_memory.types(
-            self._patience.look(lambda connection: load_types(connection, oids))
-        )
+        return self._catalog_memory.types(self._patience.look(partial(load_types, oids=oids)))
 
 
 def refuse_shared(settings: RelaySettings, topic: str, table: str) -> None:

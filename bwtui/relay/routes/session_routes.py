@@ -57,11 +57,12 @@ class Routes(dict[int, Route | None]):
 
     def is_known(self, relation: Relation) -> bool:
         """Whether the present route is the one of ``relation``, so that nothing has to be asked."""
-        known = self.get(relation.oid)
+        route = self.get(relation.oid)
+        if route is None or route.relation != relation:
+            return False
         # Under FULL a RELATION does not say which columns are the key, so that may have changed. Nor does it
         # name columns that are not published, and the key may have got one of them.
-        same = known is not None and known.relation == relation and relation.replica_identity != "f"
-        return same and known is not None and known.refusal is None and not known.in_part
+        return relation.replica_identity != "f" and route.refusal is None and not route.in_part
 
     def __missing__(self, oid: int) -> Route | None:
         relation = relation_of(self._announced[oid])

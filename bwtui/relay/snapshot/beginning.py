@@ -9,9 +9,7 @@ import psycopg2
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.relay.context import RelayContext
-from bwtui.relay.report import Report
 from bwtui.relay.snapshot.copying import Copying, stoppable
-from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect, connect_raw, execute
@@ -36,16 +34,10 @@ _EXPORTS = 5
 class Beginning:
     """The first run of a relay, up to the moment when its slot exists."""
 
-    def __init__(
-        self,
-        settings: RelaySettings,
-        report: Report,
-        context: RelayContext,
-        on_phase: Callable[[Copying | None, str], None],
-    ) -> None:
+    def __init__(self, context: RelayContext, on_phase: Callable[[Copying | None, str], None]) -> None:
         """``on_phase`` is called with the snapshot's phase, and the slot that holds the WAL for it."""
-        self._settings = settings
-        self._report = report
+        self._settings = context.settings
+        self._report = context.report
         self._context = context
         self._on_phase = on_phase
         #: The server's process that holds the reservation.

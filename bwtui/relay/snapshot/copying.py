@@ -260,10 +260,8 @@ class Copying:
             again, single = self._alone(failure.topic, failure.message, receipt)
             if again is None:
                 if receipt is not None and single is not None:
-                    receipt.partitions[index], receipt.offsets[index] = (
-                        single.partitions[0],
-                        single.offsets[0],
-                    )
+                    receipt.partitions[index] = single.partitions[0]
+                    receipt.offsets[index] = single.offsets[0]
                 break
             failure = again
             if not failure.is_outage:
@@ -303,10 +301,7 @@ class Copying:
         report = self._context.report
         report.detail = f"waiting for {self._context.destination.service.name}: {failure.reason}"
         report.error("outage", ConnectionFailed(failure.reason, failure.hint))
-        until = time.monotonic() + _OUTAGE_PAUSE_SECONDS
-        while time.monotonic() < until:
-            self._context.sink.poll(0.1)
-            check_stop(self._context.stop_requested)
+        self._context.wait(_OUTAGE_PAUSE_SECONDS)
 
     def _drop(self, failure: DeliveryFailure) -> None:
         """Drop a message that Kafka refuses; of its row only the encoded bytes are left to keep."""
