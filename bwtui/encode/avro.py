@@ -203,8 +203,8 @@ class _RowEncoder:
 
     def _encode(self, fields: Sequence[Field], escaped: dict[str, bytes]) -> bytes:
         if len(fields) != self.width:
-            told = f"the row has {len(fields)} columns where its table has {self.width}"
-            raise EncodeError("", told, f"start the relay again, which reads the table anew, or {KEPT}")
+            reason = f"the row has {len(fields)} columns where its table has {self.width}"
+            raise EncodeError("", reason, f"start the relay again, which reads the table anew, or {KEPT}")
         out = [self.head]
         for plan in self.plans:
             field = fields[plan.index]
@@ -219,8 +219,9 @@ class _RowEncoder:
                 out.append(NULL)
                 escaped[plan.name] = field
             except (ValueError, LookupError, OverflowError, struct.error):
-                told = f"not the text form of {plan.codec.pg_type}"
-                raise EncodeError(plan.column, told, f"please report the type as a bug, or {KEPT}") from None
+                reason = f"not the text form of {plan.codec.pg_type}"
+                hint = f"please report the type as a bug, or {KEPT}"
+                raise EncodeError(plan.column, reason, hint) from None
         if self.escapes:
             out.append(_escape_map(escaped))
         elif escaped:

@@ -63,7 +63,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A transaction ends; ``end_lsn``, behind its COMMIT record, is what may be confirmed for it."""
+    """A transaction ends; ``end_lsn``, after its COMMIT record, is what may be confirmed for it."""
 
     flags: int
     commit_lsn: int
@@ -83,7 +83,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table as the rows behind this message have it; ``replica_identity`` is d, n, f or i (pg_class)."""
+    """A table as the rows after this message have it; ``replica_identity`` is d, n, f or i (pg_class)."""
 
     oid: int
     namespace: str

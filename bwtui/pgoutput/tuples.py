@@ -42,7 +42,7 @@ class DecodeError(BwtuiError):
 
 
 def split_tuple(payload: bytes, offset: int) -> tuple[list[Field], int]:
-    """Return the fields of the row at ``offset``, and the offset behind it. Raises DecodeError."""
+    """Return the fields of the row at ``offset``, and the offset after it. Raises DecodeError."""
     size = len(payload)
     if offset + 2 > size:
         raise DecodeError("the row's number of columns is cut off", offset)

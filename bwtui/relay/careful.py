@@ -169,8 +169,12 @@ class Careful:
 
 def _located(failures: Sequence[DeliveryFailure], sent: Sequence[_Sent]) -> dict[_Place, DeliveryFailure]:
     """Return the failures by the place of their messages; dead letters have none."""
-    numbers = {id(one.receipt): number for number, one in enumerate(sent)}
-    return {(numbers[id(one.receipt)], one.index): one for one in failures if one.receipt is not None}
+    numbers = {id(section.receipt): number for number, section in enumerate(sent)}
+    return {
+        (numbers[id(failure.receipt)], failure.index): failure
+        for failure in failures
+        if failure.receipt is not None
+    }
 
 
 def _count_down(span: Span) -> None:

@@ -32,7 +32,7 @@ class Redrive(Exception):
     """Messages were not delivered: read again from the last confirmed LSN, one batch at a time.
 
     A failed delivery takes its neighbours with it, and later rows of a key may already be in Kafka. Sending
-    the failed message again would put it behind them; reading all of it again keeps every key's order.
+    the failed message again would put it after them; reading all of it again keeps every key's order.
     """
 
     def __init__(self, failures: list[DeliveryFailure]) -> None:

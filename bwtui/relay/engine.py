@@ -1,7 +1,7 @@
 """The engine: one relay from its preconditions to its end.
 
 It runs in the main thread of its process. Other threads look, ask services and sync; the control
-server's threads read pictures. Nobody who looks is ever waited for.
+server's threads read statuses. The engine never waits for a reader.
 """
 
 import logging
@@ -54,10 +54,10 @@ _LAG_IS_OLD_SECONDS = 10.0
 
 T = TypeVar("T")
 
-#: What helps beside a note on a slot that this relay does not remember.
-MADE_ELSEWHERE = "nothing need be done if that is meant; otherwise stop, and name a slot of its own with -s"
-#: The same beside a note on what went to a recording alone.
-LACKING = "nothing need be done if that is meant; otherwise 'bwtui slots drop' and a new snapshot bring it"
+#: The hint of a note on a slot that this relay does not remember.
+_UNKNOWN_SLOT = "nothing need be done if that is meant; otherwise stop, and name a slot of its own with -s"
+#: The hint of a note on what went to a recording alone.
+_RECORDED = "nothing need be done if that is meant; otherwise 'bwtui slots drop' and a new snapshot bring it"
 
 
 class Engine:
@@ -145,7 +145,7 @@ class Engine:
         return self._destination.service.outage() or self._report.detail
 
     def changes(self, after: int) -> list[ChangeSample]:
-        """Return sampled changes behind sequence ``after``, oldest first."""
+        """Return sampled changes after sequence ``after``, oldest first."""
         return self._samples.after(after)
 
     def schemas(self) -> list[SchemaEntry]:
@@ -199,7 +199,7 @@ class Engine:
 
     def _run(self) -> None:
         self._report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
-        connection = self._asked(lambda: connect(self._settings.postgres))
+        connection = self._ask(lambda: connect(self._settings.postgres))
         try:
             target = self._target(connection)
             findings = self._inspect(connection)
@@ -215,7 +215,7 @@ class Engine:
                 note = context.memory.check(findings.slot)
                 if note is not None:
                     _log.warning("%s", note)
-                    self._report.error("notice", RefusedError(note, MADE_ELSEWHERE))
+                    self._report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
@@ -231,9 +231,9 @@ class Engine:
     def _inspect(self, connection: Connection) -> Findings:
         self._database = describe_session(connection)
         findings = inspect(connection, self._settings, self._waiting)
-        self._cluster = self._asked(self._destination.service.check)
+        self._cluster = self._ask(self._destination.service.check)
         if self._settings.output_format == "avro":
-            self._asked(self._destination.registry.check)
+            self._ask(self._destination.registry.check)
         self._findings = findings
         self._name_topics(findings)
         return findings
@@ -242,8 +242,8 @@ class Engine:
         self._report.detail = what
         check_stop(self._stop.is_set)
 
-    def _asked(self, call: Callable[[], T]) -> T:
-        """Return what a service that is asked before there is a stream answers. Raises StopRequested too."""
+    def _ask(self, call: Callable[[], T]) -> T:
+        """Return a service's answer, before there is a stream to keep alive. Raises StopRequested too."""
         calls = BlockingCalls(lambda _: check_stop(self._stop.is_set))
         try:
             return calls.make(call)
@@ -280,7 +280,7 @@ class Engine:
         if findings.slot is None:
             memory.check(None)
         elif note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot):
-            report.error("notice", RefusedError(note, LACKING))
+            report.error("notice", RefusedError(note, _RECORDED))
         apart = dict.fromkeys(filter(None, (settings.dead_letter_topic, settings.truncate_topic)), False)
         limits = destination.service.ensure_topics(apart) if apart else {}
         for refusal in limits.values():
@@ -327,7 +327,7 @@ class Engine:
             check_stop(self._stop.is_set)
 
     def _on_tick(self, connection: Connection) -> None:
-        """Once a second, in the sampler's thread: tell of tables that the publication leaves out."""
+        """Once a second, in the sampler's thread: report tables that the publication leaves out."""
         self._lag.forget_before(self._report.confirmed_lsn)
         self._new_tables.look(connection)
 

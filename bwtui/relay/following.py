@@ -54,7 +54,7 @@ class Following:
         Each session begins where the slot stands on the server that answers, and nowhere else: it may be
         another one, an older copy or a standby that was promoted, of which nothing is confirmed yet.
         """
-        # First: whoever looks in between would see what was done before as what streaming waits for.
+        # First: a status in between would show what was done before as what streaming waits for.
         self._report.detail = ""
         self._report.state = "streaming"
         recall = self._context.destination.recall
@@ -66,7 +66,7 @@ class Following:
         context = self._context
         careful_until = 0
         while True:
-            # What a session that broke leaves behind refers to itself; see `bwtui.cycles`.
+            # What is left of a session that broke refers to itself; see `bwtui.cycles`.
             gc.collect()
             try:
                 stream, confirmed = self._open_stream(publications)
@@ -171,8 +171,8 @@ class Following:
         sink, recorder = self._context.sink, self._context.recorder
         self._report.detail = f"reading again from {format_lsn(acks.confirmed)}: {redrive.failure.reason}"
         self._drain()
-        # That a row was refused may be reported after what was held back behind it.
-        failure = min([redrive.failure, *sink.take_failures()], key=lambda one: one.is_outage)
+        # That a row was refused may be reported after what was held back for it.
+        failure = min([redrive.failure, *sink.take_failures()], key=lambda failure: failure.is_outage)
         self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
         acks.advance()
         while acks.waits_for_ledger:

@@ -221,7 +221,7 @@ class SlotMemory:
         return f"{problem}: its timeline {server.timeline} parted from timeline {last.timeline} at {since}"
 
     def check_kafka(self, newest: Remembered | None, *, accept: bool) -> str | None:
-        """Refuse to go on to Kafka behind what only a recording has, unless ``accept``; return a note then.
+        """Refuse to go on to Kafka after what only a recording has, unless ``accept``; return a note then.
 
         ``newest`` is what any relay remembers of the slot, for the recording's may have another name.
         """

@@ -46,10 +46,14 @@ def _absolute(path: str) -> str:
 def _connection_string(dsn: str) -> str:
     try:
         parsed = pq.Conninfo.parse(os.fsencode(dsn))
-        given = {one.keyword: one.val for one in parsed if one.val is not None}
+        given = {option.keyword: option.val for option in parsed if option.val is not None}
         with _service(given.pop(b"service", None)):
             defaults = pq.Conninfo.get_defaults()
-        effective = {one.keyword: one.val for one in defaults if one.val not in (None, b"", one.compiled)}
+        effective = {
+            option.keyword: option.val
+            for option in defaults
+            if option.val not in (None, b"", option.compiled)
+        }
         # What the service says is in it.
         effective.pop(b"service", None)
         parameters = {
@@ -60,7 +64,7 @@ def _connection_string(dsn: str) -> str:
         }
         return make_conninfo("", **parameters)
     except (psycopg.Error, UnicodeError):
-        # Who connects with it says what is wrong with it.
+        # The error of connecting with it says what is wrong.
         return dsn
 
 

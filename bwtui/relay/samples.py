@@ -12,7 +12,7 @@ from bwtui.recording.fields import LIMIT, as_text, mark_of
 
 KEPT = 500
 _PER_SECOND = 50
-#: What all kept changes may hold together: a row of 1,600 columns alone may have 6 MB.
+#: What all samples may hold together: a row of 1,600 columns alone may have 6 MB.
 _BYTES = 16 << 20
 
 
@@ -35,7 +35,7 @@ class Samples:
     """Keeps the newest `KEPT` sampled changes, fewer of large ones, at most about 50 new ones a second."""
 
     def __init__(self) -> None:
-        self._kept: deque[_Raw] = deque()
+        self._samples: deque[_Raw] = deque()
         self._bytes = 0
         self._sequence = 0
         self._refilled = 0.0
@@ -66,15 +66,15 @@ class Samples:
         before, after = _cut(before), _cut(after)
         size = _size(before) + _size(after)
         row = (operation, relation, topic, key_columns, before, after, size)
-        kept = self._kept
-        kept.append(_Raw(self._sequence, time.time(), commit_time, lsn, xid, *row))
+        samples = self._samples
+        samples.append(_Raw(self._sequence, time.time(), commit_time, lsn, xid, *row))
         self._bytes += size
-        while len(kept) > 1 and (self._bytes > _BYTES or len(kept) > KEPT):
-            self._bytes -= kept.popleft().size
+        while len(samples) > 1 and (self._bytes > _BYTES or len(samples) > KEPT):
+            self._bytes -= samples.popleft().size
 
     def after(self, sequence: int) -> list[ChangeSample]:
-        """Return the kept changes behind ``sequence``, oldest first, decoded field by field."""
-        return [_decode(raw) for raw in tuple(self._kept) if raw.sequence > sequence]
+        """Return the changes after ``sequence`` that are still held, oldest first, decoded field by field."""
+        return [_decode(raw) for raw in tuple(self._samples) if raw.sequence > sequence]
 
 
 def _cut(fields: Sequence[Field] | None) -> Sequence[Field] | None:

@@ -50,7 +50,7 @@ class Suspension:
     def look(self) -> None:
         """Compare the clocks with those of the last look; also called right before anything is sent.
 
-        All threads wake together. Whoever looks second waits until what the first has seen is acted upon.
+        All threads wake together. The second to look waits until the first has acted on what it saw.
         """
         with self._lock:
             before, self._last = self._last, self._clocks()

@@ -72,6 +72,6 @@ class Sink(Protocol):
     def discard(self, *, in_order: bool) -> None:
         """Forget whatever is still in flight and begin anew: those messages will be read again.
 
-        ``in_order``: behind a message that fails nothing more is delivered, until the next call; otherwise
+        ``in_order``: after a message that fails nothing more is delivered, until the next call; otherwise
         each message stands for itself. It is True in the beginning.
         """

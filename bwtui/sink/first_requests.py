@@ -23,8 +23,8 @@ Put = Callable[[MessageTuple, Callback, Refuse], bool]
 class FirstRequests:
     """The messages of one topic, until each of its partitions has taken one; then it is open.
 
-    Which partition a key belongs to the first report of it tells. So a key that is not known yet waits until
-    nothing of the topic is under way whose partition isn't known, and the others wait behind it.
+    Only the first report of a key says which partition it belongs to. So a key that is not known yet waits
+    until nothing of the topic is under way whose partition isn't known, and the others wait after it.
     """
 
     def __init__(self, partitions: int) -> None:

@@ -119,14 +119,14 @@ class KafkaSink(Recall):
             return
         plain = self._report_for(span, topic, None)
         span.pending += len(messages)
-        report, kept = plain, None
+        report, last_headers = plain, None
         produce = self._produce
         for message in messages:
             key, value, timestamp, headers = message
-            if headers is not kept:
+            if headers is not last_headers:
                 # A delivery report has no headers, so they are kept beside it for the case that it fails.
                 report = plain if headers is None else self._report_for(span, topic, headers)
-                kept = headers
+                last_headers = headers
             try:
                 # By position, which costs half of what keywords do: …, partition, callback, on_delivery, ….
                 produce(topic, value, key, -1, report, None, timestamp, headers)
@@ -173,7 +173,7 @@ class KafkaSink(Recall):
         self._pump()
 
     def _pump(self) -> None:
-        """Let go what need not wait any more: for its turn, or behind the first message into a partition."""
+        """Let go what need not wait any more: for its turn, or for the first message into a partition."""
         self._look()
         if self._produce is _hold_back:
             self._outbox.clear()

@@ -244,7 +244,7 @@ def _user(info: str) -> str:
 
 
 def statement_failed(error: psycopg2.Error) -> BwtuiError:
-    """Return the error for a statement of ours that failed; only the primary message is told."""
+    """Return the error for a statement of ours that failed; with its primary message alone."""
     if isinstance(error, psycopg2.OperationalError | psycopg2.InterfaceError):
         plain = " ".join(str(error.diag.message_primary or error).split())
         return ConnectionFailed(f"the connection to PostgreSQL broke: {plain}", "check PostgreSQL's log")
@@ -258,11 +258,11 @@ def statement_failed(error: psycopg2.Error) -> BwtuiError:
 def describe(dsn: str) -> str:
     """Return where ``dsn`` leads, for people: ``host:port/dbname``, never a password."""
     try:
-        parts = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
+        parameters = psycopg2.extensions.parse_dsn(dsn) if dsn else {}
     except psycopg2.ProgrammingError:
         return "?"
-    host = parts.get("host") or parts.get("hostaddr") or "local"
-    return f"{host}:{parts.get('port', '5432')}/{parts.get('dbname', '')}"
+    host = parameters.get("host") or parameters.get("hostaddr") or "local"
+    return f"{host}:{parameters.get('port', '5432')}/{parameters.get('dbname', '')}"
 
 
 def query(connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
@@ -295,14 +295,14 @@ def _with_defaults(dsn: str, **extra: str) -> str:
     return psycopg2.extensions.make_dsn(dsn, **added)
 
 
-def _malformed(dsn: str, words: str) -> BwtuiError:
-    """Return the error for a string that libpq can't read, whose words may quote a piece of a password."""
-    match = _UNKNOWN_KEYWORD.search(words)
+def _malformed(dsn: str, message: str) -> BwtuiError:
+    """Return the error for a string that libpq can't read; ``message`` may quote a part of a password."""
+    match = _UNKNOWN_KEYWORD.search(message)
     hint = "use key=value pairs or a postgresql:// URI, as for psql"
     if match is None or mask_connection(dsn) != dsn:
         return UsageError("the connection string is not valid", hint)
-    known = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
-    close = nearest(match[1], known)
+    keywords = [option.keyword.decode() for option in pq.Conninfo.get_defaults()]
+    close = nearest(match[1], keywords)
     problem = f"the connection string is not valid: libpq knows no keyword {match[1]!r}"
     return UsageError(problem, f"did you mean {close!r}?" if close else hint)
 

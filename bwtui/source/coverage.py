@@ -1,6 +1,6 @@
 """What the publications leave out, and what they do to the applications that write; nothing is changed here.
 
-``bwtui doctor`` shows it, a relay that runs tells of it as notices, and what is not captured at all is a
+``bwtui doctor`` shows it, a running relay reports it as notices, and what is not captured at all is a
 finding of ``bwtui verify --database``. docs/adr/0037-lists-of-tables.md and
 docs/adr/0049-tables-that-are-not-captured.md have the reasons.
 """
@@ -81,7 +81,7 @@ def shortfalls(
     chosen = TableFilter(settings)
     tables = list(filter(chosen, list_tables(connection)))
     entries = publication.entries(connection, names)
-    published = {(one.namespace, one.name): one for one in publication.merged(entries)}
+    published = {(table.namespace, table.name): table for table in publication.merged(entries)}
     opened = _open(connection, names)
     has_slot = slot_state(connection, settings.slot) is not None
     instead = _list_instead(settings, names, tables, has_slot=has_slot)
@@ -96,7 +96,8 @@ def shortfalls(
             if not entry.inserts and chosen(table):
                 says = "is published without its inserts, so nothing of it is"
                 yield _shortfall(table, says, instead, captured=False)
-    own = {(one.namespace, one.name) for one in publication.published_tables(connection, names[:1])}
+    own_tables = publication.published_tables(connection, names[:1])
+    own = {(table.namespace, table.name) for table in own_tables}
     # Updates of what it has without a replica identity, now or later, must not be published.
     is_mixed = names[0] in opened or any(
         (table.namespace, table.name) in own for table in filter(lacks_identity, every)
@@ -128,19 +129,19 @@ def narrowed(
 
     ``entries`` are those of the publications ``names``.
     """
-    found: dict[tuple[str, str], list[str]] = {}
+    left_out: dict[tuple[str, str], list[str]] = {}
     by_table: dict[tuple[str, str], list[PublishedTable]] = {}
     for entry in entries:
         by_table.setdefault((entry.namespace, entry.name), []).append(entry)
     for table, its_entries in by_table.items():
         if filtered := list(_filtered(its_entries)):
-            found[table] = filtered
+            left_out[table] = filtered
     if connection.server_version >= 150000:
         for namespace, name, columns in query(connection, _COLUMNS_SQL, list(names)):
             plural = "columns" if len(columns) > 1 else "column"
             says = f"is published without its {plural} {', '.join(columns)}"
-            found.setdefault((namespace, name), []).append(says)
-    return found
+            left_out.setdefault((namespace, name), []).append(says)
+    return left_out
 
 
 def _filtered(entries: Sequence[PublishedTable]) -> Iterator[str]:
@@ -223,14 +224,14 @@ def _left_out(
     apart = [table for table in tables if (table.namespace, table.name) not in published]
     if not apart:
         return
-    there = {one.oid: one for one in list_tables(connection, partitions=True)}
-    still = {(one.oid, one.namespace, one.name) for one in there.values()}
+    present = {table.oid: table for table in list_tables(connection, partitions=True)}
+    still = {(table.oid, table.namespace, table.name) for table in present.values()}
     apart = [table for table in apart if (table.oid, table.namespace, table.name) in still]
     adding.together(apart)
     by_partition = not publication.via_root(connection, names)
     for table in apart:
-        found = query(connection, _LEAVES_SQL, table.oid) if table.partitioned else []
-        leaves = [there[oid] for (oid,) in found if oid in there]
+        oids = query(connection, _LEAVES_SQL, table.oid) if table.partitioned else []
+        leaves = [present[oid] for (oid,) in oids if oid in present]
         missing = [leaf for leaf in leaves if (leaf.namespace, leaf.name) not in published]
         if table.partitioned and len(missing) < len(leaves):
             for leaf in filter(adding.chosen, missing):

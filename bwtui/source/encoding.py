@@ -18,7 +18,7 @@ _TAKEN_AS_THEY_ARE = frozenset(("UTF8", "SQL_ASCII"))
 #: A setting of no meaning, by which the block below hands over what it found.
 _FOUND = "bwtui.characters"
 
-# All that may be a character: one byte above ASCII, or two, three behind 0x8f, four behind 0x8e
+# All that may be a character: one byte above ASCII, or two, three after 0x8f, four after 0x8e
 # (pg_wchar_table in PostgreSQL's sources). In plpgsql, for in SQL the first refusal is the end.
 _ASK_SQL = f"""
 do $do$
@@ -54,7 +54,7 @@ Ask = Callable[[str], Sequence[Sequence[Any]]]
 #: So many characters are converted at a time.
 _AT_ONCE = 10_000
 
-_known: dict[tuple[str, str], Decode] = {}
+_decoders: dict[tuple[str, str], Decode] = {}
 
 
 def decoder(encoding: str, server_version: str, ask: Ask) -> Decode | None:
@@ -64,13 +64,13 @@ def decoder(encoding: str, server_version: str, ask: Ask) -> Decode | None:
     """
     if encoding in _TAKEN_AS_THEY_ARE:
         return None
-    known = _known.get((encoding, server_version))
-    if known is None:
+    decode = _decoders.get((encoding, server_version))
+    if decode is None:
         ask(_ASK_SQL.format(encoding=encoding))
         pairs = [pair.split() for pair in ask(_TAKE_SQL)[0][0].split(",") if pair]
         table = {bytes.fromhex(raw): bytes.fromhex(text).decode() for raw, text in pairs}
-        known = _known[encoding, server_version] = _of_table(table)
-    return known
+        decode = _decoders[encoding, server_version] = _of_table(table)
+    return decode
 
 
 def _of_table(table: Mapping[bytes, str]) -> Decode:

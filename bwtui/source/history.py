@@ -52,21 +52,21 @@ def _aligned(columns: Sequence[Column], now: Sequence[Attribute]) -> list[Attrib
     """Return the live place of each column that every good reading agrees on.
 
     A reading gives each column a place, in order. Before the last of these no live place is left over, unless
-    the relation need not have it: what was added later stands behind.
+    the relation need not have it: what was added later stands after them.
     """
     before = _scores(columns, now)
     if not columns or max(before[-1].values(), default=_NEVER) <= _NEVER // 2:
         return [None] * len(columns)
     best = max(before[-1].values())
     after = _rest(before, columns, now)
-    found: list[Attribute | None] = []
+    aligned: list[Attribute | None] = []
     for index in range(len(columns)):
         good = [
             place for place, score in before[index].items() if score + after[index][place] >= best - _MARGIN
         ]
         only = now[good[0]] if len(good) == 1 else None
-        found.append(None if only is None or only.dropped else only)
-    return found
+        aligned.append(None if only is None or only.dropped else only)
+    return aligned
 
 
 def _scores(columns: Sequence[Column], now: Sequence[Attribute]) -> list[dict[int, int]]:
@@ -88,7 +88,7 @@ def _scores(columns: Sequence[Column], now: Sequence[Attribute]) -> list[dict[in
 def _rest(
     before: Sequence[dict[int, int]], columns: Sequence[Column], now: Sequence[Attribute]
 ) -> list[dict[int, int]]:
-    """Return, for each column, what the best reading scores behind it, by the place that it has there."""
+    """Return, for each column, what the best reading scores after it, by the place that it has there."""
     rest: list[dict[int, int]] = [dict.fromkeys(before[-1], 0)]
     for index in range(len(columns) - 2, -1, -1):
         row = dict.fromkeys(before[index], _NEVER)
@@ -133,11 +133,11 @@ def identity_not_in(relation: Relation, now: Sequence[Attribute]) -> list[tuple[
     It had where a column that the relation has stands after it. Of others, and where a column of the relation
     can't be recognised, nothing is known: they may have been added, to the table and to its key, since.
     """
-    found = present_columns(relation, now)
-    names = {attribute.name for attribute in found if attribute is not None}
+    present = present_columns(relation, now)
+    names = {attribute.name for attribute in present if attribute is not None}
     last = max((place for place, attribute in enumerate(now) if attribute.name in names), default=-1)
     return [
-        (attribute, place < last and None not in found)
+        (attribute, place < last and None not in present)
         for place, attribute in enumerate(now)
         if attribute.in_identity and attribute.name not in names
     ]

@@ -67,7 +67,7 @@ def check_published(
 
     Raises RefusedError with the columns and the statement that mends it.
     """
-    columns = {(one.namespace, one.name): one.columns for one in published or ()}
+    columns = {(table.namespace, table.name): table.columns for table in published or ()}
     by_oid = {table.oid: table for table in tables}
     identity: dict[int, list[tuple[str, bool]]] = {}
     for oid, name, generated in query(connection, _IDENTITY_SQL, list(by_oid)):
@@ -144,8 +144,8 @@ def _is_published(members: Sequence[_Membership], now: Sequence[Attribute], attr
     """
     if not members:
         return not attribute.generated
-    listing = [one for one in members if one.columns is not None] or members
-    return any(one.publishes(now.index(attribute) + 1, attribute) for one in listing)
+    listing = [member for member in members if member.columns is not None] or members
+    return any(member.publishes(now.index(attribute) + 1, attribute) for member in listing)
 
 
 def _mend(
@@ -153,7 +153,8 @@ def _mend(
 ) -> Iterator[str]:
     now = attributes(connection, oid)
     members = _memberships(connection, settings, oid)
-    wanted = [one for one in now if one.name in missing and not _is_published(members, now, one)]
+    lacking = [attribute for attribute in now if attribute.name in missing]
+    wanted = [attribute for attribute in lacking if not _is_published(members, now, attribute)]
     if not wanted:
         yield "it is published by now: rows from before go to the dead letters with --on-error log"
         yield "or a new slot takes a new snapshot"

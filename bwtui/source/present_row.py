@@ -76,27 +76,27 @@ def _read(
         return None
     present = present_columns(relation, attributes(connection, relation.oid))
     pairs = list(zip(relation.columns, present, strict=True))
-    names = {column.name: None if found is None else found.name for column, found in pairs}
-    now = {column.name: found.name if found and _reads_as(column, found) else None for column, found in pairs}
+    names = {column.name: None if now is None else now.name for column, now in pairs}
+    readable = {column.name: now.name if now and _reads_as(column, now) else None for column, now in pairs}
     places = {names[column]: value for column, value in key.items()}
-    found = [name for column in wanted if (name := now[column]) is not None]
-    if None in places or not found:
+    selected = [name for column in wanted if (name := readable[column]) is not None]
+    if None in places or not selected:
         return [UNCHANGED] * len(wanted)
-    found_operators = query(connection, _OPERATORS_SQL, relation.oid, relation.oid)
-    operators = {name: tuple(operator) for name, *operator in found_operators}
+    rows = query(connection, _OPERATORS_SQL, relation.oid, relation.oid)
+    operators = {name: tuple(operator) for name, *operator in rows}
     is_utf8 = server_encoding(connection) == "UTF8"
     conditions = [
         _equal(name, value, operators.get(name), is_utf8=is_utf8) for name, value in places.items() if name
     ]
     namespace, table, partitioned = tables[0]
     source = f"{'' if partitioned else 'only '}{quote_qualified(namespace, table)}"
-    columns = ", ".join(map(quote_identifier, found))
+    columns = ", ".join(map(quote_identifier, selected))
     lines: list[bytes] = []
     copy_out(connection, f"select {columns} from {source} where {' and '.join(conditions)}", lines.append)
     if not lines:
         return None
     fields = iter(unescape_copy_line(lines[0]))
-    return [UNCHANGED if now[column] is None else next(fields) for column in wanted]
+    return [UNCHANGED if readable[column] is None else next(fields) for column in wanted]
 
 
 def _reads_as(column: Column, now: Attribute) -> bool:

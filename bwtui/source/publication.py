@@ -85,10 +85,10 @@ def published_tables(connection: Connection, publications: Sequence[str]) -> lis
     return merged(entries(connection, publications))
 
 
-def merged(found: Sequence[PublishedTable]) -> list[PublishedTable]:
-    """Return what `entries` found, one for each table."""
+def merged(published: Sequence[PublishedTable]) -> list[PublishedTable]:
+    """Return what `entries` returned as one entry for each table."""
     tables: dict[tuple[str, str], PublishedTable] = {}
-    for table in found:
+    for table in published:
         before = tables.get((table.namespace, table.name))
         tables[table.namespace, table.name] = table if before is None else _both(before, table)
     return list(tables.values())

@@ -71,7 +71,7 @@ def check_read(
     connection: Connection, tables: Sequence[TableInfo], published: Sequence[PublishedTable]
 ) -> str:
     """Return how many tables there are. Raises RefusedError if a snapshot could not read one of them."""
-    columns = {(one.namespace, one.name): one.columns for one in published}
+    columns = {(table.namespace, table.name): table.columns for table in published}
     closed: dict[str, None] = {}
     hidden: list[tuple[str, str]] = []
     rows_hidden = []
@@ -87,12 +87,12 @@ def check_read(
             rows_hidden.append(f"{namespace}.{name}")
     role = query(connection, "select current_user")[0][0]
     grantee = quote_identifier(role)
-    granted = [f"GRANT USAGE ON SCHEMA {quote_identifier(one)} TO {grantee}" for one in closed]
+    granted = [f"GRANT USAGE ON SCHEMA {quote_identifier(schema)} TO {grantee}" for schema in closed]
     if hidden:
-        listed = ", ".join(quote_qualified(*one) for one in hidden)
+        listed = ", ".join(quote_qualified(*table) for table in hidden)
         granted.append(f"GRANT SELECT ON {listed} TO {grantee}")
     if granted:
-        names = [f"schema {one}" for one in closed] + [".".join(one) for one in hidden]
+        names = [f"schema {schema}" for schema in closed] + [".".join(table) for table in hidden]
         raise RefusedError(
             f"role {role} may not read {', '.join(names)}", f"let the owner run: {printed(*granted)}"
         )

@@ -153,10 +153,10 @@ def reserve(connection: Connection, name: str) -> int | None:
     By an advisory lock, which ends with the session: that of a relay that is suspended keeps others from
     taking a snapshot whose rows would stand before its own. 0 is a process that is gone by now.
     """
-    words = f"bwtui makes slot {name}"
-    if query(connection, _RESERVE_SQL, words)[0][0]:
+    lock = f"bwtui makes slot {name}"
+    if query(connection, _RESERVE_SQL, lock)[0][0]:
         return None
-    rows = query(connection, _RESERVED_BY_SQL, words)
+    rows = query(connection, _RESERVED_BY_SQL, lock)
     return int(rows[0][0]) if rows else 0
 
 

@@ -44,7 +44,7 @@ def _plain(body: bytes, delimiter: bytes) -> list[bytes | None]:
 
 
 def _with_quoted(body: bytes, token: re.Pattern[bytes], delimiter: bytes) -> Iterator[list[bytes | None]]:
-    found: list[bytes | None] = []
+    chunk: list[bytes | None] = []
     start = position = 0
     while True:
         match = token.match(body, position)
@@ -52,19 +52,19 @@ def _with_quoted(body: bytes, token: re.Pattern[bytes], delimiter: bytes) -> Ite
             raise Unholdable
         quoted, plain = match.groups()
         if quoted is not None:
-            found.append(unescaped(quoted))
+            chunk.append(unescaped(quoted))
         else:
-            found.append(None if plain == b"NULL" else plain)
+            chunk.append(None if plain == b"NULL" else plain)
         position = match.end()
         if position == len(body):
-            yield found
+            yield chunk
             return
         if body[position : position + 1] != delimiter:
             raise Unholdable
         position += 1
         if position - start > _CHUNK:
-            yield found
-            start, found = position, []
+            yield chunk
+            start, chunk = position, []
 
 
 def array_codec(element: Codec, delimiter: str = ",") -> Codec:
@@ -78,9 +78,9 @@ def array_codec(element: Codec, delimiter: str = ",") -> Codec:
         if element.copies_text:
             check(text)
         count, parts = 0, []
-        for some in elements(text, token, separator):
-            count += len(some)
-            parts.append(b"".join([NULL if item is None else VALUE + encode_element(item) for item in some]))
+        for chunk in elements(text, token, separator):
+            count += len(chunk)
+            parts.append(b"".join([NULL if item is None else VALUE + encode_element(item) for item in chunk]))
         return b"".join((long(count), *parts, _EMPTY)) if count else _EMPTY
 
     avro = {"type": "array", "items": ["null", element.avro]}

@@ -5,7 +5,7 @@ number. NaN and the infinities, which no decimal holds, take the escape. Avro wa
 (Avro specification, "Decimal"): numeric(3, -2) becomes decimal(5, 0), and numeric(2, 4) becomes decimal(4,
 4).
 
-A numeric without a declared precision may have 131,072 digits before the point and 16,383 behind it, with a
+A numeric without a declared precision may have 131,072 digits before the point and 16,383 after it, with a
 scale of its own for every value. A decimal has one scale for all, so only text is exact and readable.
 """
 

@@ -148,8 +148,8 @@ def _extension(info: TypeInfo) -> Codec:
     if info.kind == "b" and info.name == "hstore":
         return HSTORE
     # Enums, composites and ranges have a text form that says all; of other base types we can't know.
-    known = info.kind in "ecrm" or info.name in _TEXT_EXTENSIONS
-    return text_codec(info.qualified_name, as_text=not known)
+    is_text = info.kind in "ecrm" or info.name in _TEXT_EXTENSIONS
+    return text_codec(info.qualified_name, as_text=not is_text)
 
 
 def _expecting(codec: Codec, any_bytes: bool) -> Codec:

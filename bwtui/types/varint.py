@@ -26,8 +26,8 @@ def long(number: int) -> bytes:
     return varint(zigzag(number))
 
 
-# V: a varint below 2**14, shortest form. C: the two bytes of a 14-bit group that has a group behind it.
-# U and D: the same behind the byte 2, which chooses the second branch of a union ["null", T].
+# V: a varint below 2**14, shortest form. C: the two bytes of a 14-bit group that has a group after it.
+# U and D: the same after the byte 2, which chooses the second branch of a union ["null", T].
 V = tuple(varint(n) for n in range(1 << 14))
 C = tuple(bytes((n & 0x7F | 0x80, n >> 7 | 0x80)) for n in range(1 << 14))
 U = tuple(b"\x02" + v for v in V)

@@ -61,5 +61,5 @@ def describe(status: Status) -> str:
 
 def newest() -> Status | None:
     """Return the status of the run that was killed last, whatever its relay's name."""
-    killed = (read(name) for name in known_relays() if outcome.read(name) is None)
-    return max((one for one in killed if one is not None), key=lambda one: one.time, default=None)
+    killed = filter(None, (read(name) for name in known_relays() if outcome.read(name) is None))
+    return max(killed, key=lambda status: status.time, default=None)

@@ -29,7 +29,7 @@ _log = logging.getLogger("bwtui.relay.process.log")
 
 
 class _Masking(logging.Formatter):
-    """Takes passwords out of every line, whoever wrote it, and shows what isn't printable."""
+    """Takes passwords out of every line, also of a library's, and shows what isn't printable."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         # Passwords first: an escape before one could make a longer word of its name.

@@ -31,7 +31,7 @@ from bwtui.relay.process.server import ControlServer, StatusSource
 from bwtui.settings import RelaySettings
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-#: How long whoever reads our output may take for the last status.
+#: How long the reader of our output may take for the last status.
 _LAST_STATUS_SECONDS = 5.0
 _log = logging.getLogger("bwtui.relay.process.main")
 
@@ -76,15 +76,15 @@ def run(
     # What the engine keeps in its folder is nobody else's business.
     os.umask(0o077)
     outcome.clear(name)
-    kept = LastStatus(name)
-    kept.forget()
+    last_status = LastStatus(name)
+    last_status.forget()
     engine: RunnableEngine | None = None
     reporter: _Reporter | None = None
     error: BaseException | None = None
     signals: list[int] = []
     try:
         engine = factory(settings)
-        reporter = _Reporter(engine, listener, kept)
+        reporter = _Reporter(engine, listener, last_status)
         with _stop_on_signal(engine, signals), ControlServer(name, engine):
             reporter.start()
             engine.run()
@@ -102,7 +102,7 @@ def run(
         reporter.end(ended.status)
     if is_written:
         # Only now does nobody write it any more.
-        kept.forget()
+        last_status.forget()
     lock.release()
     return ended
 
@@ -170,21 +170,21 @@ def _ignore(number: int, frame: object) -> None:
 
 
 class _Reporter:
-    """Tells a listener in a thread: one that is stuck holds up neither the relay nor, for long, its end."""
+    """Reports in a thread: a listener that is stuck holds up neither the relay nor, for long, its end."""
 
-    def __init__(self, engine: RunnableEngine, listener: Listener, kept: LastStatus) -> None:
+    def __init__(self, engine: RunnableEngine, listener: Listener, last_status: LastStatus) -> None:
         self._engine = engine
         self._listener = listener
-        self._kept = kept
+        self._last_status = last_status
         self._last: queue.SimpleQueue[Status] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="report", daemon=True)
 
     def start(self) -> None:
-        """Begin to tell."""
+        """Begin to report."""
         self._thread.start()
 
     def end(self, status: Status) -> None:
-        """Tell the last ``status``, and wait for that; not without end, for nobody may be reading."""
+        """Report the last ``status``, and wait for that; not without end, for nobody may be reading."""
         if self._thread.ident is None:
             return
         self._last.put(status)
@@ -195,7 +195,7 @@ class _Reporter:
     def _work(self) -> None:
         while True:
             status = self._engine.status()
-            self._kept.keep(status)
+            self._last_status.keep(status)
             self._listener.emit(status)
             try:
                 last = self._last.get(timeout=self._listener.interval)

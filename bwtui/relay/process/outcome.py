@@ -1,4 +1,4 @@
-"""How the last run of a relay ended: a small file in its state folder, for whoever asks afterwards.
+"""How the last run of a relay ended: a small file in its state folder, to be asked afterwards.
 
 The engine's process writes it as its last act; ``connect`` reads it for the error line and the exit code,
 ``bwtui status`` and the UI for the reason why a relay is gone. A new run removes it first.

@@ -1,4 +1,4 @@
-"""What a relay does when the disk takes no more of its recording: it stops, or goes on without, and tells."""
+"""What a relay does when the disk takes no more of its recording: it stops, or goes on without it."""
 
 import json
 from dataclasses import asdict
@@ -19,13 +19,13 @@ class GivingUp:
     def __init__(self, settings: RelaySettings, report: Report) -> None:
         self._settings = settings
         self._report = report
-        #: Whether somebody was told that the disk refuses, and whether the relay then went on without.
+        #: Whether it is reported that the disk refuses, and whether the relay then went on without.
         self.is_reported = False
         self.gave_up = False
         self._last_errors: list[ErrorEntry] = []
 
     def give_up(self, error: StateFailed) -> None:
-        """Tell that the recording ended. Raises ``error`` unless it may go on without."""
+        """Report that the recording ended. Raises ``error`` unless it may go on without."""
         self.is_reported = True
         if self._settings.record_only:
             raise error
@@ -42,7 +42,7 @@ class GivingUp:
             self._last_errors.append(entry)
 
     def last_blocks(self, since: int) -> tuple[int, list[BlockOut]]:
-        """Tell of the gap behind ``since``; return where it ends, and what the recording says of it."""
+        """Report the gap from ``since`` on; return where it ends, and the recording's blocks on it."""
         until = self._report.confirmed_lsn
         blocks: list[tuple[Kind, dict[str, Any]]] = []
         if until > since:

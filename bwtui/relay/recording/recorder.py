@@ -78,7 +78,7 @@ class Recorder:
         self._snapshot: Relation | None = None
         self._unsent = Unsent()
         self._references = References(self._append, report)
-        #: Whether this run has taken a snapshot, behind which nothing is missing.
+        #: Whether this run has taken a snapshot, after which nothing is missing.
         self._began_anew = False
         self._ending = GivingUp(settings, report)
         self._status = StatusTeller()
@@ -146,7 +146,7 @@ class Recorder:
         self._references.forget(oid)
 
     def _note_gap(self, start_lsn: int) -> None:
-        """Note, and tell, that changes before ``start_lsn`` were relayed without being recorded."""
+        """Note, and report, that changes before ``start_lsn`` were relayed without being recorded."""
         since = self._before.reached
         if self._began_anew:
             return
@@ -213,7 +213,7 @@ class Recorder:
         return True
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
-        """Write tombstones that clear up behind an unfinished snapshot. Raises StateFailed, see `settle`."""
+        """Write tombstones that clear up after an unfinished snapshot. Raises StateFailed, see `settle`."""
         self._make_room(1)
         section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
         parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
@@ -349,12 +349,12 @@ class Recorder:
         return failure is not None or self._ending.gave_up
 
     def _close_given_up(self) -> None:
-        """Tell of the gap at the recording's end, in the recording too if there is room again."""
+        """Report the gap at the recording's end, in the recording too if there is room again."""
         begun = self._pass.get("start_lsn", 0) if self._pass.get("kind") == "stream" else 0
         noted, blocks = self._ending.last_blocks(max(self._journal.reached, self._before.reached or 0, begun))
         self._journal.close_given_up({**self._foot("given up"), "noted": noted}, blocks)
 
-    # -- what is told --------------------------------------------------------------------------------------
+    # -- statuses, errors and the end ----------------------------------------------------------------------
 
     def tell_of(self, status: Callable[[], Status]) -> None:
         """Record ``status()`` once a second while it changes."""
@@ -376,7 +376,7 @@ class Recorder:
     def close(self, error: BwtuiError | None = None) -> None:
         """Finish the recording.
 
-        Raises StateFailed when that fails, and it was not told before, and the policy is to stop.
+        Raises StateFailed when that fails, it was not reported before, and the policy is to stop.
         """
         if error is not None and "kind" not in self._pass and self._journal.failure is None:
             # It was refused before it came to read anything, and leaves nothing.

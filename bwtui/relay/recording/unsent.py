@@ -27,12 +27,12 @@ class Unsent:
             if old is UNCHANGED and isinstance(new, bytes)
         ]
         self.filled += filled
-        return sum(len(one.text) for one in filled)
+        return sum(len(value.text) for value in filled)
 
     def keep(self, frames: int) -> None:
         """Forget a change that ended the relay in the middle: it has no frame."""
-        self._without = [one for one in self._without if one[0] < frames]
-        self.filled = [one for one in self.filled if one.frame < frames]
+        self._without = [change for change in self._without if change[0] < frames]
+        self.filled = [value for value in self.filled if value.frame < frames]
 
     def clear(self) -> None:
         """Begin another batch."""

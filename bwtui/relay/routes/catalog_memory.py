@@ -2,7 +2,7 @@
 
 The replication stream names a column's type by its number alone, and under REPLICA IDENTITY FULL it does not
 name the key. PostgreSQL's catalog answers for the present: a domain that was dropped since, or a table, is no
-longer in it. So the relay keeps what it was told, in its state folder, across restarts.
+longer in it. So the relay keeps those answers in its state folder, across restarts.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Tells of what the publications leave out, such as tables that were made while the relay runs."""
+"""Notices of what the publications leave out, such as tables that were made while the relay runs."""
 
 import time
 
@@ -9,7 +9,7 @@ from bwtui.source.connection import Connection
 from bwtui.source.coverage import shortfalls
 
 _SECONDS = 10.0
-#: Every picture has them, and too many would push what else went wrong out of it.
+#: Every status has them, and too many would push what else went wrong out of it.
 _NOTICES = 20
 _HINT_CHARACTERS = 1_000
 _DOCTOR = "'bwtui doctor' with the relay's options says"
@@ -32,10 +32,10 @@ class NewTables:
             return
         self._looked_at = now
         missing = list(shortfalls(connection, self._settings, self.reads))
-        self._report.not_captured = tuple(one.table or "" for one in missing if not one.captured)
-        for one in missing[:_NOTICES]:
-            hint = one.hint if len(one.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
-            self._report.error("notice", RefusedError(f"{one.subject} {one.says}", hint), one.table)
+        self._report.not_captured = tuple(item.table or "" for item in missing if not item.captured)
+        for item in missing[:_NOTICES]:
+            hint = item.hint if len(item.hint) <= _HINT_CHARACTERS else f"{_DOCTOR} what to run"
+            self._report.error("notice", RefusedError(f"{item.subject} {item.says}", hint), item.table)
         if more := missing[_NOTICES:]:
             says = f"{len(more)} more such notices about the publication"
             self._report.error(

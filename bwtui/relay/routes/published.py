@@ -33,7 +33,7 @@ class Published:
     """The publications of one slot, from one session to the next."""
 
     def __init__(self, publication: str, report: Report, memory: SlotMemory) -> None:
-        """``publication`` is what the relay is told to read; its unkeyed companion goes with it."""
+        """``publication`` is the one in the settings; its unkeyed companion goes with it."""
         self._family = (publication, unkeyed_name(publication))
         self._report = report
         self._memory = memory
@@ -52,7 +52,7 @@ class Published:
         }
 
     def take(self, names: tuple[str, ...], looks: Looks) -> None:
-        """See that all that was asked for is there, and tell of what has changed. Raises RefusedError."""
+        """Check that all that was asked for is there, and report what has changed. Raises RefusedError."""
         wanted = self._wanted(names)
         for name in wanted:
             if name not in looks:

@@ -39,7 +39,7 @@ class Routes(dict[int, Route | None]):
         self._still_holds = still_holds
         self._begin = begin
         self._ahead = ahead
-        #: The RELATION messages: PostgreSQL sends them once, and tells of no DROP, so they are kept small.
+        #: The RELATION messages: PostgreSQL sends them once, and nothing at a DROP, so they are kept small.
         self._announced: dict[int, bytes] = {}
         self._former: dict[int, Route] = {}
         self._ready: dict[int, tuple[Relation, Route | None]] = {}

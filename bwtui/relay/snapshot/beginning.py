@@ -27,7 +27,7 @@ from bwtui.source.snapshot import (
 )
 
 _log = logging.getLogger(__name__)
-#: How often a snapshot is exported anew because a table was altered right behind the export.
+#: How often a snapshot is exported anew because a table was altered right after the export.
 _EXPORTS = 5
 
 

@@ -12,9 +12,9 @@ from bwtui.source.ddl.script import Statement, statements
 from bwtui.source.printed import printed
 from bwtui.source.remedies import remedy
 
-#: An ALTER TABLE that waits for a lock makes everybody else wait behind it.
+#: An ALTER TABLE that waits for a lock makes everybody else wait for it.
 _LOCK_TIMEOUT = "3s"
-# Whatever is read into a script, it can't commit: this constraint fails whoever tries to.
+# Whatever is read into a script, it can't commit: this constraint fails at a COMMIT.
 _NO_COMMIT = """
 create temporary table bwtui_trial (n int unique deferrable initially deferred);
 insert into pg_temp.bwtui_trial values (1), (1)
@@ -28,18 +28,18 @@ def after_script(dsn: str, script: str) -> Iterator[Connection]:
     An empty script changes nothing, and the session is an ordinary one. Raises RefusedError for a statement
     that fails, or that can't be tried.
     """
-    parts = statements(script)
+    parsed = statements(script)
     connection = connect(dsn)
     try:
-        if parts:
-            _apply(connection, parts)
+        if parsed:
+            _apply(connection, parsed)
         yield connection
     finally:
         # The end of the session is the end of its transaction.
         connection.close()
 
 
-def _apply(connection: Connection, parts: list[Statement]) -> None:
+def _apply(connection: Connection, script: list[Statement]) -> None:
     execute(connection, "begin")
     try:
         execute(connection, _NO_COMMIT)
@@ -54,7 +54,7 @@ def _apply(connection: Connection, parts: list[Statement]) -> None:
         ) from error
     execute(connection, "reset search_path")
     execute(connection, f"set lock_timeout = '{_LOCK_TIMEOUT}'")
-    for statement in parts:
+    for statement in script:
         try:
             execute(connection, statement.text)
         except psycopg2.Error as error:
