@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
 
 State = Literal["starting", "snapshot", "streaming", "paused", "stopped", "failed"]
@@ -43,6 +44,13 @@ class TableStatus:
     messages: int = 0
     bytes: int = 0
     rows_per_second: float = 0.0
+    #: Bytes of messages a second, over the last seconds.
+    bytes_per_second: float = 0.0
+    #: The table's share (0 to 1) of the WAL that the relayed tables write, estimated from rows and messages.
+    wal_share: float = 0.0
+    #: From COMMIT to acknowledgement in the last minute; None where nothing was acknowledged.
+    latency_p50: float | None = None
+    latency_p99: float | None = None
     errors: int = 0
     dead_letters: int = 0
     #: Unchanged TOAST values that were read by key, or replaced by a placeholder.
@@ -52,6 +60,8 @@ class TableStatus:
     toast_superseded: int = 0
     key_schema_id: int | None = None
     value_schema_id: int | None = None
+    #: What the registry counts the value's schema as.
+    value_schema_version: int | None = None
     #: "none" (no snapshot of this table in this run), "pending", "running" or "done".
     snapshot_state: str = "none"
     #: PostgreSQL's estimate of the table's rows (pg_class.reltuples) when the snapshot began, or None.
@@ -126,6 +136,11 @@ class Status:
     cpu_seconds: float = 0.0
     tables: dict[str, TableStatus] = field(default_factory=dict)
     stages: dict[str, StageStatus] = field(default_factory=dict)
+    #: How long messages took to each of `LATENCY_STAGES`, of those acknowledged in the last ten seconds, the
+    #: last minute, and ever; a stage without any is missing. Rows of a snapshot are not measured.
+    latency: dict[str, Percentiles] = field(default_factory=dict)
+    latency_minute: dict[str, Percentiles] = field(default_factory=dict)
+    latency_since_start: dict[str, Percentiles] = field(default_factory=dict)
     errors: tuple[ErrorEntry, ...] = ()
     #: Tables that the relay is to carry and that its publications lack: nothing of them is sent.
     not_captured: tuple[str, ...] = ()
@@ -150,6 +165,8 @@ class Status:
                 values[name] = parse_lsn(values[name])
         for name, kind in (("tables", TableStatus), ("stages", StageStatus)):
             values[name] = {key: _known(kind, value) for key, value in values.get(name, {}).items()}
+        for name in ("latency", "latency_minute", "latency_since_start"):
+            values[name] = latency_from_json(values.get(name, {}))
         recording = values.get("recording")
         values["recording"] = _known(RecordingStatus, recording) if recording else None
         values["not_captured"] = tuple(values.get("not_captured", ()))

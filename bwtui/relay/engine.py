@@ -18,11 +18,13 @@ import psycopg2
 from bwtui.blocking import BlockingCalls
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.model.history import History
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay import status_builder
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.following import Following
+from bwtui.relay.measured.recent import Recent, Slot
 from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
@@ -83,6 +85,7 @@ class Engine:
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
+        self._recent = Recent(self._report, self._slot_stands)
         self._findings: Findings | None = None
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
@@ -127,8 +130,11 @@ class Engine:
             transactions=report.transactions,
             resident_bytes=status_builder.resident_bytes(),
             cpu_seconds=status_builder.cpu_seconds(),
-            tables=status_builder.tables(report, rates),
+            tables=status_builder.tables(report, rates, self._recent.tables),
             stages=status_builder.stages(report, numbers, rates),
+            latency=dict(report.latency.figures.ten_seconds),
+            latency_minute=dict(report.latency.figures.minute),
+            latency_since_start=dict(report.latency.figures.ever),
             errors=report.errors(),
             not_captured=report.not_captured,
             recording=self._recorder.status() if self._recorder is not None else None,
@@ -143,6 +149,17 @@ class Engine:
         ):
             return f"PostgreSQL has not told of the slot for {age:.0f} s: the lag shown is older than that"
         return self._destination.service.outage() or self._report.detail
+
+    def _slot_stands(self) -> Slot:
+        """Return how the slot stands, for the history."""
+        lag, confirmed = self._lag.lag, self._report.confirmed_lsn
+        server = max(lag.server_lsn, self._report.server_lsn)
+        behind = self._lag.seconds_behind(confirmed) if confirmed else 0.0
+        return Slot(max(0, server - confirmed) if confirmed else 0, round(behind, 3), lag.retained_bytes)
+
+    def history(self, after: float) -> History:
+        """Return the last ten minutes behind ``after``."""
+        return self._recent.history(after)
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return sampled changes after sequence ``after``, oldest first."""
@@ -173,6 +190,7 @@ class Engine:
             raise
         finally:
             self._lag.stop()
+            self._recent.stop()
             self._destination.close()
             self._patience.close()
             self._close_recording(ended)
@@ -205,6 +223,7 @@ class Engine:
             findings = self._inspect(connection)
             context = self._make_context(findings)
             self._lag.start()
+            self._recent.start()
             publications = findings.publications
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.

@@ -71,7 +71,8 @@ class Following:
             try:
                 stream, confirmed = self._open_stream(publications)
                 self._has_streamed = True
-                acks = Acknowledgements(confirmed, context.recorder)
+                self._report.sessions += 1
+                acks = Acknowledgements(confirmed, context.recorder, self._report.latency.take)
                 if context.recorder is not None:
                     context.recorder.begin_pass("stream", confirmed)
                 streaming = Streaming(context, stream, acks, target)

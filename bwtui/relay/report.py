@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.status import ErrorEntry, SchemaEntry, State
+from bwtui.relay.measured.latency import Latency
 
 _ERRORS_KEPT = 200
 #: Of each subject so many schemas are kept; the registry has them all.
@@ -74,6 +75,9 @@ class Report:
         #: Commit time (Unix seconds) of the newest transaction that was read.
         self.commit_time = 0.0
         self.in_flight = 0
+        #: How often the stream was opened.
+        self.sessions = 0
+        self.latency = Latency()
         #: Tables of the selection of which nothing is sent, since no publication of the stream has them.
         self.not_captured: tuple[str, ...] = ()
         #: Told of every error that is new; any thread may be the one that tells.

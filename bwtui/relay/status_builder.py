@@ -5,17 +5,20 @@ import resource
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 from bwtui.model.status import StageStatus, TableStatus
 from bwtui.relay.batch import IN_FLIGHT_ROWS
+from bwtui.relay.measured.recent import TableMeasures
 from bwtui.relay.report import Report, TableCounters
 
+_NOT_MEASURED = TableMeasures()
 _WINDOW_SECONDS = 2.0
+#: What makes up the notes, and is no field of a table's status.
+_APART = ("schema_notes", "notes")
 #: What a table's status takes over from its counters as it is.
-_SHARED = tuple(
-    field.name for field in dataclasses.fields(TableStatus) if field.name not in ("rows_per_second", "notes")
-)
+_SHARED = tuple(field.name for field in dataclasses.fields(TableCounters) if field.name not in _APART)
 _STEP_SECONDS = 0.25
 
 
@@ -55,10 +58,14 @@ def totals(report: Report) -> dict[str, int]:
     return stages | {f"table {name}": counters.rows for name, counters in report.tables.items()}
 
 
-def tables(report: Report, rates: dict[str, float]) -> dict[str, TableStatus]:
+def tables(
+    report: Report, rates: dict[str, float], measures: Mapping[str, TableMeasures]
+) -> dict[str, TableStatus]:
     """Return the pictures of the tables, by name."""
     return {
-        name: _table(counters, rates.get(f"table {name}", 0.0))
+        name: _table(
+            name, counters, rates.get(f"table {name}", 0.0), report, measures.get(name, _NOT_MEASURED)
+        )
         for name, counters in sorted(report.tables.items())
     }
 
@@ -88,6 +95,18 @@ def cpu_seconds() -> float:
     return round(usage.ru_utime + usage.ru_stime, 3)
 
 
-def _table(counters: TableCounters, rate: float) -> TableStatus:
+def _table(
+    name: str, counters: TableCounters, rate: float, report: Report, measures: TableMeasures
+) -> TableStatus:
     shared = {name: getattr(counters, name) for name in _SHARED}
-    return TableStatus(**shared, rows_per_second=rate, notes=(*counters.schema_notes, *counters.notes))
+    latency = report.latency.figures.tables.get(name)
+    return TableStatus(
+        **shared,
+        rows_per_second=rate,
+        bytes_per_second=measures.bytes_per_second,
+        wal_share=measures.wal_share,
+        latency_p50=latency.p50 if latency else None,
+        latency_p99=latency.p99 if latency else None,
+        value_schema_version=measures.value_schema_version,
+        notes=(*counters.schema_notes, *counters.notes),
+    )

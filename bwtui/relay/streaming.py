@@ -6,7 +6,7 @@ One thread does all of it. Nothing here is done a row at a time that can be done
 import struct
 import time
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import NoReturn
 
 from bwtui.errors import ConnectionFailed, RefusedError, RowError, ServiceRefused
@@ -168,10 +168,13 @@ class Streaming:
         """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
         batch, handlers = self._batch, self._handlers
         record = self._recorder.frames.append if self._recorder is not None else None
-        had_data = False
+        frames = self._stream.frames()
+        first = next(frames, None)
+        if first is None:
+            return False
+        # Not before: a row can't be received before it was committed.
         batch.received = time.monotonic()
-        for data in islice(self._stream.frames(), _FRAMES_A_TURN):
-            had_data = True
+        for data in chain((first,), islice(frames, _FRAMES_A_TURN)):
             if data[0] == XLOG_DATA:
                 try:
                     left_out = handlers[data[PAYLOAD_OFFSET]](data)
@@ -187,7 +190,7 @@ class Streaming:
                     return True
             else:
                 self._on_keepalive(data)
-        return had_data
+        return True
 
     def _read_ahead(self) -> Sequence[bytes]:
         return self._stream.read_ahead(_AHEAD_FRAMES, _AHEAD_BYTES)

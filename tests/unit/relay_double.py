@@ -6,6 +6,7 @@ import threading
 import time
 
 from bwtui.errors import ConnectionFailed, SlotLost
+from bwtui.model.history import History, Mark, Second
 from bwtui.model.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
 from bwtui.settings import RelaySettings
 
@@ -71,6 +72,20 @@ class DoubleEngine:
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the changes up to sequence 1000."""
         return [change(sequence) for sequence in range(after + 1, 1001)]
+
+    def history(self, after: float) -> History:
+        """Return three seconds, and the start, as far as they are behind ``after``."""
+        seconds = tuple(
+            Second(at, 10 * at, 9 * at, 100, 0.5, 1_000, 0.01, 0.02, 0.03) for at in (1.0, 2.0, 3.0)
+        )
+        marks = (Mark(1.0, "start", "the relay started"),)
+        later = tuple(second for second in seconds if second.time > after)
+        return History(
+            later,
+            tuple(mark for mark in marks if mark.time > after),
+            {"public.orders": (1.0, 2.0)},
+            ((0.01, 0.02, 7),),
+        )
 
     def schemas(self) -> list[SchemaEntry]:
         """Return one schema."""

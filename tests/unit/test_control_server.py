@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.history import History
 from bwtui.relay.process import control, server
 from bwtui.relay.process.control import ControlClient, DoesNotAnswer, request, settings_of, socket_path
 from bwtui.relay.process.server import ControlServer
@@ -68,6 +69,8 @@ async def test_the_client_reads_all_that_the_engine_says(engine: DoubleEngine) -
     assert [change.sequence for change in changes] == list(range(901, 1001))
     assert len(await client.changes(0)) == server.MAX_CHANGES
     assert (await client.schemas())[0].id == 7
+    assert await client.history() == engine.history(0)
+    assert [second.time for second in (await client.history(2.0)).seconds] == [3.0]
     await client.stop()
     assert engine.stopped.is_set()
     await client.close()
@@ -103,6 +106,19 @@ def test_a_relay_of_a_newer_version_may_have_settings_that_are_not_known_here(
         settings_of("one")
 
 
+async def test_a_relay_of_an_older_version_has_no_history(
+    engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: object, message: dict[str, object]) -> None:
+        raise server._BadRequest("unknown request")
+
+    monkeypatch.setattr(server, "_data", refuse)
+    with ControlServer("one", engine):
+        client = ControlClient("one")
+        assert await client.history() == History()
+        await client.close()
+
+
 def test_an_engine_that_fails_to_tell_its_settings_is_not_called_old(
     engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +143,7 @@ def test_an_engine_that_fails_to_tell_its_settings_is_not_called_old(
         b'{"request": "dance"}',
         b'{"request": ["status"]}',
         b'{"request": "changes", "after": "x"}',
+        b'{"request": "history", "after": "x"}',
         b"[" * 60_000,
     ],
 )

@@ -2,10 +2,12 @@
 
 import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bwtui.model.delivery import Span
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
+from bwtui.relay.measured.latency import Latency
 from tests.scripted_relay import ScriptedRelay, table
 
 ORDERS, ITEMS = table(1, "orders", ["id", "body"]), table(2, "items", ["id", "body"])
@@ -66,3 +68,66 @@ def test_nothing_is_told_of_a_batch_without_messages(tmp_path: Path) -> None:
     relay.begin()
     relay.commit()
     assert measured(relay) == []
+
+
+def span(committed: float, *, clock: float = 0.0, parts: Sequence[tuple[str, int]] = (("t", 1),)) -> Span:
+    """Return a span that passed its stages at 100, 101 and 103 s, whose oldest row was committed then."""
+    made = Span()
+    made.received, made.encoded, made.produced, made.clock = 100.0, 101.0, 103.0, clock
+    made.parts = [(table, messages, round(committed * 1e6)) for table, messages in parts]
+    return made
+
+
+def test_stages_add_up_to_the_whole_way() -> None:
+    latency = Latency()
+    latency.take(span(98.0, parts=(("a", 3), ("b", 2))), 107.0)
+    latency.tick(200.0)
+    found = latency.figures.ever
+    assert {stage: (one.count, one.min, one.max) for stage, one in found.items()} == {
+        "received": (5, 2.0, 2.0),
+        "encoded": (5, 1.0, 1.0),
+        "produced": (5, 2.0, 2.0),
+        "acknowledged": (5, 4.0, 4.0),
+        "total": (5, 9.0, 9.0),
+    }
+    assert {table: one.count for table, one in latency.figures.tables.items()} == {"a": 3, "b": 2}
+
+
+def test_the_commit_is_taken_by_the_systems_clock() -> None:
+    latency = Latency()
+    latency.take(span(1_000_098.0, clock=1_000_000.0), 107.0)
+    latency.tick(200.0)
+    assert latency.figures.ever["total"].max == 9.0
+
+
+def test_a_server_whose_clock_is_ahead_is_told_as_it_is() -> None:
+    latency = Latency()
+    latency.take(span(109.0), 107.0)
+    latency.tick(200.0)
+    assert latency.figures.ever["received"].max == -9.0
+    assert latency.figures.ever["total"].p99 == -2.0
+    assert latency.figures.ever["acknowledged"].min == 4.0
+
+
+def test_windows_forget_and_the_whole_run_does_not() -> None:
+    latency = Latency()
+    latency.take(span(98.0), 107.0)
+    latency.tick(200.0)
+    latency.take(span(97.0), 107.0)
+    latency.tick(209.0)
+    assert latency.figures.second is not None
+    assert (latency.figures.second.count, latency.figures.ten_seconds["total"].count) == (1, 2)
+    latency.tick(215.0)
+    assert latency.figures.second is None
+    assert (latency.figures.ten_seconds["total"].count, latency.figures.minute["total"].count) == (1, 2)
+    latency.tick(275.0)
+    assert latency.figures.ten_seconds == latency.figures.minute == latency.figures.tables == {}
+    assert latency.figures.ever["total"].count == 2
+
+
+def test_what_nobody_works_out_has_a_bound() -> None:
+    latency = Latency()
+    for _ in range(20_000):
+        latency.take(span(98.0), 107.0)
+    latency.tick(200.0)
+    assert 0 < latency.figures.ever["total"].count < 20_000

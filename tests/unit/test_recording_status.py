@@ -1,12 +1,24 @@
 """An idle recording does not grow by what is always the same."""
 
 import dataclasses
+import json
 import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from bwtui.errors import DamagedRecording
+from bwtui.model.latency import Percentiles
 from bwtui.model.status import Status
+from bwtui.recording.format.blocks import Block, Kind
+from bwtui.recording.format.statements import statement
+from bwtui.recording.reading.reader import open_recording
 from bwtui.relay.recording.as_json import StatusTeller
+from tests.recorded_stream import Stream, table
+
+ORDERS = table(1, "orders")
 
 
 def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +39,61 @@ def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytes
     teller.forget()
     now += 1
     assert teller.due() is not None
+
+
+def test_figures_that_slide_are_no_change_but_their_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    teller, written = StatusTeller(), []
+
+    def status() -> Status:
+        figures = Percentiles(5, 0.1, 0.1, 0.2, 0.3, now)
+        latency = {"total": figures} if now < 1010 else {}
+        return Status("streaming", "shop", "shop", latency=latency, latency_since_start={"total": figures})
+
+    teller.source = status
+    for second in range(30):
+        now = 1000.0 + second
+        if (told := teller.due()) is not None:
+            written.append((second, told["latency"] != {}))
+            assert "latency_since_start" not in told
+    assert written == [(0, True), (10, False)]
+
+
+def recorded(folder: Path, status: Status) -> dict[str, Any]:
+    """Return what a reader finds of a status that a relay has recorded."""
+    stream = Stream(folder)
+    stream.recorder.tell_of(lambda: status)
+    stream.begin()
+    stream.change("insert", ORDERS, 1, b"one")
+    stream.commit()
+    stream.flush()
+    stream.deliver()
+    stream.recorder.settle()
+    stream.wait_durable()
+    stream.stop()
+    with closing(open_recording(folder)) as recording:
+        return recording.status(recording.length)
+
+
+def test_a_recording_knows_latencies_even_below_zero(tmp_path: Path) -> None:
+    figures = Percentiles(5, -0.5, -0.25, 0.2, 0.3, 4.5)
+    found = recorded(tmp_path, Status("streaming", "shop", "shop", latency={"total": figures}))
+    assert Status.from_json(found).latency == {"total": figures}
+
+
+def test_a_recording_without_latencies_opens(tmp_path: Path) -> None:
+    old = recorded(tmp_path, Status("streaming", "shop", "shop"))
+    del old["latency"]
+    assert Status.from_json(old).latency == {}
+    newer = {"total": {**dataclasses.asdict(Percentiles(1, 1, 1, 1, 1, 1)), "p42": 7.0}}
+    assert Status.from_json({**old, "latency": newer}).latency == {"total": Percentiles(1, 1, 1, 1, 1, 1)}
+
+
+@pytest.mark.parametrize("said", [5, [], {"total": 5}, {"total": {"count": "x"}}, {"total": {}}])
+def test_latencies_that_make_no_sense_are_damage(tmp_path: Path, said: Any) -> None:
+    good = recorded(tmp_path, Status("streaming", "shop", "shop"))
+    text = json.dumps({**good, "latency": said}).encode()
+    block = Block(Kind.STATUS, 3, 0, 0, 0, 0, 0, text)
+    with pytest.raises(DamagedRecording):
+        statement(block, "00000001")

@@ -2,6 +2,7 @@
 
 A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
+``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, second by second),
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "stop"}``. Answers:
 ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
 may send any number of requests on one connection.
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.history import History
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import known_relays, state_folder
@@ -147,6 +149,15 @@ class ControlClient:
         return [
             ChangeSample.from_json(data) for data in await self._ask({"request": "changes", "after": after})
         ]
+
+    async def history(self, after: float = 0.0) -> History:
+        """Return the last ten minutes behind ``after`` (Unix seconds); empty of an older relay."""
+        try:
+            return History.from_json(await self._ask({"request": "history", "after": after}))
+        except Refused as error:
+            if error.reason != UNKNOWN_REQUEST:
+                raise
+            return History()
 
     async def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay registered or looked up."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from bwtui.errors import RefusedError
+from bwtui.model.history import History
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.relay.process.control import UNKNOWN_REQUEST, socket_path
 from bwtui.relay.process.lock import private_folder
@@ -40,6 +41,9 @@ class StatusSource(Protocol):
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the sampled changes with a sequence above ``after``, oldest first."""
+
+    def history(self, after: float) -> History:
+        """Return the last ten minutes behind ``after`` (Unix seconds)."""
 
     def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay registered or looked up."""
@@ -83,6 +87,11 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         if not isinstance(after, int):
             raise _BadRequest("'after' is not a number")
         return [dataclasses.asdict(change) for change in source.changes(after)[-MAX_CHANGES:]]
+    if kind == "history":
+        after = message.get("after", 0)
+        if not isinstance(after, int | float):
+            raise _BadRequest("'after' is not a number")
+        return source.history(after).to_json()
     if kind == "schemas":
         return [dataclasses.asdict(schema) for schema in source.schemas()]
     if kind == "settings":

@@ -16,9 +16,9 @@ from bwtui.source.preflight import Findings
 _SECONDS = 1.0
 _IDLE_SECONDS = 60.0
 #: In the recording already, or too long.
-_LEFT_OUT = frozenset({"tables", "errors"})
+_LEFT_OUT = frozenset({"tables", "errors", "latency_minute", "latency_since_start"})
 #: What changes though nothing happens; the recording itself grows by every status that is written.
-_RESTLESS = frozenset({"time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording"})
+_RESTLESS = frozenset({"latency", "time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording"})
 
 
 class StatusTeller:
@@ -37,6 +37,8 @@ class StatusTeller:
         self._looked_at = now
         status = {name: value for name, value in self.source().to_json().items() if name not in _LEFT_OUT}
         lasting = {name: value for name, value in status.items() if name not in _RESTLESS}
+        # When nothing is measured any more, that is told once.
+        lasting["measured"] = bool(status["latency"])
         if lasting == self._last and now - self._told_at < _IDLE_SECONDS:
             return None
         self._told_at, self._last = now, lasting

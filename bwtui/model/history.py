@@ -1,0 +1,70 @@
+"""The last ten minutes of a relay, second by second, for whoever looks at it later.
+
+Times are seconds since the Unix epoch, durations seconds, sizes bytes.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: So many seconds of a relay are kept, and of the rate of each table.
+HISTORY_SECONDS, TREND_SECONDS = 600, 120
+
+#: "start" of the relay; "reconnect": another session of the stream; "ddl": a table has another schema.
+MarkKind = Literal["start", "reconnect", "ddl", "error", "audit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Second:
+    """What one second was like; one that is missing was slept through, and counts with the next."""
+
+    time: float
+    #: Rows that PostgreSQL's stream, or the snapshot, brought, and messages that were acknowledged.
+    read_per_second: float
+    acknowledged_per_second: float
+    lag_bytes: int
+    lag_seconds: float
+    retained_wal_bytes: int
+    #: From COMMIT to acknowledgement, of what was acknowledged in this second; None where nothing was.
+    p50: float | None = None
+    p99: float | None = None
+    max: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something that happened, for a chart."""
+
+    time: float
+    kind: MarkKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """Seconds and marks, oldest first."""
+
+    seconds: tuple[Second, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    #: Rows a second of each table that had some, one point a second, the newest last.
+    trends: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    #: How long the last minute's messages took from COMMIT to acknowledgement: from, to, how many.
+    latency: tuple[tuple[float, float, int], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON object of the control socket."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "History":
+        """Rebuild a history from `to_json`; keys that this version does not know are left out."""
+        return cls(
+            tuple(Second(**_known(Second, one)) for one in data.get("seconds", ())),
+            tuple(Mark(**_known(Mark, one)) for one in data.get("marks", ())),
+            {table: tuple(points) for table, points in data.get("trends", {}).items()},
+            tuple((lower, upper, count) for lower, upper, count in data.get("latency", ())),
+        )
+
+
+def _known(cls: type[Any], data: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name in cls.__slots__}

@@ -1,0 +1,133 @@
+"""How long messages take, measured once a batch.
+
+The relay's thread only notes what it knows (`Latency.take`); the thread of `bwtui.relay.measured.recent` puts
+that into histograms once a second (`Latency.tick`), and publishes figures that any thread may read.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from bwtui.model.delivery import Part, Span
+from bwtui.model.histogram import Histogram
+from bwtui.model.latency import LATENCY_STAGES, Percentiles
+
+#: So many batches are noted between two ticks; of more, which are smaller than any that a second has room
+#: for, the oldest are left out.
+_MOST = 8_192
+_SLOTS = 10
+_MICROS = 1_000_000
+#: When a span passed each stage, what the system's clock was ahead of these times, and its tables.
+_Noted = tuple[float, float, float, float, float, list[Part]]
+
+
+class Window:
+    """The values of the last ``seconds``, in ten parts: as each begins, the oldest goes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._width = seconds / _SLOTS
+        self._slots: deque[tuple[int, Histogram]] = deque()
+
+    def take(self, fresh: Histogram | None, now: float) -> None:
+        """Add what came up to ``now``, and drop what is too old."""
+        slots, slot = self._slots, int(now / self._width)
+        if fresh is not None and fresh.count:
+            if not slots or slots[-1][0] != slot:
+                slots.append((slot, Histogram()))
+            slots[-1][1].merge(fresh)
+        while slots and slots[0][0] <= slot - _SLOTS:
+            slots.popleft()
+
+    def merged(self) -> Histogram | None:
+        """Return all of it, or None when there is nothing."""
+        if not self._slots:
+            return None
+        whole = Histogram()
+        for _, histogram in self._slots:
+            whole.merge(histogram)
+        return whole
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What was last worked out, by stage; a stage without a message is missing. Never changed."""
+
+    #: Of what was acknowledged since the tick before, in the last ten seconds, the last minute, and ever.
+    second: Percentiles | None = None
+    ten_seconds: Mapping[str, Percentiles] = field(default_factory=dict)
+    minute: Mapping[str, Percentiles] = field(default_factory=dict)
+    ever: Mapping[str, Percentiles] = field(default_factory=dict)
+    #: From COMMIT to acknowledgement in the last minute, of each table that had messages, and of all.
+    tables: Mapping[str, Percentiles] = field(default_factory=dict)
+    buckets: tuple[tuple[float, float, int], ...] = ()
+
+
+class Latency:
+    """The latencies of one run; `take` is the relay's thread's, and `tick` that of one other thread."""
+
+    def __init__(self) -> None:
+        self.figures = Figures()
+        self._noted: deque[_Noted] = deque(maxlen=_MOST)
+        self._ten = {stage: Window(10) for stage in LATENCY_STAGES}
+        self._minute = {stage: Window(60) for stage in LATENCY_STAGES}
+        self._ever = {stage: Histogram() for stage in LATENCY_STAGES}
+        self._tables: dict[str, Window] = {}
+
+    def take(self, span: Span, now: float) -> None:
+        """Note that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
+        self._noted.append((span.received, span.encoded, span.produced, now, span.clock, span.parts))
+
+    def tick(self, now: float) -> None:
+        """Work out the figures anew, ``now`` by the monotonic clock."""
+        stages: dict[str, Histogram] = {stage: Histogram() for stage in LATENCY_STAGES}
+        tables: dict[str, Histogram] = {}
+        # What comes meanwhile is the next tick's.
+        for _ in range(len(self._noted)):
+            _sort(self._noted.popleft(), stages, tables)
+        for stage, fresh in stages.items():
+            self._ten[stage].take(fresh, now)
+            self._minute[stage].take(fresh, now)
+            self._ever[stage].merge(fresh)
+        for table in tables:
+            self._tables.setdefault(table, Window(60))
+        merged: dict[str, Histogram] = {}
+        for table, window in list(self._tables.items()):
+            window.take(tables.get(table), now)
+            if (whole := window.merged()) is None:
+                del self._tables[table]
+            else:
+                merged[table] = whole
+        total = self._minute["total"].merged()
+        self.figures = Figures(
+            Percentiles.of(stages["total"]) if stages["total"].count else None,
+            _figures((stage, window.merged()) for stage, window in self._ten.items()),
+            _figures((stage, window.merged()) for stage, window in self._minute.items()),
+            _figures(self._ever.items()),
+            _figures(merged.items()),
+            tuple(total.buckets()) if total is not None else (),
+        )
+
+
+def _sort(noted: _Noted, stages: dict[str, Histogram], tables: dict[str, Histogram]) -> None:
+    """Put what was noted of one span where it belongs; every message counts as the oldest of its batch."""
+    received, encoded, produced, acknowledged, clock, parts = noted
+    count = sum(messages for _, messages, _ in parts)
+    oldest = min(committed for _, _, committed in parts) / _MICROS - clock
+    stages["received"].add(received - oldest, count)
+    stages["encoded"].add(encoded - received, count)
+    stages["produced"].add(produced - encoded, count)
+    stages["acknowledged"].add(acknowledged - produced, count)
+    stages["total"].add(acknowledged - oldest, count)
+    for table, messages, committed in parts:
+        histogram = tables.get(table)
+        if histogram is None:
+            histogram = tables[table] = Histogram()
+        histogram.add(acknowledged + clock - committed / _MICROS, messages)
+
+
+def _figures(histograms: Iterable[tuple[str, Histogram | None]]) -> dict[str, Percentiles]:
+    return {
+        name: Percentiles.of(histogram)
+        for name, histogram in histograms
+        if histogram is not None and histogram.count
+    }

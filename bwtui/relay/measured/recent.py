@@ -1,0 +1,217 @@
+"""The last ten minutes of the relay, one sample a second, kept for whoever attaches later.
+
+One thread samples, and reads the report's counters as any other thread may. While PostgreSQL is away the
+samples go on, and lag and WAL are as old as the last look at the slot.
+"""
+
+import threading
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bwtui.model.history import HISTORY_SECONDS, TREND_SECONDS, History, Mark, MarkKind, Second
+from bwtui.relay.report import Report
+
+_MARKS = 200
+#: The same error again is another mark only after so many seconds.
+_SAME_SECONDS = 60.0
+#: Over so many seconds the shares of the tables are taken.
+_SHARE_SECONDS = 10
+#: What a row needs in the WAL beside its values, about: its header and its entry in one index.
+_ROW_OVERHEAD = 120
+
+
+class Slot(NamedTuple):
+    """How the slot stands, in bytes and seconds."""
+
+    lag_bytes: int
+    lag_seconds: float
+    retained_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableMeasures:
+    """What is known of one table beside its counters; see `bwtui.model.status.TableStatus`."""
+
+    bytes_per_second: float = 0.0
+    wal_share: float = 0.0
+    value_schema_version: int | None = None
+
+
+class Recent:
+    """Samples a relay once a second, from `start` to `stop`."""
+
+    def __init__(self, report: Report, slot: Callable[[], Slot]) -> None:
+        """``slot`` is asked in the sampling thread, and returns at once."""
+        self._report, self._latency, self._slot = report, report.latency, slot
+        self._seconds: deque[Second] = deque(maxlen=HISTORY_SECONDS)
+        self._marks: deque[Mark] = deque([Mark(report.started, "start", "the relay started")], maxlen=_MARKS)
+        self._trends: dict[str, array[float]] = {}
+        #: Replaced whole.
+        self.tables: Mapping[str, TableMeasures] = {}
+        self._before = _Totals(0, 0, {})
+        self._weights: deque[tuple[float, dict[str, tuple[int, int]]]] = deque(maxlen=_SHARE_SECONDS)
+        self._at = time.monotonic()
+        self._sessions = 0
+        self._schemas: Mapping[tuple[str, int], object] = {}
+        self._versions: dict[str, int | None] = {}
+        self._told: dict[tuple[str, str | None, str], float] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="recent", daemon=True)
+
+    def start(self) -> None:
+        """Start sampling."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and wait for the thread; the last latencies count as well."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+            self._latency.tick(time.monotonic())
+
+    def history(self, after: float = 0.0) -> History:
+        """Return what was sampled behind ``after`` (Unix seconds); trends and latencies are always whole."""
+        with self._lock:
+            return History(
+                tuple(one for one in self._seconds if one.time > after),
+                tuple(mark for mark in self._marks if mark.time > after),
+                {table: tuple(round(point, 1) for point in points) for table, points in self._trends.items()},
+                self._latency.figures.buckets,
+            )
+
+    def mark(self, kind: MarkKind, text: str, moment: float | None = None) -> None:
+        """Note that something happened, now or at ``moment`` (Unix seconds); any thread may."""
+        with self._lock:
+            self._marks.append(Mark(time.time() if moment is None else moment, kind, text))
+
+    def _run(self) -> None:
+        due = time.monotonic() + 1.0
+        while not self._stop.wait(max(0.0, due - time.monotonic())):
+            self.sample()
+            # Seconds that were slept through, such as while the process was suspended, are not made up for.
+            due = max(due + 1.0, time.monotonic())
+
+    def sample(self) -> None:
+        """Take one sample."""
+        now = time.monotonic()
+        self._latency.tick(now)
+        seconds, self._at = now - self._at, now
+        if seconds <= 0:
+            return
+        self._look_for_marks()
+        totals = _Totals.of(self._report)
+        before, self._before = self._before, totals
+        taken = self._latency.figures.second
+        slot = self._slot()
+        second = Second(
+            time=round(time.time(), 3),
+            read_per_second=_rate(totals.read - before.read, seconds),
+            # Fewer than before are acknowledged once something is sent again.
+            acknowledged_per_second=_rate(max(0, totals.durable - before.durable), seconds),
+            lag_bytes=slot.lag_bytes,
+            lag_seconds=slot.lag_seconds,
+            retained_wal_bytes=slot.retained_bytes,
+            p50=taken.p50 if taken else None,
+            p99=taken.p99 if taken else None,
+            max=taken.max if taken else None,
+        )
+        grown = totals.growth(before)
+        with self._lock:
+            self._seconds.append(second)
+            self._extend_trends({table: rows / seconds for table, (rows, _, _) in grown.items()})
+        self._weights.append((seconds, {table: (size, rows) for table, (rows, size, _) in grown.items()}))
+        self.tables = self._measures()
+
+    def _extend_trends(self, rates: dict[str, float]) -> None:
+        trends = self._trends
+        for table in rates:
+            if table not in trends:
+                trends[table] = array("f", bytes(4 * min(len(self._seconds) - 1, TREND_SECONDS)))
+        for table, points in list(trends.items()):
+            points.append(rates.get(table, 0.0))
+            del points[:-TREND_SECONDS]
+            if not any(points):
+                del trends[table]
+
+    def _measures(self) -> dict[str, TableMeasures]:
+        seconds = sum(one for one, _ in self._weights)
+        sizes: dict[str, int] = {}
+        weights: dict[str, int] = {}
+        for _, tables in self._weights:
+            for table, (size, rows) in tables.items():
+                sizes[table] = sizes.get(table, 0) + size
+                weights[table] = weights.get(table, 0) + size + rows * _ROW_OVERHEAD
+        whole = sum(weights.values()) or 1
+        return {
+            table: TableMeasures(
+                _rate(sizes.get(table, 0), seconds),
+                round(weights.get(table, 0) / whole, 4),
+                self._versions.get(table),
+            )
+            for table in sizes.keys() | self._versions.keys()
+        }
+
+    # -- marks ---------------------------------------------------------------------------------------------
+
+    def _look_for_marks(self) -> None:
+        sessions, self._sessions = self._sessions, self._report.sessions
+        if self._sessions > max(sessions, 1):
+            self.mark("reconnect", "the stream was opened again")
+        self._mark_errors()
+        schemas, self._schemas = self._schemas, self._report.schemas
+        if schemas is not self._schemas:
+            self._mark_schemas(schemas)
+
+    def _mark_errors(self) -> None:
+        told, self._told = self._told, {}
+        for entry in self._report.errors():
+            if entry.kind == "notice":
+                continue
+            which = (entry.kind, entry.table, entry.message)
+            last = told.get(which, 0.0)
+            if is_new := entry.time - last > _SAME_SECONDS:
+                self.mark("error", entry.message, entry.time)
+            self._told[which] = entry.time if is_new else last
+
+    def _mark_schemas(self, before: Mapping[tuple[str, int], object]) -> None:
+        subjects = {subject for subject, _ in before}
+        for key, entry in self._report.schemas.items():
+            if entry.part != "value":
+                continue
+            self._versions[entry.table] = entry.version
+            if key not in before and entry.subject in subjects:
+                version = "" if entry.version is None else f", version {entry.version}"
+                self.mark("ddl", f"{entry.table} has value schema {entry.id}{version}", entry.time)
+
+
+@dataclass(frozen=True, slots=True)
+class _Totals:
+    """What had been counted at one moment."""
+
+    read: int
+    durable: int
+    #: Rows, bytes and messages.
+    tables: dict[str, tuple[int, int, int]]
+
+    @classmethod
+    def of(cls, report: Report) -> "_Totals":
+        tables = {name: (table.rows, table.bytes, table.messages) for name, table in report.tables.items()}
+        return cls(report.rows_read, report.durable, tables)
+
+    def growth(self, before: "_Totals") -> dict[str, tuple[int, int, int]]:
+        """Return what was added since ``before``, of tables where anything was."""
+        nothing = (0, 0, 0)
+        return {
+            name: (now[0] - old[0], now[1] - old[1], now[2] - old[2])
+            for name, now in self.tables.items()
+            if now != (old := before.tables.get(name, nothing))
+        }
+
+
+def _rate(number: float, seconds: float) -> float:
+    return round(number / seconds, 1) if seconds > 0 else 0.0
