@@ -3,10 +3,8 @@
 Bindings, footer, help, command palette and docs/keys.md are all made from `ACTIONS`, so they can't disagree.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
-
-from textual.binding import Binding
 
 Scope = Literal["screen", "list"]
 #: What the screens show: a relay that runs, a recording, or the report of an audit and nothing else.
@@ -20,8 +18,6 @@ _KINDS: dict[Where, frozenset[Kind]] = {
     "recording": frozenset(("recording",)),
 }
 GROUPS = ("Screens", "Recording", "Audit", "View", "Lists", "This terminal")
-#: Keys of lists that mean the recording's own ends where a list shows the recording itself.
-_ENDS = ("g", "G")
 
 
 @dataclass(frozen=True)
@@ -35,304 +31,228 @@ class Action:
     label: str
     #: What it does, for help, palette and docs.
     help: str
-    group: str
     #: "screen": on every screen; "list": in a list that has the focus.
     scope: Scope = "screen"
     footer: bool = False
     #: What the footer says where the label is too long for it.
     short: str = ""
-    where: Where = "everywhere"
     #: It makes sense on the audit's screens only.
     audits: bool = False
+    # Said once for all actions of a group.
+    group: str = ""
+    where: Where = "everywhere"
 
-    @property
-    def key_text(self) -> str:
-        """The keys as people write them."""
-        return " ".join(show_key(key) for key in self.keys)
+
+def _group(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
+    """Return the actions of one group that make sense in the same place."""
+    return tuple(replace(action, group=name, where=where) for action in actions)
 
 
 ACTIONS = (
-    Action(
-        "show('overview')",
-        ("1",),
-        "Overview",
-        "Pipeline from slot to topic, and all tables",
+    *_group(
         "Screens",
-        where="source",
+        "source",
+        Action("show('overview')", ("1",), "Overview", "Pipeline from slot to topic, and all tables"),
+        Action(
+            "show('changes')",
+            ("2",),
+            "Changes",
+            "Changes, field by field: a live sample, or every one of a recording",
+        ),
+        Action("show('registry')", ("3",), "Registry", "Subjects, ids, versions and schema texts"),
+        Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints"),
+        Action("show('audit')", ("5",), "Audit", "What the last audit found, class by class"),
     ),
-    Action(
-        "show('changes')",
-        ("2",),
-        "Changes",
-        "Changes, field by field: a live sample, or every one of a recording",
+    *_group(
         "Screens",
-        where="source",
+        "everywhere",
+        Action(
+            "drill",
+            ("enter",),
+            "Open",
+            "Open the selected row: a table, or its detail",
+            scope="list",
+            footer=True,
+        ),
+        Action("back", ("escape",), "Back", "Close the filter, restore a panel, or go back a screen"),
     ),
-    Action(
-        "show('registry')",
-        ("3",),
-        "Registry",
-        "Subjects, ids, versions and schema texts",
-        "Screens",
-        where="source",
-    ),
-    Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints", "Screens", where="source"),
-    Action(
-        "show('audit')",
-        ("5",),
-        "Audit",
-        "What the last audit found, class by class",
-        "Screens",
-        where="source",
-    ),
-    Action(
-        "drill", ("enter",), "Open", "Open the selected row: a table, or its detail", "Screens", "list", True
-    ),
-    Action("back", ("escape",), "Back", "Close the filter, restore a panel, or go back a screen", "Screens"),
-    Action(
-        "pause",
-        ("space",),
-        "Pause",
-        "Freeze the view; the relay and its counters run on",
+    *_group(
         "View",
-        footer=True,
-        where="live",
+        "live",
+        Action(
+            "pause", ("space",), "Pause", "Freeze the view; the relay and its counters run on", footer=True
+        ),
     ),
-    Action("play", ("space",), "Play", "Play, or stand still", "Recording", footer=True, where="recording"),
-    Action("step(-1)", ("left",), "Back one", "One change back", "Recording", where="recording"),
-    Action("step(1)", ("right",), "On one", "One change on", "Recording", where="recording"),
-    Action(
-        "step_transaction(-1)",
-        ("left_square_bracket", "shift+left"),
-        "Transaction back",
-        "To the end of the transaction before",
+    *_group(
         "Recording",
-        where="recording",
+        "recording",
+        Action("play", ("space",), "Play", "Play, or stand still", footer=True),
+        Action("step(-1)", ("left",), "Back one", "One change back"),
+        Action("step(1)", ("right",), "On one", "One change on"),
+        Action(
+            "step_transaction(-1)",
+            ("left_square_bracket", "shift+left"),
+            "Transaction back",
+            "To the end of the transaction before",
+        ),
+        Action(
+            "step_transaction(1)",
+            ("right_square_bracket", "shift+right"),
+            "Transaction on",
+            "To the end of the next transaction",
+        ),
+        Action("speed(-1)", ("less_than_sign",), "Slower", "Half the speed, down to ×¼"),
+        Action("speed(1)", ("greater_than_sign",), "Faster", "Twice the speed, up to ×64"),
+        Action(
+            "travel(0)", ("g",), "Beginning", "The recording's beginning; in a list of its own, the first row"
+        ),
+        Action("travel(1)", ("G",), "End", "The recording's end; in a list of its own, the last row"),
+        Action(
+            "seek",
+            ("colon",),
+            "Go to",
+            "Go to a time, +30s, -5m, an LSN, xid N, N% or #N; so does a click on the timeline",
+            footer=True,
+        ),
+        Action("error(1)", ("n",), "Next error", "To the next error or warning"),
+        Action("error(-1)", ("N",), "Error before", "To the error or warning before"),
+        Action(
+            "look_closer('transaction')",
+            ("T",),
+            "Transaction",
+            "All changes of the selected change's transaction",
+            footer=True,
+            short="Txn",
+        ),
+        Action(
+            "look_closer('explain')",
+            ("x",),
+            "Explain key",
+            "Everything that became of the selected row, change by change",
+            footer=True,
+            short="Explain",
+        ),
+        Action(
+            "look_closer('rows')",
+            ("a",),
+            "As of",
+            "The rows of the selected table as they were at this position",
+            footer=True,
+        ),
     ),
-    Action(
-        "step_transaction(1)",
-        ("right_square_bracket", "shift+right"),
-        "Transaction on",
-        "To the end of the next transaction",
-        "Recording",
-        where="recording",
-    ),
-    Action(
-        "speed(-1)",
-        ("less_than_sign",),
-        "Slower",
-        "Half the speed, down to ×¼",
-        "Recording",
-        where="recording",
-    ),
-    Action(
-        "speed(1)",
-        ("greater_than_sign",),
-        "Faster",
-        "Twice the speed, up to ×64",
-        "Recording",
-        where="recording",
-    ),
-    Action(
-        "travel(0)",
-        ("g",),
-        "Beginning",
-        "The recording's beginning; in a list of its own, the first row",
-        "Recording",
-        where="recording",
-    ),
-    Action(
-        "travel(1)",
-        ("G",),
-        "End",
-        "The recording's end; in a list of its own, the last row",
-        "Recording",
-        where="recording",
-    ),
-    Action(
-        "seek",
-        ("colon",),
-        "Go to",
-        "Go to a time, +30s, -5m, an LSN, xid N, N% or #N; so does a click on the timeline",
-        "Recording",
-        footer=True,
-        where="recording",
-    ),
-    Action("error(1)", ("n",), "Next error", "To the next error or warning", "Recording", where="recording"),
-    Action(
-        "error(-1)", ("N",), "Error before", "To the error or warning before", "Recording", where="recording"
-    ),
-    Action(
-        "look_closer('transaction')",
-        ("T",),
-        "Transaction",
-        "All changes of the selected change's transaction",
-        "Recording",
-        footer=True,
-        short="Txn",
-        where="recording",
-    ),
-    Action(
-        "look_closer('explain')",
-        ("x",),
-        "Explain key",
-        "Everything that became of the selected row, change by change",
-        "Recording",
-        footer=True,
-        short="Explain",
-        where="recording",
-    ),
-    Action(
-        "look_closer('rows')",
-        ("a",),
-        "As of",
-        "The rows of the selected table as they were at this position",
-        "Recording",
-        footer=True,
-        where="recording",
-    ),
-    Action(
-        "verify",
-        ("v",),
-        "Verify",
-        "Audit a recording against Kafka, or tables against their topics; while that runs, how far it is",
+    *_group(
         "Audit",
-        footer=True,
-        where="source",
+        "source",
+        Action(
+            "verify",
+            ("v",),
+            "Verify",
+            "Audit a recording against Kafka, or tables against their topics; while that runs, how far it is",
+            footer=True,
+        ),
     ),
-    Action(
-        "replay",
-        ("r",),
-        "Replay",
-        "Write its messages into topics again: first what would be done, then the question",
+    *_group(
         "Audit",
-        footer=True,
-        where="recording",
+        "recording",
+        Action(
+            "replay",
+            ("r",),
+            "Replay",
+            "Write its messages into topics again: first what would be done, then the question",
+            footer=True,
+        ),
+        Action(
+            "place",
+            ("p",),
+            "Place",
+            "The selected finding's place in the recording",
+            footer=True,
+            audits=True,
+        ),
+        Action(
+            "mend",
+            ("M",),
+            "Mend",
+            "Replay what the audit found missing, and only that",
+            footer=True,
+            audits=True,
+        ),
     ),
-    Action(
-        "place",
-        ("p",),
-        "Place",
-        "The selected finding's place in the recording",
+    *_group(
         "Audit",
-        footer=True,
-        where="recording",
-        audits=True,
+        "everywhere",
+        Action(
+            "all_classes",
+            ("z",),
+            "Zeros",
+            "Show also the classes of which nothing was found, or hide them again",
+            footer=True,
+            audits=True,
+        ),
     ),
-    Action(
-        "mend",
-        ("M",),
-        "Mend",
-        "Replay what the audit found missing, and only that",
-        "Audit",
-        footer=True,
-        where="recording",
-        audits=True,
-    ),
-    Action(
-        "all_classes",
-        ("z",),
-        "Zeros",
-        "Show also the classes of which nothing was found, or hide them again",
-        "Audit",
-        footer=True,
-        audits=True,
-    ),
-    Action(
-        "filter",
-        ("slash",),
-        "Filter",
-        "Filter rows by a regex, ! in front inverts it; a recording's changes by a query",
+    *_group(
         "View",
-        footer=True,
+        "everywhere",
+        Action(
+            "filter",
+            ("slash",),
+            "Filter",
+            "Filter rows by a regex, ! in front inverts it; a recording's changes by a query",
+            footer=True,
+        ),
     ),
-    Action(
-        "errors_only",
-        ("e",),
-        "Errors only",
-        "Show only what has errors; again for all",
+    *_group(
         "View",
-        footer=True,
-        where="source",
+        "source",
+        Action("errors_only", ("e",), "Errors only", "Show only what has errors; again for all", footer=True),
     ),
-    Action(
-        "maximise",
-        ("m",),
-        "Max",
-        "Give the whole screen to the focused panel; again restores",
+    *_group(
         "View",
-        footer=True,
+        "everywhere",
+        Action(
+            "maximise",
+            ("m",),
+            "Max",
+            "Give the whole screen to the focused panel; again restores",
+            footer=True,
+        ),
+        Action("next_panel", ("tab",), "Next panel", "Move the focus to the next panel"),
+        Action("previous_panel", ("shift+tab",), "Previous panel", "Move the focus to the panel before"),
+        Action("theme", ("t",), "Theme", "Switch between the dark and the light theme"),
     ),
-    Action("next_panel", ("tab",), "Next panel", "Move the focus to the next panel", "View"),
-    Action("previous_panel", ("shift+tab",), "Previous panel", "Move the focus to the panel before", "View"),
-    Action("theme", ("t",), "Theme", "Switch between the dark and the light theme", "View"),
-    Action(
-        "sort", ("s",), "Sort", "Sort by the next column; so does a click on a title", "Lists", footer=True
-    ),
-    Action("reverse", ("S",), "Reverse", "Turn the order round", "Lists"),
-    Action("copy", ("y",), "Copy", "Copy the selected row to the clipboard (OSC 52)", "Lists", footer=True),
-    Action("up", ("up", "k"), "Up", "One row up", "Lists", "list"),
-    Action("down", ("down", "j"), "Down", "One row down", "Lists", "list"),
-    Action("page_up", ("pageup",), "Page up", "One page up", "Lists", "list"),
-    Action("page_down", ("pagedown",), "Page down", "One page down", "Lists", "list"),
-    Action("first", ("home", "g"), "First", "First row", "Lists", "list"),
-    Action(
-        "last",
-        ("end", "G"),
-        "Last",
-        "Last row; in changes, back to the newest one as they come",
+    *_group(
         "Lists",
-        "list",
+        "everywhere",
+        Action("sort", ("s",), "Sort", "Sort by the next column; so does a click on a title", footer=True),
+        Action("reverse", ("S",), "Reverse", "Turn the order round"),
+        Action("copy", ("y",), "Copy", "Copy the selected row to the clipboard (OSC 52)", footer=True),
+        Action("up", ("up", "k"), "Up", "One row up", scope="list"),
+        Action("down", ("down", "j"), "Down", "One row down", scope="list"),
+        Action("page_up", ("pageup",), "Page up", "One page up", scope="list"),
+        Action("page_down", ("pagedown",), "Page down", "One page down", scope="list"),
+        Action("first", ("home", "g"), "First", "First row", scope="list"),
+        Action(
+            "last",
+            ("end", "G"),
+            "Last",
+            "Last row; in changes, back to the newest one as they come",
+            scope="list",
+        ),
     ),
-    Action("help", ("question_mark", "f1"), "Help", "All keys", "This terminal", footer=True),
-    Action("palette", ("ctrl+p",), "Palette", "Find any action by name", "This terminal"),
-    Action(
-        "leave",
-        ("q", "ctrl+q", "ctrl+c"),
-        "Quit",
-        "Stop the relay, detach, or stay; a recording is just closed",
+    *_group(
         "This terminal",
-        footer=True,
+        "everywhere",
+        Action("help", ("question_mark", "f1"), "Help", "All keys", footer=True),
+        Action("palette", ("ctrl+p",), "Palette", "Find any action by name"),
+        Action(
+            "leave",
+            ("q", "ctrl+q", "ctrl+c"),
+            "Quit",
+            "Stop the relay, detach, or stay; a recording is just closed",
+            footer=True,
+        ),
     ),
 )
-
-_KEY_NAMES = {
-    "slash": "/",
-    "question_mark": "?",
-    "space": "Space",
-    "escape": "Esc",
-    "enter": "Enter",
-    "up": "↑",
-    "down": "↓",
-    "pageup": "PgUp",
-    "pagedown": "PgDn",
-    "home": "Home",
-    "end": "End",
-    "tab": "Tab",
-    "shift+tab": "Shift+Tab",
-    "f1": "F1",
-    "left": "←",
-    "right": "→",
-    "shift+left": "Shift+←",
-    "shift+right": "Shift+→",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "colon": ":",
-}
-
-
-def show_key(key: str) -> str:
-    """Return a key as people write it."""
-    if key.startswith("ctrl+"):
-        return f"Ctrl+{key[5:].upper()}"
-    return _KEY_NAMES.get(key, key)
-
-
-def keys_of(name: str) -> tuple[str, ...]:
-    """Return the keys of an action."""
-    return next(action.keys for action in ACTIONS if action.name == name)
 
 
 def actions(kind: Kind) -> list[Action]:
@@ -354,37 +274,3 @@ def makes_sense(name: str, parameters: tuple[object, ...], kind: Kind, *, audits
         for action in ACTIONS
         if action.name == full
     )
-
-
-def bindings(scope: Scope) -> list[Binding]:
-    """Return Textual's bindings of a scope. The first key of an action is the one that the footer shows."""
-    return [
-        Binding(
-            key,
-            f"{action.name}('{key}')" if scope == "list" and key in _ENDS else action.name,
-            action.short or action.label,
-            show=action.footer and key == action.keys[0],
-            key_display=show_key(key),
-            tooltip=action.help,
-        )
-        for action in ACTIONS
-        if action.scope == scope
-        for key in action.keys
-    ]
-
-
-def docs_table() -> str:
-    """Return docs/keys.md."""
-    lines = [
-        "# Keys",
-        "",
-        "Made from `bwtui/tui/actions.py` by `docs/screenshots/make.py`; a test compares them.",
-    ]
-    for group in GROUPS:
-        title = "In a recording" if group == "Recording" else group
-        lines += ["", f"## {title}", "", "| Key | Does |", "|---|---|"]
-        for action in ACTIONS:
-            if action.group == group:
-                keys = ", ".join(f"`{show_key(key)}`" for key in action.keys)
-                lines.append(f"| {keys} | {action.help} |")
-    return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ from functools import partial
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from bwtui.tui.actions import Action, actions
+from bwtui.tui.keys import key_text
 
 
 class ActionProvider(Provider):
@@ -35,4 +36,4 @@ class ActionProvider(Provider):
 
 
 def _title(action: Action) -> str:
-    return f"{action.label}  ({action.key_text})"
+    return f"{action.label}  ({key_text(action)})"

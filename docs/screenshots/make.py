@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
 sys.path.insert(0, str(ROOT))
 
-from bwtui.tui.actions import docs_table  # noqa: E402
+from bwtui.tui.keys import docs_table  # noqa: E402
 from bwtui.tui.state import Session  # noqa: E402
 from tests.tui.doubles import Stage  # noqa: E402
 from tests.tui.shop import Shop  # noqa: E402

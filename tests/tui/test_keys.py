@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from bwtui.tui.actions import Action, actions
 from bwtui.tui.audit.report import parse_report
+from bwtui.tui.keys import key_text
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.table import TableScreen
@@ -310,7 +311,7 @@ async def _help(stage: Stage, press: Press) -> None:
     await press()
     assert isinstance(stage.app.screen, HelpScreen)
     text = str(stage.app.screen.query_one("Static").render())
-    assert all(action.help in text and action.key_text in text for action in ACTIONS)
+    assert all(action.help in text and key_text(action) in text for action in ACTIONS)
     await press()
     assert not isinstance(stage.app.screen, HelpScreen)
 

@@ -10,6 +10,7 @@ import pytest
 
 from bwtui.tui.actions import ACTIONS, Action, actions
 from bwtui.tui.audit.report import parse_report
+from bwtui.tui.keys import key_text
 from bwtui.tui.screens.dialogs import HelpScreen
 from bwtui.tui.screens.recording.changes import TransactionScreen
 from bwtui.tui.screens.recording.explain import ExplainScreen
@@ -68,7 +69,7 @@ async def test_help_names_what_a_recording_has_and_nothing_else() -> None:
         await stage.press("question_mark")
         assert isinstance(stage.app.screen, HelpScreen)
         shown = str(stage.app.screen.query_one("Static").render())
-        assert all(a.help in shown and a.key_text in shown for a in actions("recording"))
+        assert all(a.help in shown and key_text(a) in shown for a in actions("recording"))
         assert "Freeze the view" not in shown
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from bwtui.model.status import Status
-from bwtui.tui import actions
+from bwtui.tui import keys
 from bwtui.tui.screens.dialogs import LeaveScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import Session
@@ -438,7 +438,7 @@ def test_the_docs_name_the_same_keys() -> None:
     from pathlib import Path
 
     path = Path(__file__).parents[2] / "docs" / "keys.md"
-    assert path.read_text() == actions.docs_table(), "run docs/screenshots/make.py"
+    assert path.read_text() == keys.docs_table(), "run docs/screenshots/make.py"
 
 
 def test_the_shop_is_a_status_that_survives_the_socket() -> None:

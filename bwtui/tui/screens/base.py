@@ -10,8 +10,9 @@ from textual.widget import Widget
 from textual.widgets import Footer, Input
 
 from bwtui.tui import footer
-from bwtui.tui.actions import bindings, makes_sense
+from bwtui.tui.actions import makes_sense
 from bwtui.tui.filtering import Filter
+from bwtui.tui.keys import bindings
 from bwtui.tui.screens.dialogs import HelpScreen
 from bwtui.tui.screens.transport import TransportScreen
 from bwtui.tui.state import Picture

@@ -9,6 +9,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Label, Static
 
 from bwtui.tui.actions import GROUPS, Action, Kind, actions
+from bwtui.tui.keys import key_text
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Session
 
@@ -45,7 +46,7 @@ def help_text(kind: Kind) -> Content:
 
 
 def _line(action: Action) -> Content:
-    return Content.assemble((f"  {action.key_text:<18}", "bold"), (action.help, "$foreground"))
+    return Content.assemble((f"  {key_text(action):<18}", "bold"), (action.help, "$foreground"))
 
 
 class LeaveScreen(ModalScreen[Ending | None]):

@@ -8,8 +8,8 @@ from textual.binding import Binding, BindingType
 
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.tui import figures
-from bwtui.tui.actions import keys_of
 from bwtui.tui.filtering import Filter
+from bwtui.tui.keys import keys_of
 from bwtui.tui.plain import Group, Table, Text, block
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column, Row

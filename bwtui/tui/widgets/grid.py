@@ -19,7 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from bwtui.tui.actions import bindings
+from bwtui.tui.keys import bindings
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.widgets.columns import Column, Placed, Row, place
 

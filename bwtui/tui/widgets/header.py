@@ -9,6 +9,7 @@ from bwtui.model.status import Status
 from bwtui.relay.process import outcome
 from bwtui.tui import figures, judgement
 from bwtui.tui.actions import tabs
+from bwtui.tui.keys import key_text
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.widgets.line import Line
@@ -78,7 +79,7 @@ def _tabs(model: Model, screen: str) -> Content:
     status = model.live.status
     parts: list[Content] = []
     for name, action in tabs(model.kind).items():
-        text = f" {action.key_text} {action.label} "
+        text = f" {key_text(action)} {action.label} "
         if name == "errors" and status is not None and status.errors:
             total = sum(entry.count for entry in status.errors)
             text += f"{figures.count(total)} "
