@@ -150,12 +150,12 @@ def _with_screens(demo: "Demo") -> None:
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
     from bwtui.tui.audit.session import RelayAuditSession
-    from bwtui.tui.state import Session
+    from bwtui.tui.state import RelayModel, Session
 
     # Not run_source, which says how to come back to a relay that was left running: this one ends here.
     source = DemoSource(demo)
     audit = RelayAuditSession(source.name, lambda: records_of(source.name))
-    app = RelayApp(source, Session(owned=True, detachable=False), audit=audit)
+    app = RelayApp(RelayModel(source), Session(owned=True, detachable=False), audit)
 
     def leave() -> None:
         demo.abandon()

@@ -1,6 +1,5 @@
 """The application: samples the relay, feeds the screens, and says how it ended."""
 
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -30,7 +29,7 @@ from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
 from bwtui.tui.screens.table import TableScreen
-from bwtui.tui.state import DataSource, Model, Session
+from bwtui.tui.state import DataSource, Model, RelayModel, Session
 from bwtui.tui.theme import THEMES
 
 #: Seconds between two looks at the sample of changes, which is larger than a status.
@@ -40,7 +39,7 @@ RETRY_EVERY = 1.0
 
 
 class RelayApp(RelayAuditing):
-    """The screens over one source; returns how the user left."""
+    """The screens over a relay; returns how the user left."""
 
     TITLE = "bwtui"
     CSS_PATH = "bwtui.tcss"
@@ -64,15 +63,14 @@ class RelayApp(RelayAuditing):
 
     def __init__(
         self,
-        source: DataSource,
+        model: Model,
         session: Session | None = None,
-        clock: Callable[[], float] = time.time,
         audit: AuditSession | None = None,
     ) -> None:
         super().__init__()
         self.session = session or Session()
-        self.model = self.make_model(source, clock)
-        self.audit = audit or RelayAuditSession(source.name)
+        self.model = model
+        self.audit = audit or RelayAuditSession(model.name)
         self.stopping = False
         self._asked_changes = float("-inf")
         self._asked_status = float("-inf")
@@ -83,10 +81,6 @@ class RelayApp(RelayAuditing):
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = self.session.theme
-
-    def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
-        """Return what samples the source."""
-        return Model(source, clock)
 
     @property
     def recording(self) -> RecordingHost | None:
@@ -194,7 +188,7 @@ class RelayApp(RelayAuditing):
             return
         model = self.model
         running = model.link in ("live", "stale") and not self.stopping
-        self.push_screen(LeaveScreen(model.source.name, self.session, running=running), self._leave)
+        self.push_screen(LeaveScreen(model.name, self.session, running=running), self._leave)
 
     def _leave(self, ending: Ending | None) -> None:
         if ending == "stop":
@@ -216,7 +210,7 @@ class RelayApp(RelayAuditing):
 
     async def _stop(self) -> None:
         try:
-            await self.model.source.stop()
+            await self.model.stop()
         except BwtuiError as error:
             self.stopping = False
             self.notify(str(error), severity="error")
@@ -248,7 +242,7 @@ def run(
 
 def run_source(source: DataSource, session: Session, audit: RelayAuditSession | None = None) -> int:
     """Show a relay until the user leaves, and return the exit code."""
-    app = RelayApp(source, session, audit=audit)
+    app = RelayApp(RelayModel(source), session, audit)
     name = source.name
     ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
     ending = run_app(app, f"relay {name} was left as it was: {ways}")

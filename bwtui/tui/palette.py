@@ -7,6 +7,7 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from bwtui.tui.actions import Action, actions
 from bwtui.tui.keys import key_text
+from bwtui.tui.screens.audit.jobs import JobsApp
 
 
 class ActionProvider(Provider):
@@ -27,8 +28,8 @@ class ActionProvider(Provider):
                 yield Hit(score, matcher.highlight(_title(action)), self._runner(action), help=action.help)
 
     def _actions(self) -> list[Action]:
-        model = getattr(self.app, "model", None)
-        return actions("live" if model is None else model.kind)
+        assert isinstance(self.app, JobsApp)
+        return actions(self.app.model.kind)
 
     def _runner(self, action: Action) -> Callable[[], object]:
         namespace = self.screen if action.scope == "screen" else self.focused

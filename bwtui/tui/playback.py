@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 from bwtui.errors import BwtuiError, DamagedRecording
-from bwtui.model.status import ChangeSample, SchemaEntry, Status, TableStatus
+from bwtui.model.status import Status, TableStatus
 from bwtui.recording.change import Change
 from bwtui.recording.reading.player import Player
 from bwtui.recording.reading.tally import Tally
@@ -33,7 +34,7 @@ _WINDOW = 10
 
 
 class RecordingSource:
-    """Answers as a relay does, as of the player's position."""
+    """Takes pictures as of the player's position, and answers questions about the recording."""
 
     def __init__(
         self,
@@ -105,33 +106,6 @@ class RecordingSource:
         """Return where the transaction of a change begins and ends."""
         return await self._run(self._pages, lambda: self.view.transaction(position))
 
-    # What a relay answers.
-
-    async def status(self) -> Status:
-        """Return the status as of the position."""
-        status = (await self.picture())[0].status
-        assert status is not None
-        return status
-
-    async def changes(self, after: int) -> list[ChangeSample]:
-        """Return nothing: the screens of a recording read the changes around the position themselves."""
-        return []
-
-    async def schemas(self) -> list[SchemaEntry]:
-        """Return the schemas as of the position."""
-        return list((await self.picture())[0].schemas)
-
-    async def stop(self) -> None:
-        """Do nothing: nothing runs."""
-
-    async def close(self) -> None:
-        """Close the files, once nobody reads them any more."""
-        self._pages.shutdown(wait=True, cancel_futures=True)
-        self._searches.shutdown(wait=True, cancel_futures=True)
-        self.view.close()
-        if self._second_view is not None:
-            self._second_view.close()
-
     # In the threads.
 
     @staticmethod
@@ -180,7 +154,7 @@ class RecordingSource:
                 error = failed
             self._done += 1
             if then is not None:
-                answers.append(_bound(then, error))
+                answers.append(partial(then, error))
         return answers
 
     def _paint(self) -> Picture:
@@ -214,27 +188,21 @@ class RecordedModel(Model):
     kind: Kind = "recording"
 
     def __init__(self, source: RecordingSource, clock: Callable[[], float]) -> None:
-        super().__init__(source, clock)
-        self.recording = source
+        super().__init__(source.name, clock)
+        self._source = source
 
     @property
     def link(self) -> Link:
-        """A recording is neither live nor gone."""
+        """A recording is played as soon as its first picture is there."""
         return "recorded" if self.live.status is not None else "connecting"
 
     async def sample_status(self) -> None:
         """Take the next picture; damage is remembered, and the last picture stays."""
-        picture, answers = await self.recording.picture()
-        self.failure = self.recording.failure
+        picture, answers = await self._source.picture()
+        self.failure = self._source.failure
         self.live = picture
         for answer in answers:
             answer()
-
-    async def sample_changes(self) -> None:
-        """Do nothing: the screens read changes themselves."""
-
-    async def sample_schemas(self) -> None:
-        """Do nothing: they come with the status."""
 
 
 def status_at(
@@ -306,7 +274,3 @@ def _growth(earlier: dict[str, Any], status: Status) -> tuple[float | None, floa
         return None, None
     wal = float(status.server_lsn - before.server_lsn)
     return max(status.cpu_seconds - before.cpu_seconds, 0.0) / seconds, max(wal, 0.0) / seconds
-
-
-def _bound(then: Then, error: BwtuiError | None) -> Callable[[], None]:
-    return lambda: then(error)

@@ -18,7 +18,7 @@ from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.recording.changes import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
 from bwtui.tui.screens.recording.explain import ExplainScreen
 from bwtui.tui.screens.recording.rows import AsOfScreen
-from bwtui.tui.state import DataSource, Model, Session
+from bwtui.tui.state import Session
 from bwtui.tui.widgets.recording.transport import Timeline
 
 
@@ -45,13 +45,9 @@ class RecordingApp(RecordingAuditing, RelayApp):
     ) -> None:
         self.source = source
         self.recording_audit = audit or RecordingAuditSession(Path(source.name))
-        super().__init__(source, session or Session(rate=10), clock, self.recording_audit)
-        self.model.remark = self.session.remark
-
-    def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
-        """Return a model that takes pictures of a recording."""
-        assert isinstance(source, RecordingSource)
-        return RecordedModel(source, clock)
+        model = RecordedModel(source, clock)
+        super().__init__(model, session or Session(rate=10), self.recording_audit)
+        model.remark = self.session.remark
 
     @property
     def recording(self) -> RecordingHost:

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.actions import Kind
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import AuditSession
@@ -12,49 +11,13 @@ from bwtui.tui.host import Host
 from bwtui.tui.running import run_app
 from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.state import DataSource, Link, Model, Session
-
-
-class NoSource:
-    """Nothing is sampled: a report stays what it is."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    async def status(self) -> Status:
-        """Return nothing of interest."""
-        return Status("stopped", self.name, "")
-
-    async def changes(self, after: int) -> list[ChangeSample]:
-        """Return nothing."""
-        return []
-
-    async def schemas(self) -> list[SchemaEntry]:
-        """Return nothing."""
-        return []
-
-    async def stop(self) -> None:
-        """Do nothing."""
-
-    async def close(self) -> None:
-        """Do nothing."""
+from bwtui.tui.state import Model, Session
 
 
 class ReportModel(Model):
-    """Never stale, and never gone."""
+    """Samples nothing: a report stays what it is."""
 
     kind: Kind = "report"
-
-    @property
-    def link(self) -> Link:
-        """A report is neither live nor gone."""
-        return "recorded"
-
-    async def sample_status(self) -> None:
-        """Do nothing."""
-
-    async def sample_schemas(self) -> None:
-        """Do nothing."""
 
 
 class ReportApp(RelayApp):
@@ -66,12 +29,9 @@ class ReportApp(RelayApp):
     def __init__(self, name: str, audit: AuditSession, clock: Callable[[], float] = time.time) -> None:
         is_recorded = audit.report is not None and audit.report.question == "recording"
         remark = "the recording is not open: the report alone" if is_recorded else "the report alone"
-        super().__init__(NoSource(name), Session(rate=1), clock, audit)
-        self.model.remark = remark
-
-    def make_model(self, source: DataSource, clock: Callable[[], float]) -> Model:
-        """Return a model that samples nothing."""
-        return ReportModel(source, clock)
+        model = ReportModel(name, clock)
+        super().__init__(model, Session(rate=1), audit)
+        model.remark = remark
 
     def ask_to_leave(self) -> None:
         """Just leave: nothing runs."""

@@ -1,10 +1,11 @@
 """Where the screens get their data, and the picture of it that they show.
 
-The screens never ask the relay. A `Model` samples a `DataSource`, keeps short histories for the sparklines,
-and hands out a frozen `Picture`. Pausing the view only stops pictures from reaching the screens: sampling
-and histories go on.
+The screens never ask the relay. A `Model` hands out a frozen `Picture`; that of a relay samples a
+`DataSource`, and keeps short histories for the sparklines. Pausing the view only stops pictures from reaching
+the screens: sampling and histories go on.
 """
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,7 @@ Link = Literal["connecting", "live", "stale", "gone", "recorded"]
 
 
 class DataSource(Protocol):
-    """A live relay, or a recording that is being played: whatever can answer these."""
+    """A relay that runs: whatever can answer these."""
 
     name: str
 
@@ -39,13 +40,10 @@ class DataSource(Protocol):
         """Return sampled changes with a sequence above ``after``, oldest first."""
 
     async def schemas(self) -> list[SchemaEntry]:
-        """Return every schema known so far."""
+        """Return every schema that the relay registered or looked up so far."""
 
     async def stop(self) -> None:
-        """Ask a relay to stop cleanly; a recording has nothing to stop."""
-
-    async def close(self) -> None:
-        """Let go of the source."""
+        """Ask the relay to stop cleanly. Raises BwtuiError."""
 
 
 @dataclass(frozen=True)
@@ -117,24 +115,21 @@ class Picture:
 
 
 class Model:
-    """Samples a source, and holds the live picture and the one that is shown."""
+    """Holds the live picture and the one that is shown; a subclass samples what there is to sample."""
 
-    kind: Kind = "live"
+    kind: Kind
     #: What runs in the background, for the second line of every screen.
     background = ""
     #: What should be known of it.
     remark = ""
 
-    def __init__(self, source: DataSource, clock: Callable[[], float]) -> None:
-        self.source = source
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self.name = name
         self.clock = clock
         self.live = Picture()
         self.paused: Picture | None = None
         self.paused_at = 0.0
         self.failure: BwtuiError | None = None
-        self._history = History()
-        self._changes: deque[ChangeSample] = deque(maxlen=CHANGES)
-        self._known_schemas: frozenset[int] = frozenset()
 
     @property
     def recorded(self) -> bool:
@@ -156,12 +151,8 @@ class Model:
 
     @property
     def link(self) -> Link:
-        """How things stand with the source."""
-        if self.live.status is None:
-            return "connecting"
-        if self.failure is not None:
-            return "gone"
-        return "stale" if self.age > STALE_AFTER else "live"
+        """How things stand with what is shown; a recording and a report are neither live nor gone."""
+        return "recorded"
 
     def toggle_pause(self) -> None:
         """Freeze the view, or let it run again."""
@@ -169,9 +160,47 @@ class Model:
         self.paused_at = self.clock()
 
     async def sample_status(self) -> None:
+        """Take the next picture; a failure is remembered, not raised."""
+
+    async def sample_changes(self) -> None:
+        """Fetch the changes not seen yet, where they don't come with the picture."""
+
+    async def sample_schemas(self) -> None:
+        """Fetch the schemas, where they don't come with the picture."""
+
+    async def stop(self) -> None:
+        """Ask a relay to stop cleanly; nothing else has anything to stop. Raises BwtuiError."""
+
+
+class RelayModel(Model):
+    """Samples a relay."""
+
+    kind: Kind = "live"
+
+    def __init__(self, source: DataSource, clock: Callable[[], float] = time.time) -> None:
+        super().__init__(source.name, clock)
+        self._source = source
+        self._history = History()
+        self._changes: deque[ChangeSample] = deque(maxlen=CHANGES)
+        self._schema_ids: frozenset[int] = frozenset()
+
+    @property
+    def link(self) -> Link:
+        """How things stand with the relay."""
+        if self.live.status is None:
+            return "connecting"
+        if self.failure is not None:
+            return "gone"
+        return "stale" if self.age > STALE_AFTER else "live"
+
+    async def stop(self) -> None:
+        """Ask the relay to stop cleanly. Raises BwtuiError."""
+        await self._source.stop()
+
+    async def sample_status(self) -> None:
         """Ask for the status; a failure is remembered, not raised."""
         try:
-            status = await self.source.status()
+            status = await self._source.status()
         except BwtuiError as error:
             self.failure = error
             return
@@ -199,7 +228,7 @@ class Model:
         """Fetch the changes not seen yet."""
         after = self._changes[-1].sequence if self._changes else 0
         try:
-            fresh = await self.source.changes(after)
+            fresh = await self._source.changes(after)
         except (BwtuiError, ValueError, TypeError, KeyError):
             # The next status says that the relay is gone.
             return
@@ -208,21 +237,16 @@ class Model:
             self.live = replace(self.live, changes=tuple(self._changes))
 
     async def sample_schemas(self) -> None:
-        """Fetch the schemas when the status names an id that is not among those known."""
-        ids = self._schema_ids()
-        if ids <= self._known_schemas and self.live.schemas:
+        """Fetch the schemas when the status names an id that none of those at hand has."""
+        ids = _schema_ids(self.live.status)
+        if ids <= self._schema_ids and self.live.schemas:
             return
         try:
-            schemas = await self.source.schemas()
+            schemas = await self._source.schemas()
         except (BwtuiError, ValueError, TypeError, KeyError):
             return
-        self._known_schemas = ids
+        self._schema_ids = ids
         self.live = replace(self.live, schemas=tuple(schemas))
-
-    def _schema_ids(self) -> frozenset[int]:
-        tables = self.live.status.tables.values() if self.live.status else ()
-        ids = {i for t in tables for i in (t.key_schema_id, t.value_schema_id)}
-        return frozenset(i for i in ids if i is not None)
 
     def _restart_if_new(self, status: Status) -> None:
         """Forget what belongs to a former engine: another one counts its changes from the start."""
@@ -230,8 +254,14 @@ class Model:
         if old is not None and (old.pid, old.started) != (status.pid, status.started):
             self._history = History()
             self._changes.clear()
-            self._known_schemas = frozenset()
+            self._schema_ids = frozenset()
             self.live = Picture()
+
+
+def _schema_ids(status: Status | None) -> frozenset[int]:
+    tables = status.tables.values() if status else ()
+    ids = {i for t in tables for i in (t.key_schema_id, t.value_schema_id)}
+    return frozenset(i for i in ids if i is not None)
 
 
 class History:

@@ -1,6 +1,19 @@
 """The two themes: calm on dark, and calm on light."""
 
+from collections.abc import Mapping
+
 from textual.theme import Theme
+
+from bwtui.tui.judgement import Tone
+
+#: The theme's variable for each tone.
+TONES: Mapping[Tone, str] = {
+    "good": "$success",
+    "warn": "$warning",
+    "bad": "$error",
+    "muted": "$quiet",
+    "plain": "$foreground",
+}
 
 DARK = Theme(
     name="bwtui-dark",

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from bwtui.relay.process.control import ControlClient
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
+from bwtui.tui.state import RelayModel
 
 FOLDER = Path(__file__).parent
 #: Seconds of history that a picture of the overview should have.
@@ -30,7 +31,7 @@ SCENES: dict[str, tuple[tuple[int, int], tuple[str, ...]]] = {
 async def picture(name: str, scene: str) -> str:
     """Return a scene of the relay called ``name`` as SVG."""
     size, keys = SCENES[scene]
-    app = RelayApp(ControlClient(name))
+    app = RelayApp(RelayModel(ControlClient(name)))
     async with app.run_test(size=size) as pilot:
         await _watch(pilot, HISTORY if not keys else 4.0)
         await pilot.press(*keys)

@@ -18,6 +18,7 @@ from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import RelayAuditSession
 from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.dialogs import Ending
+from bwtui.tui.state import RelayModel
 from tests.attempts import Attempts
 from tests.database import Session
 from tests.integration.test_verify_database import relaying
@@ -94,7 +95,7 @@ async def test_the_screens_verify_the_relay_that_they_show(
         assert producer.flush(30) == 0
         audit = RelayAuditSession(attempts.name, lambda: records_of(attempts.name))
         client = ControlClient(attempts.name)
-        app = RelayApp(client, audit=audit)
+        app = RelayApp(RelayModel(client), audit=audit)
         async with app.run_test(size=(140, 40)) as pilot:
             await pilot.press("v", "enter")
             await until(pilot, lambda: isinstance(app.screen, ReportScreen) and audit.report is not None)

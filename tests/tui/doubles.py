@@ -9,7 +9,7 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
-from bwtui.tui.state import Session
+from bwtui.tui.state import RelayModel, Session
 from tests.tui.shop import NOON, Shop
 
 
@@ -53,9 +53,6 @@ class FakeRelay:
         self._check()
         self.stops += 1
 
-    async def close(self) -> None:
-        pass
-
     def _check(self) -> None:
         if self.gone:
             raise ConnectionFailed(
@@ -70,7 +67,7 @@ class Stage:
         self.clock = Clock()
         self.relay = FakeRelay(shop or Shop(), self.clock)
         self.pilot: Pilot[Ending]
-        self.app = RelayApp(self.relay, session or Session(), self.clock)
+        self.app = RelayApp(RelayModel(self.relay, self.clock), session)
 
     @asynccontextmanager
     async def run(self, size: tuple[int, int] = (120, 30)) -> AsyncIterator[Pilot[Ending]]:

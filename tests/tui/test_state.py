@@ -2,7 +2,7 @@
 
 import pytest
 
-from bwtui.tui.state import POINTS, Model
+from bwtui.tui.state import POINTS, RelayModel
 from tests.tui.doubles import Clock, FakeRelay
 from tests.tui.shop import NOON, Shop
 
@@ -18,30 +18,30 @@ def relay(clock: Clock) -> FakeRelay:
 
 
 @pytest.fixture
-def model(relay: FakeRelay, clock: Clock) -> Model:
-    return Model(relay, clock)
+def model(relay: FakeRelay, clock: Clock) -> RelayModel:
+    return RelayModel(relay, clock)
 
 
-async def pass_time(model: Model, clock: Clock, seconds: float, step: float = 1.0) -> None:
+async def pass_time(model: RelayModel, clock: Clock, seconds: float, step: float = 1.0) -> None:
     for _ in range(round(seconds / step)):
         clock.now += step
         await model.sample_status()
 
 
 async def test_a_history_has_one_point_a_second_whatever_the_rate_of_sampling(
-    model: Model, clock: Clock
+    model: RelayModel, clock: Clock
 ) -> None:
     await pass_time(model, clock, 30, step=0.25)
     assert len(model.live.delivered) in (30, 31)
 
 
-async def test_histories_are_bounded(model: Model, clock: Clock) -> None:
+async def test_histories_are_bounded(model: RelayModel, clock: Clock) -> None:
     await pass_time(model, clock, POINTS + 50)
     assert len(model.live.delivered) == POINTS
     assert all(len(points) == POINTS for points in model.live.rates.values())
 
 
-async def test_cpu_and_growth_of_the_wal_are_averages(model: Model, clock: Clock) -> None:
+async def test_cpu_and_growth_of_the_wal_are_averages(model: RelayModel, clock: Clock) -> None:
     await pass_time(model, clock, 1)
     assert model.live.cpu is None
     await pass_time(model, clock, 20)
@@ -50,7 +50,7 @@ async def test_cpu_and_growth_of_the_wal_are_averages(model: Model, clock: Clock
     assert model.live.seconds_left() == pytest.approx(10 * 1024**3 / 410_000, rel=1e-3)
 
 
-async def test_a_pause_freezes_the_picture_and_nothing_else(model: Model, clock: Clock) -> None:
+async def test_a_pause_freezes_the_picture_and_nothing_else(model: RelayModel, clock: Clock) -> None:
     await pass_time(model, clock, 5)
     model.toggle_pause()
     frozen = model.picture
@@ -62,7 +62,7 @@ async def test_a_pause_freezes_the_picture_and_nothing_else(model: Model, clock:
     assert model.picture is model.live
 
 
-async def test_the_link(model: Model, relay: FakeRelay, clock: Clock) -> None:
+async def test_the_link(model: RelayModel, relay: FakeRelay, clock: Clock) -> None:
     def link() -> str:
         return model.link
 
@@ -82,7 +82,7 @@ async def test_the_link(model: Model, relay: FakeRelay, clock: Clock) -> None:
     assert link() == "live"
 
 
-async def test_changes_are_fetched_once_each(model: Model, clock: Clock) -> None:
+async def test_changes_are_fetched_once_each(model: RelayModel, clock: Clock) -> None:
     await model.sample_status()
     await model.sample_changes()
     clock.now += 1
@@ -93,7 +93,7 @@ async def test_changes_are_fetched_once_each(model: Model, clock: Clock) -> None
 
 
 async def test_schemas_are_asked_for_only_when_an_id_is_new(
-    model: Model, relay: FakeRelay, clock: Clock
+    model: RelayModel, relay: FakeRelay, clock: Clock
 ) -> None:
     await model.sample_status()
     await model.sample_schemas()
@@ -107,7 +107,7 @@ async def test_schemas_are_asked_for_only_when_an_id_is_new(
 
 
 async def test_another_engine_of_the_same_name_starts_from_nothing(
-    model: Model, relay: FakeRelay, clock: Clock
+    model: RelayModel, relay: FakeRelay, clock: Clock
 ) -> None:
     await pass_time(model, clock, 10)
     await model.sample_changes()
@@ -118,7 +118,7 @@ async def test_another_engine_of_the_same_name_starts_from_nothing(
     assert max(change.sequence for change in model.live.changes) <= 20
 
 
-async def test_half_an_answer_is_not_the_end_of_the_ui(model: Model, relay: FakeRelay) -> None:
+async def test_half_an_answer_is_not_the_end_of_the_ui(model: RelayModel, relay: FakeRelay) -> None:
     async def torn() -> None:
         raise ValueError("Unterminated string")
 

@@ -92,6 +92,8 @@ class RelayScreen(TransportScreen):
     def on_mount(self) -> None:
         """Paint what is known, and give the focus to the main list."""
         self.ready = True
+        for grid in self.query(Grid):
+            grid.has_ends = self.own_list or not self.host.model.recorded
         self.first_focus().focus()
         self.refresh_picture()
 

@@ -31,11 +31,6 @@ class TransportScreen(Screen[None]):
         assert recording is not None
         return recording
 
-    @property
-    def takes_ends(self) -> bool:
-        """Whether g and G mean the recording's ends; in a list of its own they mean the list's."""
-        return self.host.model.recorded and not self.own_list
-
     # What a screen may know better.
 
     def main_grid(self) -> Grid:

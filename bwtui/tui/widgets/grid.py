@@ -66,6 +66,8 @@ class Grid(ScrollView, can_focus=True):
         self.rows: list[Row] = []
         self.empty_text = ""
         self.sort_mark: tuple[str, bool] | None = None
+        #: g and G mean this list's own ends, not those of the recording that is shown.
+        self.has_ends = True
         #: Rows behind this one are painted as not there yet; None for no such row.
         self.fade_behind: int | None = None
         self._cursor = 0
@@ -77,7 +79,6 @@ class Grid(ScrollView, can_focus=True):
         self._remark = ""
         self._hover = -1
         self._placed: list[Placed] = []
-        self._tones: dict[str, Style] = {}
 
     # What the owner calls.
 
@@ -176,7 +177,7 @@ class Grid(ScrollView, can_focus=True):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave g and G to the screen where they mean the ends of a recording."""
         if action in ("first", "last") and parameters:
-            return not getattr(self.screen, "takes_ends", False)
+            return self.has_ends
         return True
 
     def action_first(self, key: str = "") -> None:
@@ -244,11 +245,6 @@ class Grid(ScrollView, can_focus=True):
             self._into_view()
         self.refresh()
 
-    def notify_style_update(self) -> None:
-        """Look the colours up again after a change of theme."""
-        super().notify_style_update()
-        self._tones = {}
-
     def render_line(self, y: int) -> Strip:
         """Render one line of the screen."""
         width, base = self.size.width, self.rich_style
@@ -296,9 +292,7 @@ class Grid(ScrollView, can_focus=True):
         return strip.extend_cell_length(self.size.width, base)
 
     def _tone(self, name: str) -> Style:
-        if name not in self._tones:
-            self._tones[name] = self.get_component_rich_style(f"grid--{name}", partial=True)
-        return self._tones[name]
+        return self.get_component_rich_style(f"grid--{name}", partial=True)
 
     # Details.
 

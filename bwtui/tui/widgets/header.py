@@ -12,9 +12,8 @@ from bwtui.tui.actions import tabs
 from bwtui.tui.keys import key_text
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Link, Model, Playhead
+from bwtui.tui.theme import TONES
 from bwtui.tui.widgets.line import Line
-
-_TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
 
 
 class Header(Vertical):
@@ -42,7 +41,7 @@ class Header(Vertical):
 
 def _identity(model: Model, width: int) -> Content:
     verdict = _verdict(model)
-    name = model.source.name
+    name = model.name
     if width < 100 and len(name) > 11:
         name = name[:10] + "…"
     parts: list[tuple[str, str] | str] = [(" bwtui ", "bold $primary"), (f"{name}  ", "bold")]
@@ -53,7 +52,7 @@ def _identity(model: Model, width: int) -> Content:
     if model.recorded:
         return Content.assemble(*parts, (" A RECORDING ", "bold reverse $warning"))
     parts += [
-        (f"{verdict.mark} {verdict.word}", f"bold {_TONES[verdict.tone]}"),
+        (f"{verdict.mark} {verdict.word}", f"bold {TONES[verdict.tone]}"),
     ]
     status = model.live.status
     if width >= 120 and status is not None and status.started:
@@ -106,7 +105,7 @@ def _news(model: Model, stopping: bool) -> Content:
     if head is not None and status is not None:
         return _as_of(head, status)
     if model.link == "gone" and status is not None:
-        last = outcome.read(model.source.name)
+        last = outcome.read(model.name)
         code = last.exit_code if last is not None else status.exit_code
         age = f"figures are {figures.duration(model.age)} old · looking for it"
         if code == 0:

@@ -10,10 +10,9 @@ from bwtui.model.status import STAGES, StageStatus, Status
 from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture
+from bwtui.tui.theme import TONES
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.recording_line import RecordingLine
-
-_TONES = {"good": "$success", "warn": "$warning", "bad": "$error", "muted": "$quiet", "plain": "$foreground"}
 
 
 class StageBox(Line):
@@ -173,7 +172,7 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
     version = status.server_version.split(" ")[0]
     parts = [
         Content.assemble((f"PostgreSQL {version}", "bold"), f" ▸ {status.slot[:16]}"),
-        _named("wal", f"{wal.mark} {wal.word}", _TONES[wal.tone]),
+        _named("wal", f"{wal.mark} {wal.word}", TONES[wal.tone]),
         _named("kept", figures.size(status.retained_wal_bytes)),
         _named("safe", _safe_bytes(status)),
         Content(_time_left(picture)),
@@ -187,7 +186,7 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
 
 def _position(status: Status, width: int) -> Content:
     lag = judgement.of_lag(status)
-    tone = _TONES[lag.tone]
+    tone = TONES[lag.tone]
     behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
     parts = [
         _named("lag", behind.ljust(15), tone),
@@ -237,7 +236,7 @@ def _source(picture: Picture, status: Status) -> Content:
         Content.styled(f"{status.server_version[:width]}", "bold"),
         Content.styled(status.database[:width], "$quiet"),
         _pair("slot", status.slot[-20:], width),
-        _pair("wal", f"{wal.mark} {wal.word}", width, _TONES[wal.tone]),
+        _pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
         _pair("server LSN", format_lsn(status.server_lsn), width),
         _pair("retained", figures.size(status.retained_wal_bytes), width),
         _pair("safe", _safe(picture, status), width),
@@ -253,7 +252,7 @@ def _only_recorded(picture: Picture, status: Status) -> bool:
 
 def _sink(status: Status, only_recorded: bool) -> Content:
     lag, width = judgement.of_lag(status), 28
-    tone = _TONES[lag.tone]
+    tone = TONES[lag.tone]
     lines = [
         Content.styled("recorded only" if only_recorded else status.broker[:width], "bold"),
         Content.styled("nothing is sent to Kafka" if only_recorded else status.registry[:width], "$quiet"),

@@ -52,7 +52,6 @@ class Timeline(Widget):
         self._ends = (0, 1)
         self._head = -1
         self._dragging = False
-        self._tones: dict[str, Style] = {}
 
     @property
     def wanted(self) -> int | None:
@@ -77,11 +76,6 @@ class Timeline(Widget):
         if place != self._head:
             self._head = place
             self.refresh()
-
-    def notify_style_update(self) -> None:
-        """Look the colours up again after a change of theme."""
-        super().notify_style_update()
-        self._tones = {}
 
     def render_line(self, y: int) -> Strip:
         """Render marks, or bars."""
@@ -135,9 +129,7 @@ class Timeline(Widget):
         return Segment(text, style)
 
     def _tone(self, name: str) -> Style:
-        if name not in self._tones:
-            self._tones[name] = self.get_component_rich_style(f"timeline--{name}", partial=True)
-        return self._tones[name]
+        return self.get_component_rich_style(f"timeline--{name}", partial=True)
 
 
 class Transport(Vertical):
