@@ -88,7 +88,6 @@ class RelayApp(RelayAuditing):
         return None
 
     def on_mount(self) -> None:
-        """Start sampling."""
         if self.first_mode:
             self.switch_mode(self.first_mode)
         self.set_interval(1 / min(max(self.session.rate, 1), 10), self.tick)

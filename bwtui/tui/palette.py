@@ -14,12 +14,10 @@ class ActionProvider(Provider):
     """Offers every action by its label and what it does."""
 
     async def discover(self) -> Hits:
-        """Offer all actions."""
         for action in self._actions():
             yield DiscoveryHit(_title(action), self._runner(action), help=action.help)
 
     async def search(self, query: str) -> Hits:
-        """Offer the actions that match."""
         matcher = self.matcher(query)
         for action in self._actions():
             text = f"{_title(action)} {action.help}"

@@ -17,6 +17,7 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 
+from bwtui.errors import BwtuiError
 from bwtui.shown import is_plain, shown, shown_lines
 
 #: Longer texts are cut: nobody reads on, and a value may have a gigabyte.
@@ -62,6 +63,11 @@ def fitted(text: str, width: int) -> str:
     return kept.rstrip() + "…"
 
 
+def with_hint(error: BwtuiError) -> str:
+    """Return an error in one line, with what to do about it."""
+    return error.message + (f": {error.hint}" if error.hint else "")
+
+
 if TYPE_CHECKING:
     from rich.console import Group as Group
     from rich.table import Table as Table
@@ -100,11 +106,9 @@ else:
         """A table whose cells and titles are texts."""
 
         def add_column(self, header: Any = "", *rest: Any, **more: Any) -> None:
-            """Add a column under a title."""
             super().add_column(_as_text(header), *rest, **more)
 
         def add_row(self, *cells: Any, **more: Any) -> None:
-            """Add a row."""
             super().add_row(*map(_as_text, cells), **more)
 
     class Group(rich.console.Group):

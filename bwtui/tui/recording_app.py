@@ -45,6 +45,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
     ) -> None:
         self.source = source
         self.recording_audit = audit or RecordingAuditSession(Path(source.name))
+        self.recording_audit.recording = source.view.source.recording
         model = RecordedModel(source, clock)
         super().__init__(model, session or Session(rate=10), self.recording_audit)
         model.remark = self.session.remark
@@ -113,7 +114,7 @@ def run_recording(
     app = RecordingApp(source, Session(rate=10, remark=remark), audit=audit)
     if app.recording_audit.report is not None:
         app.first_mode = "audit"
-    app.recording_audit.remember(view.source.recording)
+    app.recording_audit.remember()
     run_app(app, "the recording is as it was: 'bwtui open' shows it again")
     if source.damage is not None:
         raise source.damage

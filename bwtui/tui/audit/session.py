@@ -70,6 +70,11 @@ class AuditSession:
             return None
         return known.connect(known.broker, known.registry)
 
+    def take(self, output: bytes) -> AuditReport:
+        """Take what ``verify --json`` wrote, and return it. Raises BwtuiError."""
+        self.report = _parsed(output)
+        return self.report
+
 
 class RelayAuditSession(AuditSession):
     """The report of a relay that runs, of its tables against its topics."""
@@ -88,11 +93,6 @@ class RelayAuditSession(AuditSession):
         more = ("--table", tables) if tables else ()
         return ("verify", "--database", "--relay", self._name, *_REPORT, *more)
 
-    def take(self, output: bytes) -> AuditReport:
-        """Take what ``verify --json`` wrote, and return it. Raises BwtuiError."""
-        self.report = _parsed(output)
-        return self.report
-
 
 class RecordingAuditSession(AuditSession):
     """The report of a recording that is open, and the commands that audit and replay it."""
@@ -102,26 +102,29 @@ class RecordingAuditSession(AuditSession):
     ) -> None:
         super().__init__(connections, report)
         self.folder = folder
+        #: The recording's id, which names the file of its last report.
+        self.recording = ""
         #: A dry run whose result was not looked at yet, with the arguments to do it.
         self.plan: tuple[dict[str, Any], tuple[str, ...]] | None = None
 
     # -- the last report -----------------------------------------------------------------------------------
 
-    def place(self, recording_id: str) -> Path:
-        """Return where the last report of a recording is kept."""
-        name = "".join(letter for letter in recording_id if letter.isalnum()) or self.folder.name
+    @property
+    def report_path(self) -> Path:
+        """Where the last report of this recording is kept."""
+        name = "".join(letter for letter in self.recording if letter.isalnum()) or self.folder.name
         return state_root() / "audits" / f"{name}.json"
 
-    def remember(self, recording_id: str) -> None:
+    def remember(self) -> None:
         """Take the last report of this recording, if there is one."""
         with contextlib.suppress(UsageError):
             if self.report is None:
-                self.report = read_report(self.place(recording_id))
+                self.report = read_report(self.report_path)
 
-    def keep(self, output: bytes, recording_id: str) -> AuditReport:
+    def take(self, output: bytes) -> AuditReport:
         """Keep what ``verify --json`` wrote, and return it. Raises BwtuiError."""
         report = _parsed(output)
-        path = self.place(recording_id)
+        path = self.report_path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, output.decode())

@@ -120,7 +120,6 @@ class RelayScreen(TransportScreen):
     # Actions: views.
 
     def action_show(self, mode: str) -> None:
-        """Go to another screen."""
         self.host.show_mode(mode)
 
     def action_pause(self) -> None:
@@ -129,19 +128,15 @@ class RelayScreen(TransportScreen):
         self.refresh_picture()
 
     def action_theme(self) -> None:
-        """Switch between dark and light."""
         self.app.theme = LIGHT.name if self.app.theme == DARK.name else DARK.name
 
     def action_help(self) -> None:
-        """Show all keys."""
         self.app.push_screen(HelpScreen(self.host.model.kind))
 
     def action_palette(self) -> None:
-        """Open the command palette."""
         self.app.action_command_palette()
 
     def action_leave(self) -> None:
-        """Ask how to leave."""
         self.host.ask_to_leave()
 
     def action_verify(self) -> None:
@@ -149,11 +144,9 @@ class RelayScreen(TransportScreen):
         self.host.ask_to_verify()
 
     def action_next_panel(self) -> None:
-        """Focus the next panel."""
         self.focus_next()
 
     def action_previous_panel(self) -> None:
-        """Focus the panel before."""
         self.focus_previous()
 
     def action_maximise(self) -> None:
@@ -213,7 +206,6 @@ class RelayScreen(TransportScreen):
     # Actions: lists.
 
     def action_filter(self) -> None:
-        """Type a filter."""
         self.query_one(FilterBar).open()
 
     def current_filter(self) -> Filter:
@@ -232,7 +224,6 @@ class RelayScreen(TransportScreen):
             grid.set_filter(new)
 
     def on_filter_bar_changed(self, event: FilterBar.Changed) -> None:
-        """Filter while typing."""
         self.apply_filter(event.filter)
 
     def on_filter_bar_closed(self) -> None:
@@ -246,19 +237,16 @@ class RelayScreen(TransportScreen):
             grid.toggle_errors_only()
 
     def action_sort(self) -> None:
-        """Sort by the next column."""
         grid = self.main_grid()
         if isinstance(grid, Listing):
             grid.sort_next()
 
     def action_reverse(self) -> None:
-        """Turn the order round."""
         grid = self.main_grid()
         if isinstance(grid, Listing):
             grid.sort_by(grid.sort_column)
 
     def action_copy(self) -> None:
-        """Copy the selected row."""
         text = self.row_text()
         if text:
             self.app.copy_to_clipboard(text)

@@ -13,33 +13,37 @@ from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from bwtui.tui.widgets.grid import Grid
 
 
-class SampledPair(RelayScreen):
-    """A list of sampled changes, and the selected one in full."""
+class ChangesPair(RelayScreen):
+    """A list of changes, and the selected one in full."""
+
+    def action_sort(self) -> None:
+        """Say why there is nothing to sort."""
+        self.notify("Changes stay in the order of their commits", timeout=3)
+
+    action_reverse = action_sort
+
+
+class SampledPair(ChangesPair):
+    """The changes are sampled from a relay."""
 
     wants_changes: ClassVar[bool] = True
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
         self.main_grid().show(picture)
 
     def main_grid(self) -> ChangeList:
-        """Return the list of changes."""
         return self.query_one(ChangeList)
 
     def current_filter(self) -> Filter:
-        """Return the filter of the changes."""
         return self.main_grid().filter
 
     def apply_filter(self, new: Filter) -> None:
-        """Filter the changes."""
         self.main_grid().set_filter(new)
 
     def row_text(self) -> str:
-        """Return the selected change with its fields."""
         return self.main_grid().copy_text()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected change."""
         self.query_one(ChangeDetail).show_change(self.main_grid().selected())
 
     def action_follow(self) -> None:
@@ -54,7 +58,6 @@ class ChangesScreen(SampledPair):
     mode: ClassVar[str] = "changes"
 
     def body(self) -> Iterable[Widget]:
-        """Return the list and the selected change."""
         return (ChangeList(), ChangeDetail())
 
     def action_errors_only(self) -> None:
@@ -65,9 +68,3 @@ class ChangesScreen(SampledPair):
         else:
             troubled = frozenset(n for n, t in status.tables.items() if judgement.has_trouble(t))
             self.main_grid().show_only(troubled)
-
-    def action_sort(self) -> None:
-        """Say why there is nothing to sort."""
-        self.notify("Changes stay in the order of their commits", timeout=3)
-
-    action_reverse = action_sort

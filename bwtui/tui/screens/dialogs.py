@@ -28,7 +28,6 @@ class HelpScreen(ModalScreen[None]):
         self._kind: Kind = kind
 
     def compose(self) -> ComposeResult:
-        """Make the text."""
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys in a recording" if self._kind == "recording" else "Keys"
             box.border_subtitle = "Esc closes · Ctrl+P finds any action by name"
@@ -69,7 +68,6 @@ class LeaveScreen(ModalScreen[Ending | None]):
         self.running = running
 
     def compose(self) -> ComposeResult:
-        """Make question and buttons."""
         with Vertical(id="leave") as box:
             box.border_title = "Leave"
             yield Label(self._question(), markup=False)
@@ -88,7 +86,6 @@ class LeaveScreen(ModalScreen[Ending | None]):
         self.query_one(likely).focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Take the choice."""
         self.action_choose(event.button.id or "stay")
 
     def action_choose(self, choice: str) -> None:

@@ -31,7 +31,6 @@ class ErrorsScreen(RelayScreen):
     mode: ClassVar[str] = "errors"
 
     def body(self) -> Iterable[Widget]:
-        """Return the list and the selected error."""
         listing = Listing(
             COLUMNS, ("time", "count", "kind", "table"), id="errors", noun="errors and warnings"
         )
@@ -41,17 +40,14 @@ class ErrorsScreen(RelayScreen):
         return (listing, Detail(id="error", title="Error"))
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
         entries = picture.status.errors if picture.status else ()
         self.query_one(Listing).set_items([_item(entry) for entry in entries], picture.received)
         self._show_selected()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected error."""
         self._show_selected()
 
     def row_text(self) -> str:
-        """Return the selected error with its hint."""
         entry = self._selected()
         if entry is None:
             return ""

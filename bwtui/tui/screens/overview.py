@@ -18,18 +18,14 @@ class OverviewScreen(RelayScreen):
     mode: ClassVar[str] = "overview"
 
     def body(self) -> Iterable[Widget]:
-        """Return pipeline and tables."""
         return (Pipeline(), TableList())
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
         self.query_one(Pipeline).show(picture)
         self.query_one(TableList).show(picture)
 
     def selected_table(self) -> str | None:
-        """Return the table under the cursor."""
         return self.main_grid().cursor_key
 
     def open_row(self, grid: Grid) -> None:
-        """Drill into a table."""
         self.host.look_closer("table", self)

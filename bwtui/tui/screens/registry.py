@@ -34,7 +34,6 @@ class RegistryScreen(RelayScreen):
     mode: ClassVar[str] = "registry"
 
     def body(self) -> Iterable[Widget]:
-        """Return the list and the text."""
         listing = Listing(
             COLUMNS, ("subject", "id", "version", "table", "time"), id="schemas", noun="schemas"
         )
@@ -42,7 +41,6 @@ class RegistryScreen(RelayScreen):
         return (listing, Detail(id="schema", title="Schema"))
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
         troubled = {
             name
             for name, table in (picture.status.tables.items() if picture.status else ())
@@ -53,11 +51,9 @@ class RegistryScreen(RelayScreen):
         self._show_selected()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected schema's text."""
         self._show_selected()
 
     def row_text(self) -> str:
-        """Return the schema's text."""
         schema = self._selected()
         return "" if schema is None else pretty(schema.schema)
 

@@ -33,45 +33,49 @@ class OneTableScreen(RelayScreen):
         return "No table is selected" if table is None else cls(host, table)
 
     def selected_table(self) -> str | None:
-        """Return the table."""
         return self.table
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
         return ("Overview", self.table)
 
 
-class TableScreen(OneTableScreen, SampledPair):
-    """Drilled into from the overview of a relay."""
+class FactsScreen(OneTableScreen):
+    """The facts about a table, above its changes; goes before the class that shows those."""
 
     def body(self) -> Iterable[Widget]:
-        """Return facts, changes, and the selected change."""
-        facts = Detail(id="facts", title=self.table)
-        changes = ChangeList(self.table)
-        return (facts, Container(changes, ChangeDetail(), id="changes-pair", classes="folder"))
+        pair = Container(*self.changes_pair(), id="changes-pair", classes="folder")
+        return (Detail(id="facts", title=self.table), pair)
+
+    def changes_pair(self) -> Iterable[Widget]:
+        """Return the list of the table's changes, and the selected one in full."""
+        raise NotImplementedError
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
-        show_facts(self, self.table, picture)
+        self._show_facts(picture)
         super().paint(picture)
 
+    def _show_facts(self, picture: Picture) -> None:
+        name = self.table
+        table = picture.status.tables.get(name) if picture.status else None
+        facts = self.query_one("#facts", Detail)
+        if table is None:
+            nothing = (
+                "The relay does not know this table any more"
+                if picture.playhead is None
+                else "Nothing of this table has happened up to here"
+            )
+            facts.show(None, Content.styled(nothing, "$warning"))
+        else:
+            schemas = tuple(s for s in picture.schemas if s.table == name)
+            content = _facts(table, schemas, picture.rates.get(name, ()), self.has_class("-wide"))
+            facts.show(content.markup, content)
 
-def show_facts(screen: RelayScreen, name: str, picture: Picture) -> None:
-    """Paint the facts about a table."""
-    table = picture.status.tables.get(name) if picture.status else None
-    facts = screen.query_one("#facts", Detail)
-    schemas = tuple(s for s in picture.schemas if s.table == name)
-    if table is None:
-        recorded = picture.playhead is not None
-        nothing = (
-            "Nothing of this table has happened up to here"
-            if recorded
-            else ("The relay does not know this table any more")
-        )
-        facts.show(None, Content.styled(nothing, "$warning"))
-    else:
-        content = _facts(table, schemas, picture.rates.get(name, ()), screen.has_class("-wide"))
-        facts.show(content.markup, content)
+
+class TableScreen(FactsScreen, SampledPair):
+    """Drilled into from the overview of a relay."""
+
+    def changes_pair(self) -> Iterable[Widget]:
+        return (ChangeList(self.table), ChangeDetail())
 
 
 def _facts(

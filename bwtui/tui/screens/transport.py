@@ -8,6 +8,7 @@ from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
 from bwtui.tui.audit.report import Finding
 from bwtui.tui.host import Host, RecordingHost
+from bwtui.tui.plain import with_hint
 from bwtui.tui.playback import Command
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
@@ -50,19 +51,15 @@ class TransportScreen(Screen[None]):
     # Moving.
 
     def action_play(self) -> None:
-        """Play, or stand still."""
         self.drive(lambda player: player.toggle())
 
     def action_step(self, changes: int) -> None:
-        """Move by one change."""
         self.drive(lambda player: player.step(changes))
 
     def action_step_transaction(self, direction: int) -> None:
-        """Move by one transaction."""
         self.drive(lambda player: player.step_transaction(direction))
 
     def action_speed(self, steps: int) -> None:
-        """Play faster or slower."""
         self.drive(lambda player: player.change_speed(steps))
 
     def action_travel(self, end: int) -> None:
@@ -146,8 +143,3 @@ class TransportScreen(Screen[None]):
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=4, markup=False)
-
-
-def with_hint(error: BwtuiError) -> str:
-    """Return an error in one line, with what to do about it."""
-    return error.message + (f": {error.hint}" if error.hint else "")

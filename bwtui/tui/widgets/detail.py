@@ -17,7 +17,6 @@ class Detail(VerticalScroll, can_focus=True):
         self._shown: object = self
 
     def compose(self) -> ComposeResult:
-        """Make the text."""
         yield Static("", markup=False)
 
     def show(self, identity: object, content: "RenderableType | Content") -> None:

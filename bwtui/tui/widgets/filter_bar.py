@@ -34,7 +34,6 @@ class FilterBar(Horizontal):
         yield Label("", id="complaint", markup=False)
 
     def on_mount(self) -> None:
-        """Start hidden."""
         self.display = False
 
     def open(self) -> None:
@@ -60,6 +59,5 @@ class FilterBar(Horizontal):
         self.post_message(self.Changed(parsed))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Keep the filter."""
         event.stop()
         self.close()

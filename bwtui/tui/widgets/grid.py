@@ -159,19 +159,15 @@ class Grid(ScrollView, can_focus=True):
     # Keys and mouse.
 
     def action_up(self) -> None:
-        """Move one row up."""
         self._step(-1)
 
     def action_down(self) -> None:
-        """Move one row down."""
         self._step(1)
 
     def action_page_up(self) -> None:
-        """Move one page up."""
         self._step(-self._page)
 
     def action_page_down(self) -> None:
-        """Move one page down."""
         self._step(self._page)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -185,7 +181,6 @@ class Grid(ScrollView, can_focus=True):
         self._step(-len(self.rows))
 
     def action_last(self, key: str = "") -> None:
-        """Move to the last row."""
         self.move_to(len(self.rows) - 1)
         self._tell_moved(to_end=True)
 
@@ -212,13 +207,11 @@ class Grid(ScrollView, can_focus=True):
                 self.action_drill()
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Mark the row under the mouse."""
         offset = event.get_content_offset(self)
         hover = -1 if offset is None or offset.y == 0 else self.scroll_offset.y + offset.y - 1
         self._set_hover(hover)
 
     def on_leave(self) -> None:
-        """Take the mark away."""
         self._set_hover(-1)
 
     def on_mouse_scroll_up(self) -> None:
@@ -236,7 +229,6 @@ class Grid(ScrollView, can_focus=True):
     # Painting.
 
     def on_resize(self) -> None:
-        """Choose the columns that fit."""
         self._placed = place(self.columns, self.size.width)
         self.virtual_size = Size(self.size.width, len(self.rows) + 1)
         if self._tail:
@@ -246,7 +238,6 @@ class Grid(ScrollView, can_focus=True):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Render one line of the screen."""
         width, base = self.size.width, self.rich_style
         if y == 0:
             return self._header(base).adjust_cell_length(width, base).apply_style(self._tone("header"))

@@ -20,7 +20,6 @@ class Header(Vertical):
     """Name and state of the relay, the screens, and one sentence on what happens."""
 
     def compose(self) -> ComposeResult:
-        """Make the lines."""
         with Horizontal(id="top"):
             yield Line(id="identity")
             yield Line(id="tabs")

@@ -31,5 +31,4 @@ class Line(Widget):
             self.refresh(*(Region(0, y, self.content_size.width, 1) for y in changed))
 
     def render(self) -> Content:
-        """Return the content."""
         return self._text

@@ -62,7 +62,6 @@ class Arrow(Widget):
     """What connects two boxes; its shaft is there when the room is."""
 
     def render(self) -> str:
-        """Return the arrow."""
         return "▶".rjust(self.content_size.width, "─")
 
 

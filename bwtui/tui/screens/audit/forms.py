@@ -38,7 +38,6 @@ class Tick(Checkbox):
         self.BUTTON_INNER = "x" if value else " "
 
     def watch_value(self) -> None:
-        """Paint the mark."""
         self.BUTTON_INNER = "x" if self.value else " "
         super().watch_value()
         self.refresh()
@@ -59,7 +58,6 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
         self._title, self._words, self._fields, self._do = title, words, tuple(fields), do
 
     def compose(self) -> ComposeResult:
-        """Make the lines and the buttons."""
         with Vertical(id="form", classes="dialog") as box:
             box.border_title = Content(self._title)
             yield Label(self._words, markup=False)
@@ -79,7 +77,6 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
         self.query_one("#do").focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Take the choice."""
         if event.button.id == "do":
             self.action_send()
         else:
@@ -90,13 +87,11 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
         self.action_send()
 
     def action_send(self) -> None:
-        """Return the values."""
         values = {one.id or "": one.value.strip() for one in self.query(Input)}
         values |= {one.id or "": "yes" if one.value else "" for one in self.query(Checkbox)}
         self.dismiss(values)
 
     def action_leave(self) -> None:
-        """Return nothing."""
         self.dismiss(None)
 
 
@@ -115,7 +110,6 @@ class AskScreen(ModalScreen[bool]):
         self._title, self._content, self._do, self._careful = title, content, do, careful
 
     def compose(self) -> ComposeResult:
-        """Make text and buttons."""
         with Vertical(id="ask", classes="dialog") as box:
             box.border_title = Content(self._title)
             with VerticalScroll():
@@ -131,7 +125,6 @@ class AskScreen(ModalScreen[bool]):
         self.query_one("#no" if self._careful or not self._do else "#do").focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Take the choice."""
         self.dismiss(event.button.id == "do")
 
     def action_choose(self, choice: bool) -> None:

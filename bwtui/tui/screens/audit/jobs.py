@@ -4,9 +4,9 @@ import json
 
 from textual.app import App
 
+from bwtui.errors import BwtuiError
 from bwtui.shown import shown
 from bwtui.tui.audit.child import Child, Ended
-from bwtui.tui.audit.report import AuditReport
 from bwtui.tui.audit.session import AuditSession, Job
 from bwtui.tui.screens.audit.progress import JobScreen
 from bwtui.tui.screens.dialogs import Ending
@@ -67,8 +67,13 @@ class JobsApp(App[Ending]):
         job = self.audit.job
         self.model.background = "" if job is None else job.line()
 
-    def show_report(self, report: AuditReport, in_front: bool) -> None:
+    def verified(self, output: bytes, in_front: bool) -> None:
         """Show what an audit found; a notice says so where something else is looked at by now."""
+        try:
+            report = self.audit.take(output)
+        except BwtuiError as error:
+            self.notify(str(error), severity="error")
+            return
         if in_front:
             self.show_mode("audit")
         else:

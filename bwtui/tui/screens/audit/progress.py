@@ -34,7 +34,6 @@ class JobScreen(ModalScreen[None]):
         self.job = job
 
     def compose(self) -> ComposeResult:
-        """Make the phases and the buttons."""
         with Vertical(id="job", classes="dialog") as box:
             box.border_title = Content(self.job.title)
             yield Static("", id="phases", markup=False)
@@ -43,7 +42,6 @@ class JobScreen(ModalScreen[None]):
                 yield Button("Cancel it (c)", id="cancel", compact=True)
 
     def on_mount(self) -> None:
-        """Look several times a second."""
         self.set_interval(1 / _PER_SECOND, self.look)
         self.query_one("#background").focus()
         self.look()
@@ -58,7 +56,6 @@ class JobScreen(ModalScreen[None]):
             self.query_one("#background", Button).label = "Close (Esc)"
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Take the choice."""
         if event.button.id == "cancel":
             self.action_cancel()
         else:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from bwtui.errors import BwtuiError
 from bwtui.tui.audit.session import Connections, Job, RecordingAuditSession
 from bwtui.tui.plain import Group, Text
 from bwtui.tui.playback import RecordingSource
@@ -78,7 +77,7 @@ class RecordingAuditing(JobsApp):
             return
         self._take_services(values)
         arguments = self.recording_audit.verify_arguments(deep=bool(values.get("deep")))
-        self.start_job(Job("Verify", self.child(arguments), self._verified))
+        self.start_job(Job("Verify", self.child(arguments), self.verified))
 
     def _look_first(self, values: dict[str, str] | None, *, mend: bool) -> None:
         if values is None:
@@ -109,14 +108,6 @@ class RecordingAuditing(JobsApp):
         self.push_screen(AskScreen("What the replay would do", content, do, careful=True), answer)
 
     # -- ended ---------------------------------------------------------------------------------------------
-
-    def _verified(self, output: bytes, in_front: bool) -> None:
-        try:
-            report = self.recording_audit.keep(output, self.source.view.source.recording)
-        except BwtuiError as error:
-            self.notify(str(error), severity="error")
-            return
-        self.show_report(report, in_front)
 
     def _replayed(self, output: Any, in_front: bool) -> None:
         seconds = float(output.get("seconds") or 0)

@@ -1,6 +1,5 @@
 """The dialog before an audit of a relay that runs: its tables against its topics."""
 
-from bwtui.errors import BwtuiError
 from bwtui.tui.audit.session import Job, RelayAuditSession
 from bwtui.tui.screens.audit.forms import Field, FormScreen
 from bwtui.tui.screens.audit.jobs import JobsApp
@@ -27,13 +26,4 @@ class RelayAuditing(JobsApp):
             return
         assert isinstance(self.audit, RelayAuditSession)
         arguments = self.audit.verify_arguments(values.get("--table", ""))
-        self.start_job(Job("Verify", self.child(arguments), self._tables_verified))
-
-    def _tables_verified(self, output: bytes, in_front: bool) -> None:
-        assert isinstance(self.audit, RelayAuditSession)
-        try:
-            report = self.audit.take(output)
-        except BwtuiError as error:
-            self.notify(str(error), severity="error")
-            return
-        self.show_report(report, in_front)
+        self.start_job(Job("Verify", self.child(arguments), self.verified))

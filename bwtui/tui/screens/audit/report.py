@@ -49,11 +49,9 @@ class ReportScreen(RelayScreen):
         return (Line(id="verdict"), pair, Detail(id="finding", title="Finding"))
 
     def main_grid(self) -> FindingList:
-        """Return the findings."""
         return self.query_one(FindingList)
 
     def first_focus(self) -> Widget:
-        """Begin with the classes."""
         return self.query_one(ClassGrid)
 
     def go_back(self) -> None:
@@ -73,7 +71,6 @@ class ReportScreen(RelayScreen):
         self.query_one("#verdict", Line).put(verdict)
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
         name = self.query_one(ClassGrid).chosen
         return ("Audit",) if name is None else ("Audit", name)
 
@@ -92,14 +89,12 @@ class ReportScreen(RelayScreen):
         return None if finding is None else self._changes.get(finding.number)
 
     def row_text(self) -> str:
-        """Return the finding with its fields."""
         finding = self.selected_finding()
         if finding is None or self._shown is None:
             return ""
         return finding_text(finding, self.selected_change(), self._shown.question)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Another class, or another finding."""
         if isinstance(event.grid, ClassGrid):
             self._list()
         else:

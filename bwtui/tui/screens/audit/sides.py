@@ -16,10 +16,9 @@ from bwtui.tui.audit.labels import LABELS
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text
 from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, postgresql_texts, table_pairs
 from bwtui.tui.host import Host
-from bwtui.tui.plain import Content, Text
+from bwtui.tui.plain import Content, Text, with_hint
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.transport import with_hint
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.audit.compared_sides import recording_lines, table_lines
 from bwtui.tui.widgets.audit.field_pairs import FieldPairs, kafka_lines, sent_lines, value_content
@@ -63,22 +62,18 @@ class SidesScreen(RelayScreen):
         return (sides, FieldPairs(self._labels), Detail(id="value", title="Value"))
 
     def on_mount(self) -> None:
-        """Look at both sides."""
         self.run_worker(self._look(), exit_on_error=True)
 
     def on_unmount(self) -> None:
-        """Stop what is under way."""
         self._cancelled.set()
 
     def paint(self, picture: Picture) -> None:
         """Show nothing else: the finding stays what it is."""
 
     def main_grid(self) -> FieldPairs:
-        """Return the fields."""
         return self.query_one(FieldPairs)
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
         return (
             "Audit",
             self.finding.name,
@@ -94,7 +89,6 @@ class SidesScreen(RelayScreen):
         self.go_to_place(self.finding, self.change)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected field in full."""
         pair = self.main_grid().selected()
         detail = self.query_one("#value", Detail)
         detail.border_title = Content("Value" if pair is None else pair.name)
@@ -176,7 +170,7 @@ class SidesScreen(RelayScreen):
             self._is_copy = True
 
     def _decode(self, side: KafkaSide | None) -> None:
-        source, ask = self._source, side.ask if side is not None else _nobody
+        source, ask = self._source, side.ask if side is not None else lambda schema_id: None
         output_format, texts = "avro", {}
         if source is not None:
             output_format = source.view.source.output_format
@@ -239,8 +233,3 @@ class SidesScreen(RelayScreen):
                 for one in self.finding.fields
             ]
         return pairs(postgresql, self._sent, self._kafka, self._miscoded)
-
-
-def _nobody(number: int) -> str | None:
-    """Know no schema."""
-    return None

@@ -14,8 +14,8 @@ from bwtui.recording.view import RecordingView
 from bwtui.tui import figures
 from bwtui.tui.host import Closer, Host, RecordingHost, Selection
 from bwtui.tui.plain import Content
-from bwtui.tui.screens.base import RelayScreen
-from bwtui.tui.screens.table import OneTableScreen, show_facts
+from bwtui.tui.screens.changes import ChangesPair
+from bwtui.tui.screens.table import FactsScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
@@ -29,7 +29,7 @@ from bwtui.tui.widgets.recording.transport import moment
 _COUNTED = 20_000
 
 
-class RecordedPair(RelayScreen):
+class RecordedPair(ChangesPair):
     """A list of recorded changes, and the selected one in full."""
 
     def filter_bar(self) -> FilterBar:
@@ -37,12 +37,10 @@ class RecordedPair(RelayScreen):
         return QueryBar(self.recording.source.view.last_time)
 
     def paint(self, picture: Picture) -> None:
-        """Show a picture."""
         self.main_grid().show(picture)
         self._show_selected()
 
     def main_grid(self) -> RecordedChanges:
-        """Return the list of changes."""
         return self.query_one(RecordedChanges)
 
     def selected_change(self) -> Change | None:
@@ -50,11 +48,9 @@ class RecordedPair(RelayScreen):
         return self.main_grid().selected() if self.main_grid().window else super().selected_change()
 
     def is_filtered(self) -> bool:
-        """Tell whether a query is at work."""
         return self.main_grid().is_filtered
 
     def row_text(self) -> str:
-        """Return the selected change with its fields."""
         return self.main_grid().copy_text()
 
     def action_back(self) -> None:
@@ -66,19 +62,11 @@ class RecordedPair(RelayScreen):
         """Show only what was dropped, refused or never confirmed, or all."""
         self.main_grid().toggle_errors_only()
 
-    def action_sort(self) -> None:
-        """Say why there is nothing to sort."""
-        self.notify("Changes stay in the order of their commits", timeout=3)
-
-    action_reverse = action_sort
-
     def on_query_bar_asked(self, event: QueryBar.Asked) -> None:
-        """Show what the query finds."""
         query = event.query
         self.main_grid().set_query(query.text if query else "", query.matches if query else None)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected change."""
         self._show_selected()
 
     def _show_selected(self) -> None:
@@ -96,23 +84,14 @@ class RecordedChangesScreen(RecordedPair):
     mode: ClassVar[str] = "changes"
 
     def body(self) -> Iterable[Widget]:
-        """Return the list and the selected change."""
         return (RecordedChanges(self.recording, "Changes"), RecordedDetail())
 
 
-class RecordedTableScreen(OneTableScreen, RecordedPair):
+class RecordedTableScreen(FactsScreen, RecordedPair):
     """One table as of the position, and its changes."""
 
-    def body(self) -> Iterable[Widget]:
-        """Return facts, changes, and the selected change."""
-        changes = RecordedChanges(self.recording, "Changes", table=self.table)
-        pair = Container(changes, RecordedDetail(), id="changes-pair", classes="folder")
-        return (Detail(id="facts", title=self.table), pair)
-
-    def paint(self, picture: Picture) -> None:
-        """Show a picture."""
-        show_facts(self, self.table, picture)
-        super().paint(picture)
+    def changes_pair(self) -> Iterable[Widget]:
+        return (RecordedChanges(self.recording, "Changes", table=self.table), RecordedDetail())
 
 
 class TransactionScreen(RecordedPair):
@@ -151,12 +130,10 @@ class TransactionScreen(RecordedPair):
         return (Detail(id="facts", title=name), pair)
 
     def on_mount(self) -> None:
-        """Count what it did."""
         self.query_one("#facts", Detail).show(None, Content.styled("counting…", "$quiet"))
         self.run_worker(self._count(), exit_on_error=True)
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
         return ("Changes", f"transaction {self.change.xid}")
 
     async def _count(self) -> None:

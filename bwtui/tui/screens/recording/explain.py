@@ -77,23 +77,18 @@ class ExplainScreen(RelayScreen):
         return (steps, RecordedDetail())
 
     def on_mount(self) -> None:
-        """Begin to read."""
         self.run_worker(self._explain(), exit_on_error=True)
 
     def on_unmount(self) -> None:
-        """Stop reading."""
         self._cancelled.set()
 
     def paint(self, picture: Picture) -> None:
-        """Show what is known so far."""
         self._fill()
 
     def main_grid(self) -> Grid:
-        """Return the list of steps."""
         return self.query_one("#steps", Grid)
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
         return ("Changes", f"{self.story.key.table} {self.story.key}")
 
     def selected_change(self) -> Change | None:
@@ -105,7 +100,6 @@ class ExplainScreen(RelayScreen):
         )
 
     def selected_table(self) -> str | None:
-        """Return the key's table."""
         return self.story.key.table
 
     def other_key(self) -> Key | None:

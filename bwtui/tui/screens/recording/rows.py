@@ -59,11 +59,9 @@ class AsOfScreen(OneTableScreen):
         self._explain()
 
     def main_grid(self) -> RowsGrid:
-        """Return the rows."""
         return self.query_one(RowsGrid)
 
     def crumbs(self) -> tuple[str, ...]:
-        """Return the path here."""
         return ("Overview", f"rows of {self.table}")
 
     def on_unmount(self) -> None:
@@ -74,7 +72,6 @@ class AsOfScreen(OneTableScreen):
             self._fold.close()
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        """Show the selected row in full."""
         row = self.main_grid().selected()
         detail = self.query_one("#row", Detail)
         if row is None or self._relation is None:
@@ -83,7 +80,6 @@ class AsOfScreen(OneTableScreen):
             detail.show((self._at, row), row_content(self._relation, row))
 
     def on_rows_grid_wanted(self, event: RowsGrid.Wanted) -> None:
-        """Fetch other rows."""
         if self._work is None:
             self._show_rows(event.offset)
 

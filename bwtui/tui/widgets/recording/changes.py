@@ -87,7 +87,6 @@ class RecordedChanges(Grid):
 
     @property
     def is_filtered(self) -> bool:
-        """Whether a query is at work."""
         return self._query is not None
 
     def toggle_errors_only(self) -> None:
@@ -136,24 +135,19 @@ class RecordedChanges(Grid):
         self._go(self._range.start if change is None else change.position + 1)
 
     def action_first(self, key: str = "") -> None:
-        """Go to the beginning."""
         start = self._range.start
         self._go(start if self._bounds is None else start + 1)
 
     def action_last(self, key: str = "") -> None:
-        """Go to the end."""
         self._go(self._range.stop)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp | None = None) -> None:
-        """Move back."""
         self._turn(event, -_WHEEL)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown | None = None) -> None:
-        """Move on."""
         self._turn(event, _WHEEL)
 
     def on_unmount(self) -> None:
-        """Stop what is under way."""
         if self._search is not None:
             self._search.set()
 

@@ -50,7 +50,6 @@ class QueryBar(FilterBar):
         self._understand(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Search, if the query can be understood."""
         event.prevent_default().stop()
         if not event.value.strip():
             self.clear()

@@ -10,7 +10,7 @@ from textual.widgets import Input, Label
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.reading.target import FORMS
-from bwtui.tui.plain import Content
+from bwtui.tui.plain import Content, with_hint
 
 
 class SeekBar(Vertical):
@@ -39,7 +39,6 @@ class SeekBar(Vertical):
         yield Label(FORMS, id="forms", markup=False)
 
     def on_mount(self) -> None:
-        """Start hidden."""
         self.display = False
 
     def open(self) -> None:
@@ -58,7 +57,7 @@ class SeekBar(Vertical):
         if error is None:
             self.close()
         else:
-            self._complain(error.message + (f": {error.hint}" if error.hint else ""))
+            self._complain(with_hint(error))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Take the complaint back while the text is mended."""
@@ -66,7 +65,6 @@ class SeekBar(Vertical):
         self._complain("")
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Go there."""
         event.stop()
         if event.value.strip():
             self.post_message(self.Submitted(event.value))

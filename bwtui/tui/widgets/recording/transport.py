@@ -78,7 +78,6 @@ class Timeline(Widget):
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Render marks, or bars."""
         width, base = self.content_size.width, self.rich_style
         if len(self._buckets) != width:
             return Strip([Segment(" " * width, base)])
@@ -95,12 +94,10 @@ class Timeline(Widget):
         self._go(event.x)
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
-        """Follow the mouse."""
         if self._dragging:
             self._go(event.x)
 
     def on_mouse_up(self) -> None:
-        """Let go."""
         self._dragging = False
         self.release_mouse()
 
@@ -136,7 +133,6 @@ class Transport(Vertical):
     """Timeline, and a line with everything about the present place."""
 
     def compose(self) -> ComposeResult:
-        """Make both lines."""
         yield Timeline()
         yield Line(id="place")
 
