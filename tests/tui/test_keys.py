@@ -234,7 +234,7 @@ async def _theme(stage: Stage, press: Press) -> None:
 async def _sort(stage: Stage, press: Press) -> None:
     await press()
     assert listing(stage).sort_column == "rate"
-    rates = [listing(stage).items[row.key].values[2] for row in listing(stage).rows]
+    rates = [listing(stage).items[row.key].values["rate"] for row in listing(stage).rows]
     assert rates == sorted(rates, reverse=True)
     seen = {"rate"}
     while listing(stage).sort_column != "table":

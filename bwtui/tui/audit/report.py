@@ -15,6 +15,11 @@ _TONES: Mapping[Severity, Tone] = {"anomaly": "bad", "undecided": "warn"}
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
 #: Stands for a value that the report does not show.
 _MASK = "…"
+#: What a report may leave out of a finding, and what is then None.
+_OPTIONAL = (
+    *("topic", "partition", "offset", "lsn", "ordinal", "position"),
+    *("table", "operation", "key", "note"),
+)
 
 
 def fields_text(fields: Mapping[str, Any]) -> str:
@@ -175,18 +180,9 @@ def parse_report(data: Mapping[str, Any], path: Path | None = None) -> AuditRepo
 def _finding(number: int, data: Mapping[str, Any]) -> Finding:
     return Finding(
         number,
-        str(data["class"]),
-        data.get("topic"),
-        data.get("partition"),
-        data.get("offset"),
-        data.get("lsn"),
-        data.get("ordinal"),
-        data.get("position"),
-        int(data.get("part") or 0),
-        data.get("table"),
-        data.get("operation"),
-        data.get("key"),
-        tuple(data.get("fields") or ()),
-        str(data.get("hop") or ""),
-        data.get("note"),
+        name=str(data["class"]),
+        part=int(data.get("part") or 0),
+        fields=tuple(data.get("fields") or ()),
+        hop=str(data.get("hop") or ""),
+        **{name: data.get(name) for name in _OPTIONAL},
     )

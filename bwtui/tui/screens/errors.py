@@ -81,7 +81,7 @@ def _item(entry: ErrorEntry) -> Item:
         Cell(entry.table or figures.NONE),
         Cell(entry.message),
     )
-    values = (warning, entry.time, entry.count, entry.kind, entry.table or "", entry.message)
+    values = {"time": entry.time, "count": entry.count, "kind": entry.kind, "table": entry.table or ""}
     return Item(_key(entry), cells, values, f"{entry.kind} {entry.table} {entry.message}", not warning)
 
 

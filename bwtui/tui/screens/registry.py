@@ -108,5 +108,11 @@ def _item(schema: SchemaEntry, trouble: bool) -> Item:
         Cell(schema.table),
         Cell(figures.clock(schema.time), "muted"),
     )
-    values = (schema.subject, schema.id, schema.version or 0, schema.part, schema.table, schema.time)
+    values = {
+        "subject": schema.subject,
+        "id": schema.id,
+        "version": schema.version or 0,
+        "table": schema.table,
+        "time": schema.time,
+    }
     return Item(_key(schema), cells, values, f"{schema.subject} {schema.id} {schema.table}", trouble)

@@ -26,7 +26,3 @@ class Detail(VerticalScroll, can_focus=True):
         self._shown = identity
         self.query_one(Static).update(content)
         self.scroll_home(animate=False)
-
-    def forget(self) -> None:
-        """Paint the next content whatever it is, as after a change of theme."""
-        self._shown = self

@@ -1,6 +1,6 @@
 """A grid of items that can be sorted, filtered, and cut down to those with errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,11 @@ CALM = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A row with what it is sorted by (a value for every column) and the text that the filter sees."""
+    """A row with a value for each sortable column, and the text that the filter sees."""
 
     key: str
     cells: tuple[Cell, ...]
-    values: tuple[Any, ...]
+    values: Mapping[str, Any]
     search: str
     trouble: bool = False
 
@@ -47,9 +47,9 @@ class Listing(Grid):
             self._ordered_at = now
             self._order = self._sorted()
         else:
-            known = set(self._order)
+            before = set(self._order)
             self._order = [k for k in self._order if k in self.items]
-            self._order += [k for k in self.items if k not in known]
+            self._order += [k for k in self.items if k not in before]
         self._show()
 
     def set_filter(self, new: Filter) -> None:
@@ -57,22 +57,21 @@ class Listing(Grid):
         self.filter = new
         self._show()
 
-    def toggle_errors_only(self) -> bool:
-        """Show only items with errors, or all again; tell which."""
+    def toggle_errors_only(self) -> None:
+        """Show only items with errors, or all again."""
         self.errors_only = not self.errors_only
         self._show()
-        return self.errors_only
 
-    def sort_next(self) -> str:
-        """Sort by the next sortable column that is on screen, and return its title."""
+    def sort_next(self) -> None:
+        """Sort by the next sortable column that is on screen."""
         shown = [c for c in self.sortable if c in self.shown_columns] or list(self.sortable)
         where = shown.index(self.sort_column) + 1 if self.sort_column in shown else 0
-        return self.sort_by(shown[where % len(shown)])
+        self.sort_by(shown[where % len(shown)])
 
-    def sort_by(self, column: str) -> str:
-        """Sort by a column, or turn the order round if it is that one already; return its title."""
+    def sort_by(self, column: str) -> None:
+        """Sort by a column, if that makes sense, or turn the order round if it is that one already."""
         if column not in self.sortable:
-            return ""
+            return
         if column == self.sort_column:
             self.descending = not self.descending
         else:
@@ -80,7 +79,6 @@ class Listing(Grid):
         self._order = self._sorted()
         self.set_sort_mark(self.sort_column, self.descending)
         self._show()
-        return self._column(column).title
 
     def on_grid_title_clicked(self, event: Grid.TitleClicked) -> None:
         """Sort by the title that was clicked."""
@@ -105,13 +103,10 @@ class Listing(Grid):
         return " · ".join([*reasons, f"{amount} {self.noun}"])
 
     def _sorted(self) -> list[str]:
-        index = self.columns.index(self._column(self.sort_column))
         by_key = sorted(self.items.values(), key=lambda item: item.key)
-        by_key.sort(key=lambda item: item.values[index], reverse=self.descending)
+        by_key.sort(key=lambda item: item.values[self.sort_column], reverse=self.descending)
         return [item.key for item in by_key]
 
-    def _column(self, key: str) -> Column:
-        return next(column for column in self.columns if column.key == key)
-
     def _natural(self, key: str) -> bool:
-        return self._column(key).align == "right"
+        """Tell whether the largest come first to begin with: where a column has numbers."""
+        return next(column.align == "right" for column in self.columns if column.key == key)

@@ -78,24 +78,17 @@ def table_item(name: str, table: TableStatus, points: tuple[float, ...], snapsho
         Cell(table.topic, "muted"),
         Cell("; ".join(table.notes), "warn"),
     )
-    values = (
-        trouble,
-        name,
-        table.rows_per_second,
-        0,
-        table.inserts,
-        table.updates,
-        table.deletes,
-        table.truncates,
-        table.messages,
-        table.bytes,
-        table.key_schema_id or 0,
-        table.value_schema_id or 0,
-        table.errors,
-        table.dead_letters,
-        table.topic,
-        table.notes,
-    )
+    values = {
+        "table": name,
+        "rate": table.rows_per_second,
+        "inserts": table.inserts,
+        "updates": table.updates,
+        "deletes": table.deletes,
+        "messages": table.messages,
+        "bytes": table.bytes,
+        "errors": table.errors,
+        "dead": table.dead_letters,
+    }
     return Item(name, cells, values, f"{name} {table.topic} {' '.join(table.notes)}", trouble)
 
 

@@ -75,8 +75,8 @@ def _item(number: int, pair: FieldPair, has_kafka: bool, has_source: bool) -> It
         Cell(values[2], "bad" if pair.miscoded else "muted"),
     )
     trouble = differs or pair.miscoded
-    order = (0, number, *values)
-    return Item(str(number), cells[:shown], order[:shown], " ".join((pair.name, *values)), trouble)
+    order = {"field": number}
+    return Item(str(number), cells[:shown], order, " ".join((pair.name, *values)), trouble)
 
 
 def _shown(value: str | None) -> str:

@@ -109,11 +109,12 @@ def _item(finding: Finding, *, with_class: bool) -> Item:
         finding.partition or 0,
         finding.offset if finding.offset is not None else -1,
     )
-    values = (number, number, *texts[1:4], place, lsn, *texts[6:])
+    _, table, key, topic, *_ = texts
+    values = {"mark": number, "class": number, "table": table, "key": key, "topic": topic}
+    values |= {"place": place, "lsn": lsn}
     search = " ".join((*texts, finding.note or "", finding.operation or ""))
-    if with_class:
-        return Item(str(number), cells, values, search, tone == "bad")
-    return Item(str(number), cells[:1] + cells[2:], values[:1] + values[2:], search, tone == "bad")
+    shown = cells if with_class else (*cells[:1], *cells[2:])
+    return Item(str(number), shown, values, search, tone == "bad")
 
 
 def verdict_content(report: AuditReport | None, now: float, *, recorded: bool = True) -> Content:
