@@ -41,19 +41,15 @@ def fitted(active: Bindings, spare: Sequence[str], width: int) -> Bindings:
 
 def typing(active: Bindings, enter: str, escape: str) -> Bindings:
     """Return the bindings; the footer shows only what Enter and Esc do to the line that is being typed."""
-    words = {"enter": ("Enter", enter), "escape": ("Esc", escape)}
-    said: Bindings = {}
-    for key, one in active.items():
-        shown, label = words.get(key, ("", ""))
-        binding = replace(
-            one.binding,
-            show=bool(label),
-            key_display=shown or one.binding.key_display,
-            description=label or one.binding.description,
-        )
-        said[key] = one._replace(binding=binding)
+    labels = {"enter": ("Enter", enter), "escape": ("Esc", escape)}
+    labelled: Bindings = {}
     # Enter first, as everywhere.
-    return {key: said[key] for key in sorted(said, key=lambda key: key != "enter")}
+    for key in sorted(active, key=lambda key: key != "enter"):
+        binding = replace(active[key].binding, show=key in labels)
+        if key in labels:
+            binding = replace(binding, key_display=labels[key][0], description=labels[key][1])
+        labelled[key] = active[key]._replace(binding=binding)
+    return labelled
 
 
 def _is_of(one: ActiveBinding, actions: Sequence[str] | set[str]) -> bool:

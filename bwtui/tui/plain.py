@@ -54,13 +54,13 @@ def fitted(text: str, width: int) -> str:
     whole = shown(head)
     if len(head) == len(text) and rich.cells.cell_len(whole) <= width:
         return whole
-    kept = ""
+    fitting = ""
     for character in head:
-        more = kept + shown(character)
+        more = fitting + shown(character)
         if rich.cells.cell_len(more) > width - 1:
             break
-        kept = more
-    return kept.rstrip() + "…"
+        fitting = more
+    return fitting.rstrip() + "…"
 
 
 def with_hint(error: BwtuiError) -> str:

@@ -115,9 +115,9 @@ def _texts(row: Mapping[str, Any]) -> dict[str, str | None]:
     }
 
 
-def _text(known: str | None, value: Any) -> str:
-    if known is not None:
-        return known
+def _text(text: str | None, value: Any) -> str:
+    if text is not None:
+        return text
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
     return str(value)

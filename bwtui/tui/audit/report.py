@@ -143,9 +143,9 @@ def tone_of(name: str) -> Tone:
 
 def class_order(report: AuditReport) -> list[str]:
     """Return the report's classes, the worst first."""
-    known = {name: at for at, name in enumerate(CLASSES)}
+    order = {name: at for at, name in enumerate(CLASSES)}
     ranks: dict[Tone, int] = {"bad": 0, "warn": 1}
-    return sorted(report.classes, key=lambda name: (ranks.get(tone_of(name), 2), known.get(name, -1), name))
+    return sorted(report.classes, key=lambda name: (ranks.get(tone_of(name), 2), order.get(name, -1), name))
 
 
 def read_report(path: Path) -> AuditReport:

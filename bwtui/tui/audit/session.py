@@ -65,10 +65,10 @@ class AuditSession:
 
     def side(self) -> KafkaSide | None:
         """Return what reads single records, where it is known where Kafka is. Raises BwtuiError."""
-        known = self.connections
-        if known is None or known.connect is None:
+        services = self.connections
+        if services is None or services.connect is None:
             return None
-        return known.connect(known.broker, known.registry)
+        return services.connect(services.broker, services.registry)
 
     def take(self, output: bytes) -> AuditReport:
         """Take what ``verify --json`` wrote, and return it. Raises BwtuiError."""
@@ -154,8 +154,8 @@ class RecordingAuditSession(AuditSession):
         return ("replay", str(self.folder), *self._services(), *given, "--json", "--progress-json")
 
     def _services(self) -> tuple[str, ...]:
-        known = self.connections or Connections("localhost:9092", "http://localhost:8081")
-        return ("-b", known.broker, "-r", known.registry, *known.arguments)
+        services = self.connections or Connections("localhost:9092", "http://localhost:8081")
+        return ("-b", services.broker, "-r", services.registry, *services.arguments)
 
 
 def _parsed(output: bytes) -> AuditReport:

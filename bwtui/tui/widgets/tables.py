@@ -110,6 +110,6 @@ def _progress(table: TableStatus) -> Cell:
     if table.snapshot_state == "done":
         return Cell(f"✓ {figures.count(table.snapshot_rows)} rows", "good")
     if share is None:
-        known = table.snapshot_state == "running"
-        return Cell(f"{figures.count(table.snapshot_rows)} rows" if known else figures.NONE, "muted")
+        running = table.snapshot_state == "running"
+        return Cell(f"{figures.count(table.snapshot_rows)} rows" if running else figures.NONE, "muted")
     return Cell(f"{figures.gauge(share, 7)} {figures.percent(share).rjust(4)}", "good" if share else "muted")

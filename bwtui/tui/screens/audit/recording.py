@@ -1,5 +1,6 @@
 """The dialogs around an audit and a replay of the recording that is open."""
 
+from dataclasses import replace
 from typing import Any
 
 from bwtui.tui.audit.session import Connections, Job, RecordingAuditSession
@@ -57,18 +58,20 @@ class RecordingAuditing(JobsApp):
         self.push_screen(form, lambda values: self._look_first(values, mend=mend))
 
     def _services(self) -> list[Field]:
-        known = self.recording_audit.connections or Connections("", "")
+        services = self.recording_audit.connections or Connections("", "")
         source = self.source.view.source
         return [
-            Field("broker", "brokers", known.broker or source.broker, "host:port, …"),
-            Field("registry", "registry", known.registry or source.registry, "http://…"),
+            Field("broker", "brokers", services.broker or source.broker, "host:port, …"),
+            Field("registry", "registry", services.registry or source.registry, "http://…"),
         ]
 
     def _take_services(self, values: dict[str, str]) -> None:
         audit = self.recording_audit
-        known = audit.connections or Connections("", "")
-        broker, registry = values.pop("broker", ""), values.pop("registry", "")
-        audit.connections = Connections(broker, registry, known.arguments, known.connect)
+        audit.connections = replace(
+            audit.connections or Connections("", ""),
+            broker=values.pop("broker", ""),
+            registry=values.pop("registry", ""),
+        )
 
     # -- doing ---------------------------------------------------------------------------------------------
 

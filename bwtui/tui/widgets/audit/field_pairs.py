@@ -112,7 +112,7 @@ def sent_lines(
         what = "no message of the recording has these bytes"
         if finding.position is not None:
             what = f"position {finding.position:,} of the recording, which is not open here"
-        return [Text(what, colours["warning"]), Text("the report knows: " + _known(finding), quiet)]
+        return [Text(what, colours["warning"]), Text("the report knows: " + _reported(finding), quiet)]
     sign, _ = OPERATIONS.get(change.operation, (" ", ""))
     head = Text.assemble(
         (f"{sign} {change.operation} {change.table}", "bold"), ("  key ", quiet), key_text(change)
@@ -125,9 +125,9 @@ def sent_lines(
     return [*lines, _placed(message, quiet), _bytes(message.key, message.value, _ids(message), quiet)]
 
 
-def _known(finding: Finding) -> str:
-    known = [finding.operation, finding.table, finding.key_text, finding.lsn]
-    return ", ".join(part for part in known if part) or "only its place"
+def _reported(finding: Finding) -> str:
+    facts = (finding.operation, finding.table, finding.key_text, finding.lsn)
+    return ", ".join(filter(None, facts)) or "only its place"
 
 
 def _committed(change: Change, quiet: str) -> Text:

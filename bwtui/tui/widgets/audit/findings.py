@@ -254,7 +254,7 @@ def _lines(
     style = {"bad": colours["error"], "warn": colours["warning"]}.get(tone, quiet)
     kind = audit_class(finding.name, question)
     head: _Line = [(f"{MARKS[tone]} {finding.name}  ", f"bold {style}"), (kind.meaning, style)]
-    lines = [head, _about(finding, change, quiet), _sent(finding, change, quiet), _found(finding, quiet)]
+    lines = [head, _about(finding, change, quiet), _sent(finding, change, quiet), _placed(finding, quiet)]
     fault = f"at fault: {_HOPS[finding.hop]}" if finding.hop in _HOPS else ""
     # The meaning says what the note of the class does.
     note = (finding.note or "").removeprefix(kind.note).removeprefix("; ")
@@ -264,8 +264,7 @@ def _lines(
 
 
 def _about(finding: Finding, change: Change | None, quiet: str) -> _Line:
-    known = " ".join(part for part in (finding.operation, finding.table) if part)
-    what = known or "no change of this recording"
+    what = " ".join(filter(None, (finding.operation, finding.table))) or "no change of this recording"
     parts: _Line = [(what, "bold"), ("  key ", quiet), finding.key_text or figures.NONE]
     if finding.lsn:
         parts += [("  lsn ", quiet), f"{finding.lsn} #{finding.ordinal}"]
@@ -285,7 +284,7 @@ def _sent(finding: Finding, change: Change | None, quiet: str) -> _Line:
     return [("sent   ", quiet), f"{message.topic}{placed}", (state, quiet)]
 
 
-def _found(finding: Finding, quiet: str) -> _Line:
+def _placed(finding: Finding, quiet: str) -> _Line:
     if finding.topic is None:
         return []
     where = f"{finding.topic} {finding.place}".rstrip()
