@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 import time
 import warnings
 from dataclasses import dataclass
@@ -19,10 +18,10 @@ from click.testing import CliRunner
 from bwtui.cli.main import cli
 from bwtui.relay.process.lock import is_held
 from bwtui.sandbox.supervisor import Services
+from tests import forked
 from tests.database import session
 from tests.waiting import eventually
 
-_COMMAND = [sys.executable, "-c", "from bwtui.cli.main import main; main()"]
 #: Every refusal comes sooner than this, the ten seconds' wait for an active slot or for a silent broker
 #: included, and the stalls of a busy machine.
 QUICK_SECONDS = 60.0
@@ -67,34 +66,30 @@ class Attempts:
         """Start ``bwtui connect`` without an end; the caller ends it."""
         full = ["connect", "--headless", "--json", "-s", self.name, "-p", self.name]
         full += ["-d", dsn, "-b", self.services.broker, "-r", self.services.schema_registry, *args]
-        return self.begin(*full)
+        return forked.begin(full, self._environment, **self._given_to())
 
     def begin(self, *args: str) -> "subprocess.Popen[str]":
-        """Start a command of ``bwtui``; the caller ends it."""
-        return subprocess.Popen(
-            [*_COMMAND, *args],
-            env=self._environment,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        """Start a command of ``bwtui`` in an interpreter of its own; the caller ends it."""
+        return forked.fresh(args, self._environment, **self._given_to())
 
     def command(self, *args: str) -> Ended:
         """Run a command of ``bwtui``."""
         start = time.monotonic()
-        ran = subprocess.run(
-            [*_COMMAND, *args],
-            env=self._environment,
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        return Ended(ran.returncode, ran.stdout, ran.stderr, time.monotonic() - start)
+        with forked.begin(args, self._environment, **self._given_to()) as process:
+            try:
+                output, errors = process.communicate(timeout=120)
+            finally:
+                process.kill()
+        return Ended(process.returncode, output, errors, time.monotonic() - start)
+
+    def _given_to(self) -> dict[str, Any]:
+        return {
+            "cwd": self._folder,
+            "stdin": subprocess.DEVNULL,
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+            "text": True,
+        }
 
     def command_here(self, *args: str) -> Ended:
         """Run a command of ``bwtui`` in this process, which is to have no settings but those given."""

@@ -5,7 +5,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -21,6 +20,7 @@ from bwtui.relay.process.control import request
 from bwtui.sandbox.supervisor import Services
 from bwtui.source.slot import committed_lsn
 from bwtui.state_folder import state_folder
+from tests import forked
 
 POLL_SECONDS = 0.005
 PATIENCE = 60.0
@@ -56,10 +56,9 @@ class Relay:
         """Start it; see `wait` for what to do next. No file of its may grow beyond ``limit`` bytes."""
         assert self._process is None or self._process.poll() is not None, "it still runs"
         self._runs += 1
-        command = [sys.executable, "-c", "from bwtui.cli.main import main; main()", *self.command()]
-        command += ["-d", self.database, "-s", self.name, "-p", self.name, *self._args, *args]
+        command = [*self.command(), "-d", self.database, "-s", self.name, "-p", self.name, *self._args, *args]
         with self._output("json").open("wb") as out, self._output("err").open("wb") as err:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
+            self._process = forked.begin(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err)
         if limit is not None:
             resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (limit, limit))
 
