@@ -1,6 +1,7 @@
 """The sandbox: real services on loopback, none of which outlives its supervisor."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -121,10 +122,29 @@ def test_passwords_are_for_the_owner_only(sandbox: Sandbox, services: Services) 
         for path in (Path(folder) / name for name in names):
             # Kafka makes and removes files meanwhile.
             with contextlib.suppress(FileNotFoundError):
-                if path.is_file() and password.encode() in path.read_bytes():
+                if path.is_file() and password.encode() in written(path):
                     assert path.stat().st_mode & 0o077 == 0, path
     for pid in pids_of(sandbox):
         assert password not in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def written(path: Path) -> bytes:
+    """Return what a file has on the disk: of 10 MB of a Kafka index next to nothing."""
+    parts, end = [], 0
+    with path.open("rb") as file:
+        while (start := _next_data(file.fileno(), end)) is not None:
+            end = os.lseek(file.fileno(), start, os.SEEK_HOLE)
+            parts.append(os.pread(file.fileno(), end - start, start))
+    return b"\0".join(parts)
+
+
+def _next_data(fd: int, start: int) -> int | None:
+    try:
+        return os.lseek(fd, start, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
 
 
 @pytest.mark.parametrize("name", ["postgres", "kafka", "registry"])
