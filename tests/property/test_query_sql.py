@@ -38,7 +38,8 @@ _TYPES = {
 
 @pytest.fixture(scope="module")
 def duck() -> Any:
-    connection = duckdb.connect()
+    # For a few rows more than one thread only costs.
+    connection = duckdb.connect(config={"threads": 1})
     declared = ", ".join(f'"{name}" {_TYPES.get(name, "VARCHAR")}' for name in COLUMNS)
     connection.execute(f"create table raw ({declared})")
     times = "make_timestamp(commit_time) as commit_time, make_timestamp(received) as received"
@@ -49,7 +50,10 @@ def duck() -> Any:
 def _by_sql(duck: Any, condition: str, changes: list[Change]) -> list[int]:
     duck.execute("delete from raw")
     rows = [(index, *row[1:]) for index, one in enumerate(changes) for row in message_rows(one)]
-    duck.executemany(f"insert into raw values ({', '.join('?' * len(COLUMNS))})", rows)
+    place = f"({', '.join('?' * len(COLUMNS))})"
+    duck.execute(
+        f"insert into raw values {', '.join([place] * len(rows))}", [one for row in rows for one in row]
+    )
     found = duck.execute(f"select distinct position from sealed where {condition}").fetchall()
     return sorted(position for (position,) in found)
 
