@@ -25,7 +25,8 @@ class Span:
     """Rows that were handed to the sink together.
 
     ``pending`` counts its messages that are not durable, and ``failed`` those among them that will never be
-    so by themselves; ``size`` is in bytes; ``receipts`` are there while recording.
+    so by themselves; ``size`` is in bytes; ``receipts`` are there while recording. ``sealed_at`` is when all
+    of it was handed over, in seconds of the monotonic clock.
 
     Of a batch of the stream, ``received``, ``encoded`` and ``produced`` are seconds of the monotonic clock:
     when its first row was there to read, when its last one was encoded, and when the sink had accepted all.
@@ -44,6 +45,7 @@ class Span:
         "receipts",
         "received",
         "sealed",
+        "sealed_at",
         "size",
     )
 
@@ -53,6 +55,7 @@ class Span:
         self.failed = 0
         self.lsn: int | None = None
         self.sealed = False
+        self.sealed_at = 0.0
         self.receipts: list[Receipt] = []
         self.received = self.encoded = self.produced = self.clock = 0.0
         self.parts: list[Part] = []

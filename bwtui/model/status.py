@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
+from bwtui.model.verdict import Verdict
 
-State = Literal["starting", "snapshot", "streaming", "paused", "stopped", "failed"]
+State = Literal["starting", "snapshot", "streaming", "stalled", "paused", "stopped", "failed"]
 STAGES = ("read", "decode", "encode", "produce", "acknowledge")
 _LSN_FIELDS = ("confirmed_lsn", "server_lsn", "received_lsn", "restart_lsn")
 
@@ -23,12 +24,15 @@ class StageStatus:
 
     ``per_second`` counts rows (messages for produce and acknowledge) over the last seconds; ``queue`` is what
     waits in front of the stage or inside it, out of ``capacity`` when that is bounded; ``total`` since start.
+    ``busy`` is the share (0 to 1) of the relay's last seconds that went into the stage, or into waiting for
+    it; decoding and encoding are one step, which stands at "encode".
     """
 
     per_second: float = 0.0
     queue: int = 0
     total: int = 0
     capacity: int | None = None
+    busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,16 @@ class ErrorEntry:
     hint: str | None = None
     #: How often the same error came in a row; ``time`` is the latest.
     count: int = 1
+    #: When it came first, and when it was over; None: it is not over, or is nothing that passes.
+    since: float | None = None
+    until: float | None = None
+    #: Whose it is, where it passes once that answers again: "Kafka", "the schema registry", "PostgreSQL"…
+    dependency: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is history: what it was about has recovered."""
+        return self.until is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +124,10 @@ class Status:
     slot: str
     #: One plain sentence on what the engine is doing or waiting for.
     detail: str = ""
+    #: What it is at, also while ``state`` is "stalled": "starting", "snapshot" or "streaming".
+    phase: str = ""
+    #: How it is, and why. Its sentence stands in JSON as ``reason`` too.
+    verdict: Verdict = field(default_factory=Verdict)
     pid: int = 0
     started: float = 0.0
     time: float = 0.0
@@ -153,6 +171,7 @@ class Status:
         data = dataclasses.asdict(self)
         for name in _LSN_FIELDS:
             data[name] = format_lsn(data[name])
+        data["reason"] = self.verdict.sentence
         return data
 
     @classmethod
@@ -167,6 +186,7 @@ class Status:
             values[name] = {key: _known(kind, value) for key, value in values.get(name, {}).items()}
         for name in ("latency", "latency_minute", "latency_since_start"):
             values[name] = latency_from_json(values.get(name, {}))
+        values["verdict"] = Verdict.from_json(values.get("verdict", {}))
         recording = values.get("recording")
         values["recording"] = _known(RecordingStatus, recording) if recording else None
         values["not_captured"] = tuple(values.get("not_captured", ()))

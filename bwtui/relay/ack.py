@@ -54,6 +54,8 @@ class Acknowledgements:
         self._spans: deque[Span] = deque()
         self._bytes = 0
         self._measure = measure
+        #: Since when the ledger is waited for alone, by ``time.monotonic``; 0: it is not.
+        self.ledger_since = 0.0
 
     def seal(self, span: Span) -> None:
         """Close ``span``, which then waits for its rows; spans are confirmed in the order of this call."""
@@ -64,6 +66,7 @@ class Acknowledgements:
             # without a message go on coming, for hours.
             spans[-1].lsn = max(spans[-1].lsn or 0, span.lsn)
             return
+        span.sealed_at = time.monotonic()
         spans.append(span)
         self._bytes += span.size
 
@@ -103,7 +106,17 @@ class Acknowledgements:
             self.confirmed = self.delivered
         elif self.confirmed < self.delivered:
             self._ledger.reach(self.delivered)
-            self.confirmed = max(self.confirmed, min(self.delivered, self._ledger.durable_lsn))
+            durable = min(self.delivered, self._ledger.durable_lsn)
+            if durable > self.confirmed:
+                self.confirmed = durable
+                self.ledger_since = 0.0
+            if durable < self.delivered:
+                self.ledger_since = self.ledger_since or time.monotonic()
+
+    @property
+    def oldest_since(self) -> float:
+        """Since when the oldest message waits to be acknowledged, by ``time.monotonic``; 0: none does."""
+        return self._spans[0].sealed_at if self._spans else 0.0
 
     @property
     def is_idle(self) -> bool:

@@ -116,9 +116,13 @@ class Batch:
         encoded = time.monotonic()
         if routes:
             self.sent_lsn = self.newest()
+        account = self._report.account
+        before = account.turn_to("produce")
         if self._recorder is not None:
+            account.turn_to("disk")
             receipts = self._recorder.write_batch(routes) or None
             span.receipts += receipts or ()
+            account.turn_to("produce")
         for index, route in enumerate(routes):
             messages, route.messages = route.messages, []
             route.positions = []
@@ -142,7 +146,9 @@ class Batch:
         self.bytes = 0
         self.held = 0
         if self.careful is not None:
+            account.turn_to("answers")
             self.careful.settle(span)
+        account.turn_to(before)
 
     def _stamp(self, span: Span, parts: list[Part], encoded: float) -> None:
         now = time.monotonic()

@@ -17,6 +17,9 @@ from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Sink
 from bwtui.sink.destination import Destination
 
+#: What is read again with care is over when it has got through; see `bwtui.relay.report.Report.recovered`.
+REFUSED = "what Kafka refused"
+
 
 class StopRequested(Exception):
     """Somebody asked the relay to stop; raised where it waits."""

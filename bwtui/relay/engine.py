@@ -19,7 +19,9 @@ from bwtui.blocking import BlockingCalls
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.model.history import History
+from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
+from bwtui.model.verdict import Verdict, ended
 from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay import status_builder
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
@@ -40,6 +42,9 @@ from bwtui.relay.snapshot.beginning import Beginning
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
+from bwtui.relay.watch.account import Activity
+from bwtui.relay.watch.judge import Names
+from bwtui.relay.watch.watch import Watch
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
@@ -50,6 +55,8 @@ from bwtui.source.preflight import Findings, inspect
 from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
+#: The states in which rows pass, or should.
+_UNDER_WAY = ("snapshot", "streaming")
 #: Past this age the last look at the slot says nothing of the present.
 _LAG_IS_OLD_SECONDS = 10.0
 
@@ -90,6 +97,7 @@ class Engine:
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
         self._database = describe(settings.postgres)
+        self._watch = Watch(self._report, self._lag, self._names, self._destination.service.outage)
 
     # -- for other threads ---------------------------------------------------------------------------------
 
@@ -100,12 +108,17 @@ class Engine:
     def status(self) -> Status:
         """Return the status of this moment."""
         report, settings, lag, findings = self._report, self._settings, self._lag.lag, self._findings
+        verdict, busy = self._verdict()
         numbers = status_builder.totals(report)
         rates = self._rates.update(numbers)
         confirmed = report.confirmed_lsn
         server = max(lag.server_lsn, report.server_lsn)
         return Status(
-            state=report.state,
+            state="stalled"
+            if verdict.condition == "stalled" and report.state in _UNDER_WAY
+            else report.state,
+            phase=report.state,
+            verdict=verdict,
             name=settings.relay_name,
             slot=settings.slot,
             detail=self._detail(),
@@ -131,7 +144,7 @@ class Engine:
             resident_bytes=status_builder.resident_bytes(),
             cpu_seconds=status_builder.cpu_seconds(),
             tables=status_builder.tables(report, rates, self._recent.tables),
-            stages=status_builder.stages(report, numbers, rates),
+            stages=status_builder.stages(report, numbers, rates, busy),
             latency=dict(report.latency.figures.ten_seconds),
             latency_minute=dict(report.latency.figures.minute),
             latency_since_start=dict(report.latency.figures.ever),
@@ -140,13 +153,27 @@ class Engine:
             recording=self._recorder.status() if self._recorder is not None else None,
         )
 
+    def _verdict(self) -> tuple[Verdict, dict[str, float]]:
+        report = self._report
+        if report.state not in ("stopped", "failed"):
+            return self._watch.look()
+        error = report.fatal
+        confirmed = format_lsn(report.confirmed_lsn) if report.confirmed_lsn else ""
+        return ended(error.message if error else None, error.hint if error else None, confirmed=confirmed), {}
+
+    def _names(self) -> Names:
+        """Return what those are called that the relay waits for."""
+        kind, address = self._destination.service.name, self._destination.address
+        return Names(
+            f"PostgreSQL at {self._database}",
+            f"{kind} at {address}" if kind else "the sink",
+            f"the schema registry at {self._destination.registry.url_without_user}",
+            f"the recording in {self._settings.record}" if self._settings.record else "",
+        )
+
     def _detail(self) -> str:
         age = time.time() - self._lag.lag.time
-        if (
-            self._lag.lag.time
-            and age > _LAG_IS_OLD_SECONDS
-            and self._report.state in ("snapshot", "streaming")
-        ):
+        if self._lag.lag.time and age > _LAG_IS_OLD_SECONDS and self._report.state in _UNDER_WAY:
             return f"PostgreSQL has not told of the slot for {age:.0f} s: the lag shown is older than that"
         return self._destination.service.outage() or self._report.detail
 
@@ -177,23 +204,25 @@ class Engine:
 
     def run(self) -> None:
         """Relay until stopped, or until the target LSN is confirmed. Raises BwtuiError."""
-        ended: BwtuiError | None = None
+        failure: BwtuiError | None = None
+        self._watch.start()
         try:
             self._run()
         except StopRequested:
             pass
         except psycopg2.Error as error:
-            ended = self._failed(statement_failed(error))
-            raise ended from error
+            failure = self._failed(statement_failed(error))
+            raise failure from error
         except BwtuiError as error:
-            ended = self._failed(error)
+            failure = self._failed(error)
             raise
         finally:
+            self._watch.stop()
             self._lag.stop()
             self._recent.stop()
             self._destination.close()
             self._patience.close()
-            self._close_recording(ended)
+            self._close_recording(failure)
         self._report.state = "stopped"
         self._report.detail = ""
 
@@ -211,13 +240,14 @@ class Engine:
 
     def _failed(self, error: BwtuiError) -> BwtuiError:
         self._report.error("fatal", error)
+        self._report.fatal = error
         self._report.state = "failed"
         self._report.detail = error.message
         return error
 
     def _run(self) -> None:
         self._report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
-        connection = self._ask(lambda: connect(self._settings.postgres))
+        connection = self._ask("connect", lambda: connect(self._settings.postgres))
         try:
             target = self._target(connection)
             findings = self._inspect(connection)
@@ -250,9 +280,9 @@ class Engine:
     def _inspect(self, connection: Connection) -> Findings:
         self._database = describe_session(connection)
         findings = inspect(connection, self._settings, self._waiting)
-        self._cluster = self._ask(self._destination.service.check)
+        self._cluster = self._ask("topics", self._destination.service.check)
         if self._settings.output_format == "avro":
-            self._ask(self._destination.registry.check)
+            self._ask("registry", self._destination.registry.check)
         self._findings = findings
         self._name_topics(findings)
         return findings
@@ -261,12 +291,14 @@ class Engine:
         self._report.detail = what
         check_stop(self._stop.is_set)
 
-    def _ask(self, call: Callable[[], T]) -> T:
+    def _ask(self, activity: Activity, call: Callable[[], T]) -> T:
         """Return a service's answer, before there is a stream to keep alive. Raises StopRequested too."""
+        before = self._report.account.turn_to(activity)
         calls = BlockingCalls(lambda _: check_stop(self._stop.is_set))
         try:
             return calls.make(call)
         finally:
+            self._report.account.turn_to(before)
             calls.close()
 
     def _name_topics(self, findings: Findings) -> None:

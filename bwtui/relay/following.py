@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import logging
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from psycopg import pq
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.context import Redrive, RelayContext, check_stop
+from bwtui.relay.context import REFUSED, Redrive, RelayContext, check_stop
 from bwtui.relay.routes.published import Looks, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
@@ -69,8 +70,10 @@ class Following:
             # What is left of a session that broke refers to itself; see `bwtui.cycles`.
             gc.collect()
             try:
+                self._report.account.turn_to("connect")
                 stream, confirmed = self._open_stream(publications)
                 self._has_streamed = True
+                self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
                 acks = Acknowledgements(confirmed, context.recorder, self._report.latency.take)
                 if context.recorder is not None:
@@ -87,11 +90,12 @@ class Following:
             except Redrive as redrive:
                 careful_until = max(self._recover(streaming, acks, redrive), streaming.begun_lsn + 1)
             except ConnectionFailed as error:
-                self._report.error("outage", error)
+                self._report.error("outage", error, dependency="PostgreSQL")
                 if self._session is not None:
                     careful_until = self._session.careful_until
                     self._call_back(error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
+                self._report.account.turn_to("connect")
                 self._context.wait(_RECONNECT_SECONDS)
             finally:
                 if self._session is not None:
@@ -174,7 +178,7 @@ class Following:
         self._drain()
         # That a row was refused may be reported after what was held back for it.
         failure = min([redrive.failure, *sink.take_failures()], key=lambda failure: failure.is_outage)
-        self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint))
+        self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint), dependency=REFUSED)
         acks.advance()
         while acks.waits_for_ledger:
             # What is recorded late would be read, and sent, once more.
@@ -209,8 +213,13 @@ class Following:
         What was under way may have arrived. Without a bound: what is thrown away could still arrive, after
         newer rows of its key.
         """
-        while not self._context.sink.flush(0.2):
+        report, sink = self._report, self._context.sink
+        report.account.turn_to("answers")
+        while not sink.flush(0.2):
             check_stop(self._context.stop_requested)
+            report.in_flight, report.settled_at = sink.queued(), time.monotonic()
+            report.durable = report.messages - report.in_flight
+        report.in_flight = 0
 
     def _waiting(self, what: str) -> None:
         self._report.detail = what

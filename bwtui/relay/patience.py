@@ -7,10 +7,13 @@ from typing import TypeVar
 from bwtui.blocking import BlockingCalls
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.relay.report import Report
+from bwtui.relay.watch.account import Activity
 from bwtui.source.connection import Connection
 from bwtui.source.questions import Questions
 
 _WAIT_FIRST, _WAIT_LAST = 0.2, 5.0
+#: What the main thread does while each service is asked; all others are the sink's.
+_ACTIVITIES: dict[str, Activity] = {"PostgreSQL": "catalog", "the schema registry": "registry"}
 
 T = TypeVar("T")
 
@@ -47,6 +50,8 @@ class Patience:
         """
         pause = _WAIT_FIRST
         before = self._report.detail
+        account = self._report.account
+        at = account.turn_to(_ACTIVITIES.get(service, "topics"))
         answers: dict[int, T | BwtuiError] = {}
         while len(answers) < len(calls):
             left = [index for index in range(len(calls)) if index not in answers]
@@ -60,9 +65,12 @@ class Patience:
                     answers[index] = error
             if away is not None:
                 self._report.detail = f"waiting for {service}: {away.message}"
-                self._report.error("outage", away)
+                self._report.error("outage", away, dependency=service)
                 self._wait(pause)
                 pause = min(pause * 2, _WAIT_LAST)
+            elif pause > _WAIT_FIRST:
+                self._report.recovered(service)
+        account.turn_to(at)
         self._report.detail = before
         return [answers[index] for index in range(len(calls))]
 

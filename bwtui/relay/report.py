@@ -8,11 +8,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.status import ErrorEntry, SchemaEntry, State
 from bwtui.relay.measured.latency import Latency
+from bwtui.relay.watch.account import Account
 
 _ERRORS_KEPT = 200
 #: Of each subject so many schemas are kept; the registry has them all.
@@ -78,10 +79,16 @@ class Report:
         #: How often the stream was opened.
         self.sessions = 0
         self.latency = Latency()
+        self.account = Account()
+        #: By ``time.monotonic``: when the stream last said anything, when deliveries were last looked at, and
+        #: since when the oldest message in flight waits, and the recording's disk is waited for; 0: not so.
+        self.heard_at = self.settled_at = self.oldest_since = self.ledger_since = 0.0
         #: Tables of the selection of which nothing is sent, since no publication of the stream has them.
         self.not_captured: tuple[str, ...] = ()
         #: Told of every error that is new; any thread may be the one that tells.
         self.on_error: Callable[[ErrorEntry], None] | None = None
+        #: The error that ended the relay.
+        self.fatal: BwtuiError | None = None
         self._outage: str | None = None
         self._errors: deque[ErrorEntry] = deque(maxlen=_ERRORS_KEPT)
         self._lock = threading.Lock()
@@ -105,30 +112,54 @@ class Report:
         # A new dict, as in `table`.
         self.schemas = {**kept, which: entry}
 
-    def error(self, kind: str, error: BwtuiError, table: str | None = None) -> None:
+    def error(
+        self, kind: str, error: BwtuiError, table: str | None = None, dependency: str = "", since: float = 0
+    ) -> None:
         """Add an error to what the UI shows.
 
         The same one again only counts, and moves up; a notice stays where it is, so that what is said again
-        and again pushes no error out of sight.
+        and again pushes no error out of sight. What has a ``dependency`` lasts, from ``since`` (Unix seconds;
+        0 is now), until that has `recovered`.
         """
-        entry = ErrorEntry(time.time(), kind, table, error.message, error.hint)
+        now = time.time()
+        begun = since or now if dependency else None
+        entry = ErrorEntry(now, kind, table, error.message, error.hint, 1, begun, None, dependency)
         with self._lock:
             same = next((old for old in self._errors if _same(old, entry)), None)
             if same is not None:
                 if kind == "notice":
                     return
                 self._errors.remove(same)
-                entry = ErrorEntry(entry.time, kind, table, error.message, error.hint, same.count + 1)
+                since_before = same.since if same.until is None else entry.since
+                entry = replace(entry, count=same.count + 1, since=since_before)
             self._errors.append(entry)
         if self.on_error is not None and entry.count == 1:
             self.on_error(entry)
 
-    def outage(self, sentence: str | None) -> None:
+    def recovered(self, dependency: str) -> None:
+        """Note that ``dependency`` is as it should be: what was told of it is history."""
+        now = time.time()
+        with self._lock:
+            if any(entry.dependency == dependency and entry.until is None for entry in self._errors):
+                over = [
+                    replace(entry, until=now)
+                    if entry.dependency == dependency and entry.until is None
+                    else entry
+                    for entry in self._errors
+                ]
+                self._errors = deque(over, maxlen=_ERRORS_KEPT)
+
+    def is_out(self, dependency: str) -> bool:
+        """Whether something was told of ``dependency`` that is not over."""
+        return any(entry.dependency == dependency and not entry.is_over for entry in self.errors())
+
+    def outage(self, sentence: str | None, service: str = "Kafka") -> None:
         """Note why nothing can be delivered, or None; it becomes an error once, when it begins."""
         if sentence is not None and self._outage is None:
-            self.error(
-                "outage", ConnectionFailed(sentence, "nothing is dropped: the relay waits and goes on")
-            )
+            hint = "nothing is dropped: the relay waits and goes on"
+            self.error("outage", ConnectionFailed(sentence, hint), dependency=service)
+        elif sentence is None and self._outage is not None:
+            self.recovered(service)
         self._outage = sentence
 
     def errors(self) -> tuple[ErrorEntry, ...]:

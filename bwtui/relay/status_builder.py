@@ -70,13 +70,20 @@ def tables(
     }
 
 
-def stages(report: Report, numbers: dict[str, int], rates: dict[str, float]) -> dict[str, StageStatus]:
-    """Return the statuses of the stages; what waits for Kafka waits in produce, bounded by ``capacity``."""
+def stages(
+    report: Report, numbers: dict[str, int], rates: dict[str, float], busy: dict[str, float]
+) -> dict[str, StageStatus]:
+    """Return the statuses of the stages; what waits for Kafka waits in produce, bounded by ``capacity``.
+
+    ``busy`` holds the share of time that went into each.
+    """
     queues = {"produce": (report.in_flight, IN_FLIGHT_ROWS), "acknowledge": (report.in_flight, None)}
     statuses = {}
     for name in ("read", "decode", "encode", "produce", "acknowledge"):
         queue, capacity = queues.get(name, (0, None))
-        statuses[name] = StageStatus(rates.get(name, 0.0), queue, numbers[name], capacity)
+        statuses[name] = StageStatus(
+            rates.get(name, 0.0), queue, numbers[name], capacity, busy.get(name, 0.0)
+        )
     return statuses
 
 

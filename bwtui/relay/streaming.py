@@ -14,7 +14,7 @@ from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
-from bwtui.relay.context import Redrive, RelayContext, StopRequested, check_stop
+from bwtui.relay.context import REFUSED, Redrive, RelayContext, StopRequested, check_stop
 from bwtui.relay.rows import Rows
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
@@ -101,10 +101,12 @@ class Streaming:
         self._finish()
 
     def _loop(self) -> None:
+        account = self._context.report.account
         while self._target is None or self._acks.confirmed < self._target:
             if self._is_time_to_stop():
                 return
             if not self._step() and self._acks.is_idle:
+                account.turn_to("read")
                 self._stream.wait(0.25)
 
     def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:
@@ -145,6 +147,9 @@ class Streaming:
 
     def _step(self) -> bool:
         """Read a batch, hand it over, and confirm; return whether there was anything to read."""
+        report = self._context.report
+        account = report.account
+        account.turn_to("work")
         self._context.samples.refill()
         had_data = self._read()
         self._batch.flush()
@@ -152,12 +157,17 @@ class Streaming:
             self.careful_until = 0
             self._by_transaction = False
             self._batch.careful = None
-        if not had_data and not self._acks.is_idle:
+            report.recovered(REFUSED)
+        if had_data:
+            report.heard_at = time.monotonic()
+        elif not self._acks.is_idle:
             # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.
+            account.turn_to("read")
             self._stream.wait(0.005)
         self._context.sink.poll(0)
         self._settle(idle=not had_data)
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
+            account.turn_to("room")
             self._context.sink.poll(0.02)
             self._settle(idle=False)
             if self._is_time_to_stop():
@@ -211,7 +221,8 @@ class Streaming:
         report.confirmed_lsn = acks.confirmed
         report.in_flight = self._context.sink.queued()
         report.durable = report.messages - report.in_flight
-        now = time.monotonic()
+        report.oldest_since, report.ledger_since = acks.oldest_since, acks.ledger_since
+        report.settled_at = now = time.monotonic()
         pause = _CONFIRM_IDLE_SECONDS if idle and acks.is_idle else _CONFIRM_SECONDS
         moved = acks.confirmed > self._confirmed and now - self._confirmed_at >= pause
         if moved:
@@ -254,6 +265,7 @@ class Streaming:
         """Let what is in flight arrive, confirm it, and end the stream in order."""
         self._batch.careful = None
         self._batch.flush()
+        self._context.report.account.turn_to("answers")
         sink, acks = self._context.sink, self._acks
         is_away = self._context.destination.service.outage() is not None
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if is_away else _STOP_SECONDS)

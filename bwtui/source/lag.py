@@ -9,11 +9,24 @@ from dataclasses import dataclass
 import psycopg2
 
 from bwtui.errors import BwtuiError
+from bwtui.model.figures import duration
 from bwtui.source.connection import Connection, connect, query
 from bwtui.source.slot import CURRENT_LSN, slot_state
 
 _PAUSE_SECONDS = 1.0
 _KEPT = 7_200
+#: Over so many seconds the rate is taken at which WAL is written.
+_RATE_SECONDS = 60.0
+_WAITS_SQL = "select coalesce(wait_event, '') from pg_catalog.pg_stat_activity where pid = %s"
+#: Of a role that we may not look at the begin is not known.
+_BLOCKERS_SQL = """
+select distinct other.pid, extract(epoch from clock_timestamp() - other.xact_start)::float8
+  from pg_catalog.pg_stat_activity ours
+ cross join lateral unnest(pg_catalog.pg_blocking_pids(ours.pid)) blocker
+  join pg_catalog.pg_stat_activity other on other.pid = blocker
+ where ours.datname = current_database() and ours.usename = current_user
+   and ours.application_name = current_setting('application_name') and ours.wait_event_type = 'Lock'
+ order by 2 desc nulls last limit 3"""
 _SPILL_SQL = "select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s"
 
 
@@ -28,6 +41,10 @@ class Lag:
     safe_wal_bytes: int | None = None
     retained_bytes: int = 0
     spill_bytes: int | None = None
+    #: What the server's process that sends the stream waits for, "" while it works, None without a stream.
+    waits_for: str | None = None
+    #: Sessions that hold locks which our sessions wait for: "pid 4711, in a transaction for 5 m".
+    blockers: tuple[str, ...] = ()
 
 
 class LagSampler:
@@ -40,6 +57,11 @@ class LagSampler:
         self._slot = slot
         self._on_tick = on_tick
         self._history: deque[tuple[float, int]] = deque(maxlen=_KEPT)
+        self._written: deque[tuple[float, int]] = deque()
+        #: Since when a question to the server is without an answer, by ``time.monotonic``; 0: none is.
+        self.asking_since = 0.0
+        #: Whether to ask who holds the locks that our sessions wait for.
+        self.asks_for_blockers = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lag", daemon=True)
 
@@ -60,6 +82,15 @@ class LagSampler:
                 return max(0.0, time.time() - moment)
         return 0.0
 
+    def safe_seconds(self) -> float | None:
+        """Return how long it takes, at the present rate, to write the WAL that is safe; None: no limit."""
+        written, safe = tuple(self._written), self.lag.safe_wal_bytes
+        if safe is None or len(written) < 2:
+            return None
+        (start, first), (end, last) = written[0], written[-1]
+        grown = last - first
+        return max(safe, 0) * (end - start) / grown if grown > 0 else None
+
     def forget_before(self, confirmed_lsn: int) -> None:
         """Drop samples that are confirmed, so that `seconds_behind` stays cheap."""
         history = self._history
@@ -70,13 +101,18 @@ class LagSampler:
         connection: Connection | None = None
         while not self._stop.wait(_PAUSE_SECONDS if self.lag.time else 0):
             try:
+                self.asking_since = self.asking_since or time.monotonic()
                 connection = connection or connect(self._dsn)
                 self._look(connection)
+                self.asking_since = 0.0
                 self._on_tick(connection)
-            except (psycopg2.Error, BwtuiError):
+            except (psycopg2.Error, BwtuiError) as error:
                 if connection is not None:
                     connection.close()
                 connection = None
+                if "timeout" not in str(error):
+                    # It has answered, though it lets nobody in.
+                    self.asking_since = 0.0
                 self._stop.wait(_PAUSE_SECONDS)
         if connection is not None:
             connection.close()
@@ -86,9 +122,10 @@ class LagSampler:
         state = slot_state(connection, name)
         if state is None:
             server = query(connection, f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint")[0][0]
-            self.lag = Lag(time.time(), int(server))
+            self.lag = Lag(time.time(), int(server), blockers=self._blockers(connection))
         else:
             spill = query(connection, _SPILL_SQL, name)
+            waits = query(connection, _WAITS_SQL, state.active_pid) if state.active_pid else []
             self.lag = Lag(
                 time=time.time(),
                 server_lsn=state.server_lsn,
@@ -97,5 +134,19 @@ class LagSampler:
                 safe_wal_bytes=state.safe_wal_bytes,
                 retained_bytes=max(0, state.server_lsn - state.restart_lsn) if state.restart_lsn else 0,
                 spill_bytes=int(spill[0][0]) if spill else None,
+                waits_for=str(waits[0][0]) if waits else None,
+                blockers=self._blockers(connection),
             )
         self._history.append((self.lag.time, self.lag.server_lsn))
+        self._written.append((self.lag.time, self.lag.server_lsn))
+        while self.lag.time - self._written[0][0] > _RATE_SECONDS:
+            self._written.popleft()
+
+    def _blockers(self, connection: Connection) -> tuple[str, ...]:
+        if not self.asks_for_blockers:
+            return ()
+        found = query(connection, _BLOCKERS_SQL)
+        return tuple(
+            f"pid {pid}" + (f", whose transaction is open for {duration(seconds)}" if seconds else "")
+            for pid, seconds in found
+        )

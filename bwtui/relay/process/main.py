@@ -21,7 +21,9 @@ from typing import Protocol
 from bwtui.crash import crash, frames
 from bwtui.cycles import look_rarely
 from bwtui.errors import BwtuiError, Interrupted
-from bwtui.model.status import State, Status
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import ErrorEntry, State, Status
+from bwtui.model.verdict import ended
 from bwtui.relay.process import outcome
 from bwtui.relay.process.last_status import LastStatus
 from bwtui.relay.process.lock import RelayLock
@@ -112,10 +114,31 @@ def _outcome(engine: RunnableEngine | None, error: BaseException | None, signals
     code = reported.exit_code if reported else 0
     status = None
     if engine is not None:
-        state: State = "failed" if reported and not isinstance(reported, Interrupted) else "stopped"
-        status = dataclasses.replace(engine.status(), state=state, exit_code=code)
+        status = _last_status(engine.status(), reported, code)
     return Outcome(
         code, time.time(), reported.message if reported else None, reported.hint if reported else None, status
+    )
+
+
+def _last_status(status: Status, error: BwtuiError | None, code: int) -> Status:
+    """Return the status of a relay that has ended: its verdict says how, and its errors what on."""
+    is_failed = error is not None and not isinstance(error, Interrupted)
+    state: State = "failed" if is_failed else "stopped"
+    entries = status.errors
+    if is_failed and error is not None and not any(entry.kind == "fatal" for entry in entries):
+        # An unexpected exception, which the engine knows nothing of.
+        entries = (*entries, ErrorEntry(time.time(), "fatal", None, error.message, error.hint))
+    confirmed = format_lsn(status.confirmed_lsn) if status.confirmed_lsn else ""
+    message, hint = (error.message, error.hint) if is_failed and error is not None else (None, None)
+    verdict = ended(message, hint, confirmed=confirmed)
+    return dataclasses.replace(
+        status,
+        state=state,
+        phase=state,
+        detail=message or "",
+        verdict=verdict,
+        errors=entries,
+        exit_code=code,
     )
 
 

@@ -18,7 +18,9 @@ _IDLE_SECONDS = 60.0
 #: In the recording already, or too long.
 _LEFT_OUT = frozenset({"tables", "errors", "latency_minute", "latency_since_start"})
 #: What changes though nothing happens; the recording itself grows by every status that is written.
-_RESTLESS = frozenset({"latency", "time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording"})
+_RESTLESS = frozenset(
+    {"latency", "time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording", "verdict", "reason"}
+)
 
 
 class StatusTeller:

@@ -123,7 +123,9 @@ class Beginning:
                 self._report.detail = "making a temporary slot and its snapshot"
                 before = self._chosen(connection, publications)
                 # It waits for every transaction that is open now.
+                self._report.account.turn_to("slot")
                 temporary = self._context.patience.calls.make(self._make_temporary)
+                self._report.account.turn_to("locks")
                 importer = open_snapshot(self._settings.postgres, temporary.snapshot)
                 try:
                     # It may wait for others' locks.

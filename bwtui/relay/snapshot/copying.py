@@ -90,6 +90,7 @@ class Copying:
 
     def _wait_until_durable(self) -> None:
         # A dead letter is in the span that would come next.
+        self._context.report.account.turn_to("answers")
         while not self._acks.is_idle or self._batch.span.pending:
             self.pulse(0.02)
 
@@ -98,8 +99,11 @@ class Copying:
         context = self._context
         context.sink.poll(seconds)
         self._failures += context.policy.undelivered(context.sink.take_failures())
-        while self._failures:
-            self._try_again(self._failures.popleft())
+        if self._failures:
+            before = context.report.account.turn_to("answers")
+            while self._failures:
+                self._try_again(self._failures.popleft())
+            context.report.account.turn_to(before)
         if self._recorder is not None:
             self._recorder.settle()
         self._acks.advance()
@@ -107,6 +111,8 @@ class Copying:
         report.outage(context.destination.service.outage())
         report.in_flight = context.sink.queued()
         report.durable = report.messages - report.in_flight
+        report.oldest_since, report.ledger_since = self._acks.oldest_since, self._acks.ledger_since
+        report.settled_at = time.monotonic()
         check_stop(context.stop_requested)
         if (now := time.monotonic()) >= self._ask_at:
             self._ask_at = now + _ASK_SECONDS
@@ -167,6 +173,7 @@ class Copying:
         if self._recorder is not None:
             self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
         report.detail = f"snapshot of {name}"
+        report.account.turn_to("copy")
         try:
             with stoppable(connection, self._context.stop_requested):
                 copy_rows(connection, table, self._row)
@@ -231,10 +238,13 @@ class Copying:
 
     def _flush(self) -> None:
         self._context.samples.refill()
+        account = self._context.report.account
         self._batch.flush()
         self.pulse(0)
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
+            account.turn_to("room")
             self.pulse(0.02)
+        account.turn_to("copy")
 
     def _headers(self) -> Headers:
         if not self._context.settings.headers:
@@ -259,6 +269,7 @@ class Copying:
                 self._wait(failure)
             again, single = self._alone(failure.topic, failure.message, receipt)
             if again is None:
+                self._context.report.recovered(self._context.destination.service.name)
                 if receipt is not None and single is not None:
                     receipt.partitions[index] = single.partitions[0]
                     receipt.offsets[index] = single.offsets[0]
@@ -300,7 +311,8 @@ class Copying:
     def _wait(self, failure: DeliveryFailure) -> None:
         report = self._context.report
         report.detail = f"waiting for {self._context.destination.service.name}: {failure.reason}"
-        report.error("outage", ConnectionFailed(failure.reason, failure.hint))
+        error = ConnectionFailed(failure.reason, failure.hint)
+        report.error("outage", error, dependency=self._context.destination.service.name)
         self._context.wait(_OUTAGE_PAUSE_SECONDS)
 
     def _drop(self, failure: DeliveryFailure) -> None:

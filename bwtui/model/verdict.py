@@ -1,0 +1,94 @@
+"""The verdict on a relay: one sentence that says how it is, whom it waits for, and what is safe.
+
+The engine makes it (`bwtui.relay.watch.judge`), or, once there is none, whoever reads what it left behind
+(`ended`, `killed`, `suspended`). Command line, screens and reports show it, and have no words of their own.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bwtui.model.figures import duration, size
+
+#: "starting", "healthy"; "behind": it catches up, and ``stage`` holds it up; "waiting": for less time than
+#: that it would be stalled; "stalled": there is work, and none of it is done; and how it has ended.
+Condition = Literal[
+    "starting", "healthy", "behind", "waiting", "stalled", "stopped", "failed", "killed", "suspended"
+]
+#: Whoever the relay waits for, or what holds it up; "" where nobody does.
+Cause = Literal["", "postgresql", "transactions", "kafka", "registry", "disk", "relay"]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a relay is; times in Unix seconds, durations in seconds, sizes in bytes."""
+
+    condition: Condition = "starting"
+    #: One plain sentence, without the state's own word: "Kafka at … has acknowledged nothing for 12 s; …".
+    sentence: str = ""
+    cause: Cause = ""
+    #: Whoever is waited for, with the address: "Kafka at localhost:9092".
+    dependency: str = ""
+    #: The stage that holds the others up; one of `bwtui.model.status.STAGES`, or "".
+    stage: str = ""
+    #: Since when that is so, and for how long; None where it has no beginning.
+    since: float | None = None
+    seconds: float = 0.0
+    #: Since when the oldest message waits that was read and is not acknowledged; None: none does.
+    oldest_in_flight_seconds: float | None = None
+    #: WAL that may be written before the slot is in danger, and how long that takes at the present rate;
+    #: None: no limit is set, or no WAL is written.
+    safe_bytes: int | None = None
+    safe_seconds: float | None = None
+    #: What to do; "" where there is nothing.
+    hint: str = ""
+
+    @property
+    def is_trouble(self) -> bool:
+        """Whether somebody should look."""
+        return self.condition in ("stalled", "failed", "killed", "suspended")
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Verdict":
+        """Rebuild a verdict from ``dataclasses.asdict``, without keys that this version does not know."""
+        return cls(**{name: value for name, value in data.items() if name in cls.__slots__})
+
+
+def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) -> str:
+    """Say how long the slot is safe if nothing more is confirmed."""
+    if safe_bytes is None:
+        return "the slot is safe while PostgreSQL's disk has room" if wal_status else ""
+    if safe_bytes <= 0 or wal_status in ("unreserved", "lost"):
+        return "THE SLOT IS IN DANGER: its WAL may be removed"
+    room = f"{size(safe_bytes)} of WAL may still be written"
+    if safe_seconds is None:
+        return f"the slot is safe: {room}"
+    return f"the slot is safe for ≈ {duration(safe_seconds)}: {room}"
+
+
+def ended(message: str | None, hint: str | None, *, confirmed: str = "") -> Verdict:
+    """Return the verdict on a relay that has said how it ended; without a ``message`` it was stopped."""
+    if message is not None:
+        return Verdict("failed", message, "relay", hint=hint or "")
+    end = f"; everything up to {confirmed} is confirmed" if confirmed else ""
+    return Verdict("stopped", f"stopped cleanly{end}")
+
+
+def killed(state: str, log: str) -> Verdict:
+    """Return the verdict on a relay that ended without a word; ``state`` is what it was at last."""
+    return Verdict(
+        "killed",
+        f"the relay was killed, or its machine went down, while it was {state}; nothing is lost",
+        "relay",
+        hint=f"start it again with the same settings; {log} has its last words",
+    )
+
+
+def suspended(name: str, pid: int, seconds: float) -> Verdict:
+    """Return the verdict on a relay whose process does not answer."""
+    return Verdict(
+        "suspended",
+        f"relay {name} runs (pid {pid}) and has not answered for {duration(seconds)}",
+        "relay",
+        seconds=seconds,
+        hint=f"its process may be suspended ('kill -CONT {pid}' goes on with it), or the machine overloaded",
+    )

@@ -1,0 +1,326 @@
+"""The verdict on a running relay: how it is, whom it waits for, and since when.
+
+It is made of what the main thread says that it does, and since when; of when anything was last acknowledged,
+read or answered; and of what PostgreSQL says of the slot. A queue's length alone decides nothing: whoever is
+waited for is to blame, and nobody is where there is no work. See docs/adr/0052-the-verdict.md.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from bwtui.model.figures import duration, rate, size
+from bwtui.model.status import State
+from bwtui.model.verdict import Cause, Verdict, runway
+from bwtui.relay.watch.account import Activity
+from bwtui.relay.watch.bottleneck import busy, slowest
+
+#: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
+#: may leave a question unanswered, which it is asked once a second.
+STALLED_SECONDS, UNANSWERED_SECONDS = 2.0, 1.5
+#: A wait this long is worth telling, though it is no stall yet.
+_TOLD_SECONDS = 1.0
+#: The relay is behind when WAL has waited so long, or its queue is so full.
+BEHIND_SECONDS, _FULL = 3.0, 0.6
+#: While a transaction is open the server writes whole pages, which nobody can read to their end.
+_UNREADABLE_BYTES = 64 << 10
+#: Over so many seconds shares and rates are taken.
+_WINDOW_SECONDS = 3.0
+#: After a gap this long between two looks the relay itself did not run; for so long after it, it is told of.
+_GAP_SECONDS, _GAP_TOLD_SECONDS = 2.5, 10.0
+#: A transaction that is read for so long is told of.
+_LONG_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What those are called that a relay may wait for, with their addresses."""
+
+    postgresql: str
+    sink: str = "Kafka"
+    registry: str = "the schema registry"
+    recording: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is seen of a relay at one moment; ``now`` and what ends in ``_since`` or ``_at`` are monotonic."""
+
+    now: float
+    time: float
+    phase: State
+    detail: str = ""
+    activity: Activity = "read"
+    activity_since: float = 0.0
+    totals: Mapping[Activity, float] = field(default_factory=dict)
+    #: Seconds of processor time of the main thread, or None where the system does not tell.
+    cpu: float | None = None
+    rows: int = 0
+    transactions: int = 0
+    durable: int = 0
+    in_flight: int = 0
+    capacity: int = 1
+    oldest_since: float = 0.0
+    ledger_since: float = 0.0
+    settled_at: float = 0.0
+    heard_at: float = 0.0
+    outage: str | None = None
+    backlog_bytes: int = 0
+    backlog_seconds: float = 0.0
+    asking_since: float = 0.0
+    server_waits_for: str | None = None
+    blockers: tuple[str, ...] = ()
+    safe_bytes: int | None = None
+    safe_seconds: float | None = None
+    wal_status: str = ""
+
+
+class Wait(NamedTuple):
+    """Somebody who is waited for; the sentence is: ``dependency`` ``says`` for so long ``because``."""
+
+    cause: Cause
+    dependency: str
+    stage: str
+    since: float
+    says: str
+    because: str = ""
+    #: From how many seconds on it is a stall.
+    patience: float = STALLED_SECONDS
+
+    def sentence(self, now: float) -> str:
+        """Return what is to be said of it."""
+        return f"{self.dependency} {self.says} for {duration(now - self.since)}{self.because}"
+
+
+class Judge:
+    """Looks again and again, and remembers when it last saw something move. One thread at a time may ask."""
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        #: How the relay's time was spent lately: shares of stages, 0 to 1.
+        self.busy: dict[str, float] = {}
+        self._looks: deque[Seen] = deque()
+        self._awake_since = 0.0
+        self._slept = 0.0
+        self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0}
+        self._rows_at_commit = 0
+
+    def look(self, seen: Seen) -> Verdict:
+        """Return the verdict of this moment."""
+        self._remember(seen)
+        behind = self._is_behind(seen)
+        self.busy = busy(self._looks[0], seen, idle=not behind)
+        waits = sorted(self._waits(seen), key=lambda wait: wait.since)
+        stalled = [wait for wait in waits if seen.now - wait.since >= wait.patience]
+        if stalled:
+            return self._waiting(seen, "stalled", stalled)
+        long = [wait for wait in waits if seen.now - wait.since >= _TOLD_SECONDS]
+        if long:
+            return self._waiting(seen, "waiting", long)
+        if seen.phase == "starting":
+            return self._starting(seen)
+        return self._behind(seen) if behind else self._healthy(seen)
+
+    # -- what has moved ------------------------------------------------------------------------------------
+
+    def _remember(self, seen: Seen) -> None:
+        looks = self._looks
+        if looks:
+            last = looks[-1]
+            if seen.now - last.now >= _GAP_SECONDS:
+                # Nothing is known of the time between, in which nobody has waited for anything either.
+                self._awake_since, self._slept = seen.now, seen.now - last.now
+                looks.clear()
+            for name in self._moved:
+                if getattr(seen, name) != getattr(last, name):
+                    self._moved[name] = seen.now
+            if seen.transactions != last.transactions:
+                self._rows_at_commit = last.rows
+        looks.append(seen)
+        while len(looks) > 2 and seen.now - looks[1].now >= _WINDOW_SECONDS:
+            looks.popleft()
+
+    def _since(self, *moments: float) -> float:
+        """Return the latest of ``moments``, or when the relay itself woke up if that was later."""
+        return max(self._awake_since, *moments)
+
+    def _is_behind(self, seen: Seen) -> bool:
+        return (
+            seen.phase == "snapshot"
+            or seen.in_flight >= _FULL * seen.capacity
+            or (seen.backlog_seconds >= BEHIND_SECONDS and seen.backlog_bytes > _UNREADABLE_BYTES)
+        )
+
+    def _rate(self, seen: Seen) -> float:
+        first = self._looks[0]
+        return (seen.rows - first.rows) / (seen.now - first.now) if seen.now > first.now else 0.0
+
+    # -- who is waited for ---------------------------------------------------------------------------------
+
+    def _waits(self, seen: Seen) -> Iterator[Wait]:
+        """Yield whoever is waited for; each cause once."""
+        causes: set[Cause] = set()
+        for wait in (*self._asked(seen), *self._kafka(seen), *self._disk(seen), *self._postgresql(seen)):
+            if wait.cause not in causes:
+                causes.add(wait.cause)
+                yield wait
+
+    def _asked(self, seen: Seen) -> Iterator[Wait]:
+        """Yield whom the main thread asks, and goes no further without."""
+        names, since = self.names, self._since(seen.activity_since)
+        reason = seen.detail.partition(": ")[2] if seen.detail.startswith("waiting for ") else ""
+        because = f": {reason}" if reason else ""
+        silent = "has not answered"
+        match seen.activity:
+            case "registry":
+                yield Wait("registry", names.registry, "encode", since, silent, because)
+            case "topics":
+                yield Wait("kafka", names.sink, "produce", since, silent, because)
+            case "answers":
+                yield Wait("kafka", names.sink, "acknowledge", since, silent, " to what is under way")
+            case "catalog" | "connect":
+                yield Wait("postgresql", names.postgresql, "read", since, silent, because)
+            case "slot":
+                says = "makes the slot no sooner than open transactions end, and has waited"
+                yield Wait("transactions", names.postgresql, "read", since, says, _held_by(seen))
+            case "locks":
+                says = "gives no locks on the tables of the snapshot, and has waited"
+                yield Wait("transactions", names.postgresql, "read", since, says, _held_by(seen))
+
+    def _kafka(self, seen: Seen) -> Iterator[Wait]:
+        """Yield Kafka while something is in flight that it does not acknowledge."""
+        # Where nobody takes deliveries, what is in flight is not known.
+        if not seen.in_flight or not seen.oldest_since or seen.now - seen.settled_at > _TOLD_SECONDS:
+            return
+        since = self._since(self._moved["durable"], seen.oldest_since)
+        because = f": {seen.outage}" if seen.outage else ""
+        yield Wait("kafka", self.names.sink, "acknowledge", since, "has acknowledged nothing", because)
+
+    def _disk(self, seen: Seen) -> Iterator[Wait]:
+        if seen.activity == "disk":
+            since = self._since(seen.activity_since)
+        elif seen.ledger_since and not seen.in_flight:
+            since = self._since(seen.ledger_since)
+        else:
+            return
+        yield Wait("disk", self.names.recording, "", since, "has got nothing onto its disk")
+
+    def _postgresql(self, seen: Seen) -> Iterator[Wait]:
+        server = self.names.postgresql
+        if seen.asking_since and max(self._moved["rows"], seen.heard_at) < seen.asking_since:
+            since = self._since(seen.asking_since)
+            yield Wait("postgresql", server, "read", since, "has not answered", "", UNANSWERED_SECONDS)
+        if seen.activity == "copy":
+            since = self._since(self._moved["rows"], seen.activity_since)
+            says = f"has sent no row of {seen.detail.removeprefix('snapshot of ')}"
+            yield Wait("postgresql", server, "read", since, says, _held_by(seen))
+        if (
+            seen.activity == "read"
+            and seen.server_waits_for != ""
+            and not seen.in_flight
+            and seen.backlog_bytes > _UNREADABLE_BYTES
+            and seen.backlog_seconds >= STALLED_SECONDS
+        ):
+            waits = f" (its process waits: {seen.server_waits_for})" if seen.server_waits_for else ""
+            left = f", though {size(seen.backlog_bytes)} of WAL is to be read{waits}"
+            yield Wait("postgresql", server, "read", self._since(seen.heard_at), "has sent nothing", left)
+
+    # -- the sentences -------------------------------------------------------------------------------------
+
+    def _verdict(self, seen: Seen, **more: object) -> Verdict:
+        oldest = round(seen.now - seen.oldest_since, 1) if seen.oldest_since and seen.in_flight else None
+        values: dict[str, object] = {
+            "oldest_in_flight_seconds": oldest,
+            "safe_bytes": seen.safe_bytes,
+            "safe_seconds": None if seen.safe_seconds is None else round(seen.safe_seconds, 1),
+        }
+        return Verdict(**{**values, **more})  # type: ignore[arg-type]
+
+    def _starting(self, seen: Seen) -> Verdict:
+        seconds = seen.now - self._since(seen.activity_since)
+        told = f", for {duration(seconds)}" if seconds >= _TOLD_SECONDS else ""
+        sentence = f"{seen.detail or 'starting'}{told}"
+        return self._verdict(seen, condition="starting", sentence=sentence, seconds=round(seconds, 1))
+
+    def _waiting(self, seen: Seen, condition: str, waits: list[Wait]) -> Verdict:
+        first = waits[0]
+        seconds = seen.now - first.since
+        sentence = "; also ".join(wait.sentence(seen.now) for wait in waits)
+        verdict = self._verdict(
+            seen,
+            condition=condition,
+            cause=first.cause,
+            dependency=first.dependency,
+            stage=first.stage,
+            since=seen.time - seconds,
+            seconds=round(seconds, 1),
+        )
+        parts = [sentence]
+        if verdict.oldest_in_flight_seconds is not None:
+            age = duration(verdict.oldest_in_flight_seconds)
+            parts.append(f"the oldest message in flight has waited for {age}")
+        parts.append(runway(seen.safe_bytes, seen.safe_seconds, seen.wal_status))
+        return replace(verdict, sentence="; ".join(filter(None, parts)), hint=_HINTS.get(first.cause, ""))
+
+    def _behind(self, seen: Seen) -> Verdict:
+        stage, share = slowest(self.busy)
+        cause, dependency, says = self._slow(seen, stage)
+        held = f"{says}, {share:.0%} of the relay's time" if share >= 0.01 else says
+        if seen.phase == "snapshot":
+            head = f"{seen.detail or 'copying tables'} at {rate(self._rate(seen))} rows/s"
+        else:
+            away = f"{size(seen.backlog_bytes)} and {duration(seen.backlog_seconds)} behind"
+            head = f"catching up at {rate(self._rate(seen))} rows/s, {away}"
+        sentence = f"{self._woke(seen)}{head}{self._transaction(seen)}; the most goes into {held}"
+        return self._verdict(
+            seen, condition="behind", sentence=sentence, cause=cause, dependency=dependency, stage=stage
+        )
+
+    def _slow(self, seen: Seen, stage: str) -> tuple[Cause, str, str]:
+        """Return who is behind a slow stage, and what to say of it."""
+        names = self.names
+        if stage == "read":
+            decodes = "PostgreSQL, which decodes its WAL" if seen.server_waits_for == "" else names.postgresql
+            return "postgresql", names.postgresql, f"waiting for {decodes}"
+        if stage in ("produce", "acknowledge") and seen.activity not in ("work", "copy"):
+            return "kafka", names.sink, f"waiting for {names.sink}"
+        if stage == "":
+            return "disk", names.recording, f"writing {names.recording}"
+        return "relay", "", {"encode": "decoding and encoding"}.get(stage, "handing over to Kafka")
+
+    def _healthy(self, seen: Seen) -> Verdict:
+        moving = self._rate(seen)
+        if seen.in_flight or moving >= 0.5:
+            sentence = f"{rate(moving)} rows/s pass, {duration(seen.backlog_seconds)} behind"
+            sentence += self._transaction(seen)
+        else:
+            sentence = "all that is committed is confirmed, and nothing waits"
+        if seen.safe_seconds is not None:
+            safe = f"the slot would be safe for ≈ {duration(seen.safe_seconds)}"
+            sentence += f"; if the relay stopped now, {safe}"
+        return self._verdict(seen, condition="healthy", sentence=self._woke(seen) + sentence)
+
+    def _woke(self, seen: Seen) -> str:
+        if not self._slept or seen.now - self._awake_since > _GAP_TOLD_SECONDS:
+            return ""
+        return f"the relay itself did not run for {duration(self._slept)}; "
+
+    def _transaction(self, seen: Seen) -> str:
+        """Tell of a transaction that is read for long."""
+        rows = seen.rows - self._rows_at_commit
+        long = seen.now - self._since(self._moved["transactions"]) >= _LONG_SECONDS
+        return f", in one transaction of {rows:,} rows so far" if long and rows and self._rate(seen) else ""
+
+
+_HINTS: dict[Cause, str] = {
+    "kafka": "see that the brokers run and can be reached; nothing is lost: the relay waits and goes on",
+    "registry": "see that the registry runs and can be reached; the relay waits and goes on",
+    "postgresql": "see that PostgreSQL runs and can be reached; the relay waits and goes on",
+    "transactions": "end those transactions, or wait: the snapshot begins by itself",
+    "disk": "see to the disk; nothing is confirmed that it does not hold",
+}
+
+
+def _held_by(seen: Seen) -> str:
+    return f" (held by {'; '.join(seen.blockers)})" if seen.blockers else ""

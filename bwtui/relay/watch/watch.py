@@ -1,0 +1,126 @@
+"""Looks at the relay twice a second, whoever asks, and keeps what was a stall as history."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from bwtui.errors import ConnectionFailed
+from bwtui.model.verdict import Cause, Verdict
+from bwtui.relay.batch import IN_FLIGHT_ROWS
+from bwtui.relay.report import Report
+from bwtui.relay.watch.judge import Judge, Names, Seen
+from bwtui.source.lag import LagSampler
+
+_TICK_SECONDS = 0.5
+#: A stall of so many seconds is kept as history; a shorter one is seen, and forgotten.
+_KEPT_SECONDS = 5.0
+#: What an outage of each cause is called in the report.
+_SERVICES: dict[Cause, str] = {
+    "kafka": "Kafka",
+    "registry": "the schema registry",
+    "postgresql": "PostgreSQL",
+}
+
+
+class Watch:
+    """Judges a relay; any thread may ask for the verdict."""
+
+    def __init__(
+        self, report: Report, lag: LagSampler, names: Callable[[], Names], outage: Callable[[], str | None]
+    ) -> None:
+        """``outage`` says why nothing can be delivered at present, or None."""
+        self._report = report
+        self._lag = lag
+        self._names = names
+        self._outage = outage
+        self._judge = Judge(names())
+        self._lock = threading.Lock()
+        #: The dependency of the stall that is kept as history and goes on.
+        self._stalled_by = ""
+        self._clock = _clock_of_main_thread()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+
+    def start(self) -> None:
+        """Start looking."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop, and wait for the thread."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def look(self) -> tuple[Verdict, dict[str, float]]:
+        """Return the verdict of this moment, and the share of time that went into each stage."""
+        with self._lock:
+            self._judge.names = self._names()
+            seen = self._seen()
+            return self._judge.look(seen), self._judge.busy
+
+    def _seen(self) -> Seen:
+        report, sampler = self._report, self._lag
+        lag, now = sampler.lag, time.monotonic()
+        activity, since = report.account.current
+        confirmed = report.confirmed_lsn
+        server = max(lag.server_lsn, report.server_lsn)
+        return Seen(
+            now=now,
+            time=time.time(),
+            phase=report.state,
+            detail=report.detail,
+            activity=activity,
+            activity_since=since,
+            totals=report.account.totals(now),
+            cpu=None if self._clock is None else time.clock_gettime(self._clock),
+            rows=sum(table.rows for table in report.tables.values()),
+            transactions=report.transactions,
+            durable=report.durable,
+            in_flight=report.in_flight,
+            capacity=IN_FLIGHT_ROWS,
+            oldest_since=report.oldest_since,
+            ledger_since=report.ledger_since,
+            settled_at=report.settled_at,
+            heard_at=report.heard_at,
+            outage=self._outage(),
+            backlog_bytes=max(0, server - confirmed) if confirmed else 0,
+            backlog_seconds=sampler.seconds_behind(confirmed) if confirmed else 0.0,
+            asking_since=sampler.asking_since,
+            server_waits_for=lag.waits_for,
+            blockers=lag.blockers,
+            safe_bytes=lag.safe_wal_bytes,
+            safe_seconds=sampler.safe_seconds(),
+            wal_status=lag.wal_status,
+        )
+
+    def _run(self) -> None:
+        while not self._stop.wait(_TICK_SECONDS):
+            verdict, _ = self.look()
+            self._lag.asks_for_blockers = verdict.condition in ("waiting", "stalled")
+            self._keep(verdict)
+        self._end_stall()
+
+    def _keep(self, verdict: Verdict) -> None:
+        is_stalled = verdict.condition == "stalled"
+        if self._stalled_by and not (is_stalled and verdict.dependency == self._stalled_by):
+            self._end_stall()
+        if is_stalled and verdict.seconds >= _KEPT_SECONDS and not self._stalled_by:
+            if self._report.is_out(_SERVICES.get(verdict.cause, "")):
+                # It is told of already, and with its reason.
+                return
+            self._stalled_by = verdict.dependency
+            error = ConnectionFailed(f"the relay stood still, waiting for {verdict.dependency}", verdict.hint)
+            self._report.error("stalled", error, dependency=verdict.dependency, since=verdict.since or 0)
+
+    def _end_stall(self) -> None:
+        if self._stalled_by:
+            self._report.recovered(self._stalled_by)
+            self._stalled_by = ""
+
+
+def _clock_of_main_thread() -> int | None:
+    """Return the clock of the main thread's CPU time, or None where the system has none."""
+    number = threading.main_thread().ident
+    if number is None or not hasattr(time, "pthread_getcpuclockid"):
+        return None
+    return time.pthread_getcpuclockid(number)
