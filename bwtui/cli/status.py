@@ -1,5 +1,6 @@
 """``bwtui status``: what one relay, or all of them, are doing."""
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,7 @@ from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
 
 if TYPE_CHECKING:
-    from bwtui.model.status import Status
+    from bwtui.model.status import ErrorEntry, Status
 
 _EPILOG = """\b
 Examples:
@@ -80,16 +81,18 @@ def _as_table(statuses: "list[Status]") -> list[str]:
         )
         for s in statuses
     ]
-    return columns(head, rows, right=frozenset({4, 5, 6, 7, 8}))
+    lines = columns(head, rows, right=frozenset({4, 5, 6, 7, 8}))
+    return lines + [f"{s.name}: {s.verdict.sentence}" for s in statuses if s.verdict.is_trouble]
 
 
 def _in_full(s: "Status") -> list[str]:
     from bwtui.model.lsn import format_lsn
 
-    detail = f" ({s.detail})" if s.detail else ""
+    words = s.verdict.sentence or s.detail
     facts = [
         ("relay", f"{s.name}, pid {s.pid}"),
-        ("state", f"{s.state}{detail}"),
+        ("state", f"{s.state}: {words}" if words else s.state),
+        *([("hint", s.verdict.hint)] if s.verdict.hint else []),
         ("from", f"{s.database}, slot {s.slot}, publication {s.publication}"),
         ("to", f"{s.broker}, registry {s.registry}"),
         ("confirmed", f"{format_lsn(s.confirmed_lsn)} of {format_lsn(s.server_lsn)}"),
@@ -102,12 +105,24 @@ def _in_full(s: "Status") -> list[str]:
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
         lines += ["", *_tables(s)]
-    if s.errors:
-        lines += ["", "last errors:"]
-        for e in s.errors[-5:]:
-            lines.append(f"  {e.kind} {e.table or ''}: {e.message}")
-            lines += [f"    hint: {e.hint}"] if e.hint else []
+    for title, entries in (
+        ("last errors:", [e for e in s.errors if not e.is_over]),
+        ("what has recovered:", [e for e in s.errors if e.is_over]),
+    ):
+        if entries:
+            lines += ["", title]
+        for e in entries[-5:]:
+            lines.append(f"  {_lasted(e)}{e.kind}{f' {e.table}' if e.table else ''}: {e.message}")
+            lines += [f"    hint: {e.hint}"] if e.hint and not e.is_over else []
     return lines
+
+
+def _lasted(e: "ErrorEntry") -> str:
+    """Return from when to when something lasted that has passed."""
+    if e.since is None or e.until is None:
+        return ""
+    begin, end = (time.strftime("%H:%M:%S", time.localtime(moment)) for moment in (e.since, e.until))
+    return f"{begin} to {end} "
 
 
 def _captured(s: "Status") -> str:

@@ -73,7 +73,7 @@ class Settled:
             "transactions": status.transactions,
             "snapshot_rows": sum(table.snapshot_rows for table in status.tables.values()),
             "messages": sum(table.messages for table in status.tables.values()),
-            "errors": sum(entry.count for entry in status.errors),
+            "errors": sum(entry.count for entry in status.errors if entry.kind != "stalled"),
             "cpu_seconds": status.cpu_seconds,
             "resident_bytes": status.resident_bytes,
         }

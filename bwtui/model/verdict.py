@@ -83,12 +83,17 @@ def killed(state: str, log: str) -> Verdict:
     )
 
 
-def suspended(name: str, pid: int, seconds: float) -> Verdict:
-    """Return the verdict on a relay whose process does not answer."""
+def suspended(name: str, pid: int, seconds: float, *, is_stopped: bool) -> Verdict:
+    """Return the verdict on a relay that runs, and was last heard of ``seconds`` ago.
+
+    ``is_stopped``: the system says that its process is stopped.
+    """
+    why = f"its process {pid} is suspended" if is_stopped else f"its process {pid} may be suspended"
+    goes_on = f"'kill -CONT {pid}' goes on with it"
     return Verdict(
         "suspended",
-        f"relay {name} runs (pid {pid}) and has not answered for {duration(seconds)}",
+        f"relay {name} runs, but does not answer: {why}; it was last heard of {duration(seconds)} ago",
         "relay",
-        seconds=seconds,
-        hint=f"its process may be suspended ('kill -CONT {pid}' goes on with it), or the machine overloaded",
+        seconds=round(seconds, 1),
+        hint=goes_on if is_stopped else f"{goes_on}, or the machine is overloaded",
     )

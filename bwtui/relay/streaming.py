@@ -164,7 +164,10 @@ class Streaming:
             # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.
             account.turn_to("read")
             self._stream.wait(0.005)
+        # Reports are taken here, and what had to wait for its turn is handed over.
+        account.turn_to("produce")
         self._context.sink.poll(0)
+        account.turn_to("work")
         self._settle(idle=not had_data)
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
             account.turn_to("room")

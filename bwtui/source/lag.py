@@ -17,7 +17,9 @@ _PAUSE_SECONDS = 1.0
 _KEPT = 7_200
 #: Over so many seconds the rate is taken at which WAL is written.
 _RATE_SECONDS = 60.0
-_WAITS_SQL = "select coalesce(wait_event, '') from pg_catalog.pg_stat_activity where pid = %s"
+_SENDER_SQL = """
+select coalesce(wait_event, ''), (sent_lsn - '0/0')::bigint
+  from pg_catalog.pg_stat_activity left join pg_catalog.pg_stat_replication using (pid) where pid = %s"""
 #: Of a role that we may not look at the begin is not known.
 _BLOCKERS_SQL = """
 select distinct other.pid, extract(epoch from clock_timestamp() - other.xact_start)::float8
@@ -43,6 +45,8 @@ class Lag:
     spill_bytes: int | None = None
     #: What the server's process that sends the stream waits for, "" while it works, None without a stream.
     waits_for: str | None = None
+    #: Up to where it has read the WAL, or None where we may not know (pg_read_all_stats).
+    sent_lsn: int | None = None
     #: Sessions that hold locks which our sessions wait for: "pid 4711, in a transaction for 5 m".
     blockers: tuple[str, ...] = ()
 
@@ -125,7 +129,8 @@ class LagSampler:
             self.lag = Lag(time.time(), int(server), blockers=self._blockers(connection))
         else:
             spill = query(connection, _SPILL_SQL, name)
-            waits = query(connection, _WAITS_SQL, state.active_pid) if state.active_pid else []
+            sender = query(connection, _SENDER_SQL, state.active_pid) if state.active_pid else []
+            waits_for, sent = sender[0] if sender else (None, None)
             self.lag = Lag(
                 time=time.time(),
                 server_lsn=state.server_lsn,
@@ -134,7 +139,8 @@ class LagSampler:
                 safe_wal_bytes=state.safe_wal_bytes,
                 retained_bytes=max(0, state.server_lsn - state.restart_lsn) if state.restart_lsn else 0,
                 spill_bytes=int(spill[0][0]) if spill else None,
-                waits_for=str(waits[0][0]) if waits else None,
+                waits_for=waits_for,
+                sent_lsn=None if sent is None else int(sent),
                 blockers=self._blockers(connection),
             )
         self._history.append((self.lag.time, self.lag.server_lsn))

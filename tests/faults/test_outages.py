@@ -75,7 +75,7 @@ def test_kafka_goes_away(sandbox: Sandbox, services: Services, database: str, re
         with without(sandbox, "kafka"):
             for relay in relays:
                 status = relay.wait("the outage", lambda status: "Kafka" in status.detail)
-                assert status.state == "streaming"
+                assert status.phase == "streaming"
             behind = execute(
                 database,
                 "alter table accounts alter column note set storage external",

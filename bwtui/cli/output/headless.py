@@ -9,12 +9,13 @@ import logging
 from bwtui.cli.output import streams
 from bwtui.console import say
 from bwtui.masking import mask_connection
+from bwtui.model.figures import duration
 from bwtui.model.status import ErrorEntry, Status
 from bwtui.relay.process.main import Listener
 from bwtui.shown import json_text
 
-#: The error that ends the relay is the command's own.
-_OWN_LINES = frozenset({"fatal"})
+#: The error that ends the relay is the command's own, and a stall is a state.
+_OWN_LINES = frozenset({"fatal", "stalled"})
 _INTERVAL_SECONDS = 0.2
 _STATUS_INTERVAL_SECONDS = 1.0
 _log = logging.getLogger("bwtui.cli.output.headless")
@@ -26,6 +27,8 @@ class Lines:
     def __init__(self) -> None:
         self._state = ""
         self._waited = ""
+        #: When the stall began that was told of last, and goes on; 0: none does.
+        self._stalled_since = 0.0
         self._told: set[tuple[str, str | None, str]] = set()
         #: The folder of a recording that was given up; the last status knows of no recording any more.
         self._given_up = ""
@@ -36,13 +39,26 @@ class Lines:
         waits = status.state == "starting" and status.detail.startswith("waiting") and status.detail
         if status.state != self._state or (waits and waits != self._waited):
             self._state, self._waited = status.state, waits or ""
-            _say(status, status.state + (f" ({status.detail})" if status.detail else ""))
+            _say(status, self._changed(status))
         if status.recording is not None and status.recording.state == "stopped":
             self._given_up = status.recording.path
         for entry in status.errors:
             self._tell(status, entry)
         # What the status has forgotten since may be told of again; else this would grow for months.
         self._told &= {_which(entry) for entry in status.errors}
+
+    def _changed(self, status: Status) -> str:
+        """Return the line of a state that is new, in the words of the verdict where they say more."""
+        verdict = status.verdict
+        if status.state == "stalled":
+            self._stalled_since = verdict.since or status.time
+            return f"stalled ({verdict.sentence})"
+        if self._stalled_since and status.state in ("snapshot", "streaming"):
+            lasted, self._stalled_since = duration(status.time - self._stalled_since), 0.0
+            return f"{status.state} again, after {lasted}"
+        if verdict.condition == "stopped":
+            return verdict.sentence
+        return status.state + (f" ({status.detail})" if status.detail else "")
 
     def emit_last(self, status: Status) -> None:
         """Tell what is new at the end, and what whoever looks now should not miss."""

@@ -17,12 +17,15 @@ import json
 import os
 import socket
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.history import History
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
+from bwtui.model.verdict import suspended
+from bwtui.relay.process import last_status
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import known_relays, state_folder
 
@@ -205,10 +208,23 @@ def _data(name: str, line: bytes) -> Any:
 
 def does_not_answer(name: str) -> DoesNotAnswer:
     """Return the error of a relay that runs and says nothing."""
-    return DoesNotAnswer(
-        f"relay {name} runs, but does not answer",
-        "its process may be suspended ('kill -CONT' goes on with it), or the machine overloaded",
-    )
+    last = last_status.read(name)
+    if last is None:
+        return DoesNotAnswer(
+            f"relay {name} runs, but does not answer",
+            "its process may be suspended ('kill -CONT' goes on with it), or the machine overloaded",
+        )
+    verdict = suspended(name, last.pid, time.time() - last.time, is_stopped=_is_stopped(last.pid))
+    return DoesNotAnswer(verdict.sentence, verdict.hint)
+
+
+def _is_stopped(pid: int) -> bool:
+    """Say whether the system has stopped a process, as far as it tells ("proc_pid_stat(5)")."""
+    try:
+        # The command before the state is in parentheses, and may hold some itself.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1] in ("T", "t")
+    except OSError:
+        return False
 
 
 def _not_running(name: str) -> ConnectionFailed:

@@ -3,10 +3,11 @@
 import contextlib
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bwtui.durable import write_whole
 from bwtui.model.status import Status
+from bwtui.model.verdict import killed
 from bwtui.relay.process import outcome
 from bwtui.relay.process.log import log_path
 from bwtui.state_folder import known_relays, state_folder
@@ -44,7 +45,10 @@ def read(name: str) -> Status | None:
     """Return the last status of a run that did not say how it ended, as that of a relay that failed."""
     try:
         data = json.loads((state_folder(name) / _FILE_NAME).read_text(encoding="utf-8"))
-        return Status.from_json({**data, "state": "failed", "detail": f"{data['state']} until it was killed"})
+        status = Status.from_json(data)
+        detail = f"{status.state} until it was killed"
+        verdict = killed(status.state, str(log_path(name)))
+        return replace(status, state="failed", detail=detail, verdict=verdict)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

@@ -233,10 +233,12 @@ def log_listener(name: str) -> Listener:
     last: list[tuple[str, str]] = []
 
     def emit(status: Status) -> None:
-        now = (status.state, status.detail)
+        # The sentence of a stall says for how long, which is new each time.
+        now = (status.state, "" if status.state == "stalled" else status.detail)
         if [now] != last:
             last[:] = [now]
-            _log.info("%s%s", status.state, f": {status.detail}" if status.detail else "")
+            words = status.verdict.sentence if status.state == "stalled" else status.detail
+            _log.info("%s%s", status.state, f": {words}" if words else "")
         trim(name, sys.stderr.fileno())
 
     return Listener(emit, 0.5, emit)

@@ -21,8 +21,11 @@ from bwtui.relay.watch.bottleneck import busy, slowest
 STALLED_SECONDS, UNANSWERED_SECONDS = 2.0, 1.5
 #: A wait this long is worth telling, though it is no stall yet.
 _TOLD_SECONDS = 1.0
-#: The relay is behind when WAL has waited so long, or its queue is so full.
-BEHIND_SECONDS, _FULL = 3.0, 0.6
+#: The relay is behind when WAL has waited so long, or is so much, or its queue is so full.
+BEHIND_SECONDS, BEHIND_BYTES, _FULL = 3.0, 16 << 20, 0.6
+#: So much of the room for messages in flight is many.
+_MANY = 0.05
+_HANDING_OVER: tuple[Activity, ...] = ("produce", "room")
 #: While a transaction is open the server writes whole pages, which nobody can read to their end.
 _UNREADABLE_BYTES = 64 << 10
 #: Over so many seconds shares and rates are taken.
@@ -68,6 +71,11 @@ class Seen:
     outage: str | None = None
     backlog_bytes: int = 0
     backlog_seconds: float = 0.0
+    #: How long ago the newest transaction was committed that was read.
+    commit_age: float = 0.0
+    #: Up to where the server has read its WAL, and how much it has not; None where we may not know.
+    sent_lsn: int | None = None
+    unread_bytes: int | None = None
     asking_since: float = 0.0
     server_waits_for: str | None = None
     blockers: tuple[str, ...] = ()
@@ -103,7 +111,7 @@ class Judge:
         self._looks: deque[Seen] = deque()
         self._awake_since = 0.0
         self._slept = 0.0
-        self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0}
+        self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0, "sent_lsn": 0.0}
         self._rows_at_commit = 0
 
     def look(self, seen: Seen) -> Verdict:
@@ -146,11 +154,14 @@ class Judge:
         return max(self._awake_since, *moments)
 
     def _is_behind(self, seen: Seen) -> bool:
-        return (
-            seen.phase == "snapshot"
-            or seen.in_flight >= _FULL * seen.capacity
-            or (seen.backlog_seconds >= BEHIND_SECONDS and seen.backlog_bytes > _UNREADABLE_BYTES)
-        )
+        if seen.phase == "snapshot" or seen.in_flight >= _FULL * seen.capacity:
+            return True
+        waits_long = seen.backlog_seconds >= BEHIND_SECONDS and seen.backlog_bytes > _UNREADABLE_BYTES
+        if not waits_long and seen.backlog_bytes < BEHIND_BYTES:
+            return False
+        # What the server has read and not sent belongs to transactions that are open: nothing can be done.
+        is_read = seen.unread_bytes is not None and seen.unread_bytes <= _UNREADABLE_BYTES
+        return not is_read or bool(seen.in_flight) or self._rate(seen) > 0
 
     def _rate(self, seen: Seen) -> float:
         first = self._looks[0]
@@ -208,7 +219,7 @@ class Judge:
 
     def _postgresql(self, seen: Seen) -> Iterator[Wait]:
         server = self.names.postgresql
-        if seen.asking_since and max(self._moved["rows"], seen.heard_at) < seen.asking_since:
+        if seen.asking_since and max(self._moved["rows"], seen.heard_at) <= seen.asking_since:
             since = self._since(seen.asking_since)
             yield Wait("postgresql", server, "read", since, "has not answered", "", UNANSWERED_SECONDS)
         if seen.activity == "copy":
@@ -218,13 +229,13 @@ class Judge:
         if (
             seen.activity == "read"
             and seen.server_waits_for != ""
-            and not seen.in_flight
-            and seen.backlog_bytes > _UNREADABLE_BYTES
-            and seen.backlog_seconds >= STALLED_SECONDS
+            and seen.unread_bytes is not None
+            and seen.unread_bytes > _UNREADABLE_BYTES
         ):
+            since = self._since(seen.heard_at, self._moved["sent_lsn"])
             waits = f" (its process waits: {seen.server_waits_for})" if seen.server_waits_for else ""
-            left = f", though {size(seen.backlog_bytes)} of WAL is to be read{waits}"
-            yield Wait("postgresql", server, "read", self._since(seen.heard_at), "has sent nothing", left)
+            left = f", though {size(seen.unread_bytes)} of WAL is to be read{waits}"
+            yield Wait("postgresql", server, "read", since, "has sent nothing", left)
 
     # -- the sentences -------------------------------------------------------------------------------------
 
@@ -265,28 +276,45 @@ class Judge:
 
     def _behind(self, seen: Seen) -> Verdict:
         stage, share = slowest(self.busy)
+        if self._waits_for_kafka(seen):
+            # The main thread may work all the same: what it hands over is not what gets through.
+            stage, share = "acknowledge", 0.0
         cause, dependency, says = self._slow(seen, stage)
-        held = f"{says}, {share:.0%} of the relay's time" if share >= 0.01 else says
+        held = f"{says}, {share:.0%} of its time" if share >= 0.01 else says
         if seen.phase == "snapshot":
             head = f"{seen.detail or 'copying tables'} at {rate(self._rate(seen))} rows/s"
         else:
-            away = f"{size(seen.backlog_bytes)} and {duration(seen.backlog_seconds)} behind"
+            # What was written before the relay began, it knows by the time of its commits alone.
+            late = max(seen.backlog_seconds, seen.commit_age if self._rate(seen) > 0 else 0.0)
+            away = f"{size(seen.backlog_bytes)} and {duration(late)} behind"
             head = f"catching up at {rate(self._rate(seen))} rows/s, {away}"
-        sentence = f"{self._woke(seen)}{head}{self._transaction(seen)}; the most goes into {held}"
+        sentence = f"{self._woke(seen)}{head}{self._transaction(seen)}; what holds it up is {held}"
         return self._verdict(
             seen, condition="behind", sentence=sentence, cause=cause, dependency=dependency, stage=stage
         )
+
+    def _waits_for_kafka(self, seen: Seen) -> bool:
+        """Whether messages wait longer for Kafka than Kafka ever takes, and many of them do."""
+        many = seen.in_flight >= _MANY * seen.capacity
+        return many and bool(seen.oldest_since) and seen.now - seen.oldest_since >= _TOLD_SECONDS
+
+    def _has_no_room(self, seen: Seen) -> bool:
+        first, last = self._looks[0], seen
+        spent = {name: last.totals.get(name, 0.0) - first.totals.get(name, 0.0) for name in _HANDING_OVER}
+        return spent["room"] > spent["produce"]
 
     def _slow(self, seen: Seen, stage: str) -> tuple[Cause, str, str]:
         """Return who is behind a slow stage, and what to say of it."""
         names = self.names
         if stage == "read":
-            decodes = "PostgreSQL, which decodes its WAL" if seen.server_waits_for == "" else names.postgresql
-            return "postgresql", names.postgresql, f"waiting for {decodes}"
-        if stage in ("produce", "acknowledge") and seen.activity not in ("work", "copy"):
-            return "kafka", names.sink, f"waiting for {names.sink}"
+            is_busy = seen.server_waits_for == ""
+            decodes = f"{names.postgresql}, which decodes its WAL" if is_busy else names.postgresql
+            return "postgresql", names.postgresql, decodes
+        if stage == "acknowledge" or (stage == "produce" and self._has_no_room(seen)):
+            late = f", which takes {duration(seen.now - seen.oldest_since)} to acknowledge"
+            return "kafka", names.sink, names.sink + (late if seen.oldest_since else "")
         if stage == "":
-            return "disk", names.recording, f"writing {names.recording}"
+            return "disk", names.recording, f"the disk of {names.recording}"
         return "relay", "", {"encode": "decoding and encoding"}.get(stage, "handing over to Kafka")
 
     def _healthy(self, seen: Seen) -> Verdict:

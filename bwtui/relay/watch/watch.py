@@ -55,8 +55,9 @@ class Watch:
         """Return the verdict of this moment, and the share of time that went into each stage."""
         with self._lock:
             self._judge.names = self._names()
-            seen = self._seen()
-            return self._judge.look(seen), self._judge.busy
+            verdict = self._judge.look(self._seen())
+            self._keep(verdict)
+            return verdict, self._judge.busy
 
     def _seen(self) -> Seen:
         report, sampler = self._report, self._lag
@@ -85,6 +86,9 @@ class Watch:
             outage=self._outage(),
             backlog_bytes=max(0, server - confirmed) if confirmed else 0,
             backlog_seconds=sampler.seconds_behind(confirmed) if confirmed else 0.0,
+            commit_age=max(0.0, time.time() - report.commit_time) if report.commit_time else 0.0,
+            sent_lsn=lag.sent_lsn,
+            unread_bytes=None if lag.sent_lsn is None else max(0, lag.server_lsn - lag.sent_lsn),
             asking_since=sampler.asking_since,
             server_waits_for=lag.waits_for,
             blockers=lag.blockers,
@@ -95,12 +99,11 @@ class Watch:
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK_SECONDS):
-            verdict, _ = self.look()
-            self._lag.asks_for_blockers = verdict.condition in ("waiting", "stalled")
-            self._keep(verdict)
+            self.look()
         self._end_stall()
 
     def _keep(self, verdict: Verdict) -> None:
+        self._lag.asks_for_blockers = verdict.condition in ("waiting", "stalled")
         is_stalled = verdict.condition == "stalled"
         if self._stalled_by and not (is_stalled and verdict.dependency == self._stalled_by):
             self._end_stall()

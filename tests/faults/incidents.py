@@ -1,0 +1,117 @@
+"""One relay that carries a trickle of rows, and what happens to the services around it."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import psycopg2
+
+from bwtui.model.status import Status
+from bwtui.model.verdict import Verdict
+from bwtui.sandbox.supervisor import Sandbox, ServiceName
+from tests.faults.relays import Relay
+
+#: A stall is to be told of within so many seconds; the machine may be busy with other tests.
+TOLD_SECONDS, SLACK_SECONDS = 3.0, 3.0
+_PAUSE_SECONDS = 0.1
+
+
+@contextmanager
+def frozen(sandbox: Sandbox, *services: ServiceName) -> Iterator[None]:
+    """Let services hang during the block, with every process of theirs."""
+    running = sandbox.status()
+    assert running is not None
+    pids = [pid for name in services for pid in _family(running.services[name].pid)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in reversed(pids):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def suspended(pid: int) -> Iterator[None]:
+    """Suspend one process during the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def _family(pid: int | None) -> list[int]:
+    """Return a process and all that it has begun."""
+    assert pid is not None
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in _family(int(child)))]
+
+
+@contextmanager
+def trickle(database: str, statement: str = "insert into accounts (owner) values (1)") -> Iterator[None]:
+    """Run a statement ten times a second during the block, as far as the server answers."""
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            with suppress(psycopg2.Error), closing(psycopg2.connect(database)) as connection:
+                connection.autocommit = True
+                with connection.cursor() as cursor:
+                    while not stop.wait(_PAUSE_SECONDS):
+                        cursor.execute(statement)
+            stop.wait(_PAUSE_SECONDS)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(20)
+
+
+def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -> Verdict:
+    """Wait until the relay says that it is stalled, by ``cause`` and in ``words``; see that it was soon.
+
+    ``since`` is when it began, by ``time.time``; it is now if that is not given.
+    """
+    begun = time.time() if since is None else since
+
+    def is_told(status: Status) -> bool:
+        return status.verdict.condition == "stalled" and status.verdict.cause == cause
+
+    try:
+        status = relay.wait(f"the stall by {cause}", is_told, 30)
+    except AssertionError as error:
+        last = relay.status()
+        raise AssertionError(f"{error}; its verdict is {last and last.verdict}") from error
+    assert status.time - begun < TOLD_SECONDS + SLACK_SECONDS, status.verdict
+    assert status.state == "stalled" or status.phase == "starting"
+    for word in words:
+        assert word in status.verdict.sentence, status.verdict
+    return status.verdict
+
+
+def healthy(relay: Relay, what: str = "that all is well again") -> Status:
+    """Wait until nothing is wrong any more."""
+    return relay.wait(what, lambda status: status.verdict.condition == "healthy" and not status.detail, 60)
+
+
+def never(relay: Relay, wrong: Callable[[Status], object], seconds: float) -> list[Status]:
+    """See for so many ``seconds`` that no status is ``wrong``; return those that came."""
+    until = time.monotonic() + seconds
+    seen: list[Status] = []
+    while time.monotonic() < until:
+        status = relay.status()
+        if status is not None:
+            assert not wrong(status), status.verdict
+            seen.append(status)
+        time.sleep(0.1)
+    return seen

@@ -1,0 +1,187 @@
+"""Incidents of a relay that streams: whom the verdict blames, and how soon. See docs/incidents.md."""
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg2
+import pytest
+
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.database import session
+from tests.faults.incidents import frozen, healthy, never, stalled, suspended, trickle
+from tests.faults.relays import Relay, execute, new_name
+from tests.fix_sandbox import drop_database
+
+
+@pytest.fixture(scope="module")
+def database(services: Services) -> Iterator[str]:
+    """One database for all incidents of this file."""
+    name = "incidents"
+    with closing(psycopg2.connect(services.postgres)) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(f"create database {name}")
+    yield urlsplit(services.postgres)._replace(path=f"/{name}").geturl()
+    with closing(psycopg2.connect(services.postgres)) as connection:
+        connection.autocommit = True
+        drop_database(connection, name)
+
+
+@pytest.fixture(scope="module")
+def relay(services: Services, database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Relay]:
+    """A relay that streams every table there is, and will be."""
+    folder: Path = tmp_path_factory.mktemp("incidents")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BWTUI_STATE_HOME", str(folder / "state"))
+        execute(database, "create table accounts (id serial primary key, owner int)")
+        relay = Relay(services, database, folder, new_name("incidents"))
+        with session(database) as source:
+            source.publish_all(relay.name)
+        relay.start()
+        relay.wait_streaming()
+        yield relay
+        relay.close()
+
+
+@pytest.fixture(autouse=True)
+def well(relay: Relay) -> None:
+    """Nothing is wrong when an incident begins."""
+    healthy(relay, "a good beginning")
+
+
+def new_table(database: str) -> None:
+    """Make a table, and a row of it: its topic and its schemas have to be made."""
+    name = new_name("late")
+    execute(database, f"create table {name} (id int primary key)", f"insert into {name} values (1)")
+
+
+def blames(*causes: str) -> object:
+    """Return what says whether a status blames one of ``causes``, or is stalled by anybody."""
+    return lambda status: status.verdict.cause in causes or status.verdict.condition == "stalled"
+
+
+def from_to(status: Status, dependency: str) -> tuple[float, float]:
+    """Return when the newest trouble with ``dependency`` began and ended."""
+    entries = [entry for entry in status.errors if dependency in entry.dependency]
+    assert entries, status.errors
+    newest = max(entries, key=lambda entry: entry.time)
+    assert newest.since is not None
+    assert newest.until is not None, "it is told of as if it went on"
+    return newest.since, newest.until
+
+
+def test_kafka_hangs(sandbox: Sandbox, services: Services, database: str, relay: Relay) -> None:
+    with trickle(database):
+        relay.wait("rows", lambda status: status.stages["acknowledge"].per_second > 0)
+        began = time.time()
+        with frozen(sandbox, "kafka"):
+            verdict = stalled(relay, "kafka", f"Kafka at {services.broker} has acknowledged nothing for")
+            assert verdict.stage == "acknowledge"
+            assert verdict.since == pytest.approx(began, abs=1.5)
+            assert verdict.oldest_in_flight_seconds == pytest.approx(verdict.seconds, abs=1.0)
+            assert "the oldest message in flight has waited for" in verdict.sentence
+            assert "the slot is safe" in verdict.sentence
+            later = relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
+            assert later.verdict.cause == "kafka"
+        since, until = from_to(healthy(relay), "Kafka")
+    assert since == pytest.approx(began, abs=1.5)
+    assert until - since > 5
+
+
+def test_the_registry_hangs_and_a_table_is_new(
+    sandbox: Sandbox, services: Services, database: str, relay: Relay
+) -> None:
+    with frozen(sandbox, "registry"):
+        new_table(database)
+        verdict = stalled(relay, "registry", f"the schema registry at {services.schema_registry} has not")
+        assert verdict.stage == "encode"
+        relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
+    from_to(healthy(relay), "registry")
+
+
+def test_the_registry_hangs_and_nobody_needs_it(sandbox: Sandbox, database: str, relay: Relay) -> None:
+    with trickle(database), frozen(sandbox, "registry"):
+        never(relay, blames("registry", "kafka", "postgresql"), 4)  # type: ignore[arg-type]
+
+
+def test_kafka_hangs_and_a_table_is_new(sandbox: Sandbox, database: str, relay: Relay) -> None:
+    with frozen(sandbox, "kafka"):
+        new_table(database)
+        assert stalled(relay, "kafka", "has not answered for").stage == "produce"
+    healthy(relay)
+
+
+def test_kafka_and_the_registry_hang(sandbox: Sandbox, database: str, relay: Relay) -> None:
+    with frozen(sandbox, "registry"):
+        with frozen(sandbox, "kafka"):
+            new_table(database)
+            stalled(relay, "kafka")
+        stalled(relay, "registry")
+    healthy(relay)
+
+
+def test_kafka_and_postgresql_hang(sandbox: Sandbox, database: str, relay: Relay) -> None:
+    with trickle(database), frozen(sandbox, "kafka"):
+        stalled(relay, "kafka")
+        with frozen(sandbox, "postgres"):
+            both = relay.wait("both", lambda status: "; also PostgreSQL at" in status.verdict.sentence, 10)
+            assert both.verdict.cause == "kafka"
+    healthy(relay)
+
+
+def test_postgresql_hangs(sandbox: Sandbox, database: str, relay: Relay) -> None:
+    began = time.time()
+    with frozen(sandbox, "postgres"):
+        verdict = stalled(relay, "postgresql", "has not answered for", since=began)
+        assert verdict.stage == "read"
+        assert urlsplit(database).path in verdict.dependency
+        relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
+    from_to(healthy(relay), "PostgreSQL")
+
+
+def test_postgresql_is_stopped(sandbox: Sandbox, relay: Relay) -> None:
+    sandbox.stop_service("postgres")
+    try:
+        stalled(relay, "postgresql", "has not answered for", "refused")
+    finally:
+        sandbox.start_service("postgres")
+    from_to(healthy(relay), "PostgreSQL")
+
+
+def test_kafka_is_stopped(sandbox: Sandbox, database: str, relay: Relay) -> None:
+    with trickle(database):
+        relay.wait("rows", lambda status: status.stages["acknowledge"].per_second > 0)
+        sandbox.stop_service("kafka")
+        try:
+            stalled(relay, "kafka")
+            relay.wait("the reason", lambda status: "can't be reached" in status.verdict.sentence)
+        finally:
+            sandbox.start_service("kafka")
+        from_to(healthy(relay), "Kafka")
+
+
+def test_nothing_happens(relay: Relay) -> None:
+    statuses = never(relay, blames("kafka", "registry", "postgresql", "disk", "relay"), 4)  # type: ignore[arg-type]
+    assert {status.verdict.condition for status in statuses} == {"healthy"}
+    assert "nothing waits" in statuses[-1].verdict.sentence
+
+
+def test_the_relay_itself_is_suspended(database: str, relay: Relay) -> None:
+    with trickle(database):
+        relay.wait("rows", lambda status: status.stages["acknowledge"].per_second > 0)
+        with suspended(relay.pid):
+            time.sleep(5)
+        relay.wait("its word", lambda status: "the relay itself did not run for" in status.verdict.sentence)
+        never(relay, blames("kafka", "registry", "postgresql"), 3)  # type: ignore[arg-type]
+
+
+def test_a_huge_transaction_is_read(database: str, relay: Relay) -> None:
+    execute(database, "insert into accounts (owner) select n from generate_series(1, 400000) n")
+    seen = never(relay, lambda status: status.verdict.condition == "stalled", 1)
+    while seen[-1].verdict.condition != "healthy" or len(seen) < 10:
+        seen += never(relay, lambda status: status.verdict.condition == "stalled", 1)
+    assert any("in one transaction of" in status.verdict.sentence for status in seen)

@@ -1,0 +1,219 @@
+"""Incidents of beginnings, of ends, and of what is slow: the same words live and afterwards."""
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psycopg2
+from click.testing import CliRunner
+
+from bwtui.cli.main import cli
+from bwtui.errors import ConnectionFailed
+from bwtui.model.status import Status
+from bwtui.sandbox.supervisor import Sandbox, Services
+from tests.database import session, with_options
+from tests.faults.administration import occupy_subject
+from tests.faults.incidents import frozen, stalled, suspended, trickle
+from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.test_headless_words import Headless
+from tests.faults.test_recording_disk import fill_disk, write_much
+from tests.faults.writer import create_tables
+
+NewRelay = Callable[..., Relay]
+ROWS = 60_000
+
+
+def told(relay: Relay) -> Status:
+    """Return what ``bwtui status NAME --json`` prints, whether the relay runs or not."""
+    ended = CliRunner().invoke(cli, ["status", relay.name, "--json"])
+    return Status.from_json(json.loads(ended.stdout.splitlines()[0]))
+
+
+def streaming(database: str, new_relay: NewRelay, *args: str, kind: type[Relay] = Relay) -> Relay:
+    """Return a relay that streams two small tables, and those that come."""
+    create_tables(database, 1)
+    relay = new_relay(*args, kind=kind)
+    with session(database) as source:
+        source.publish_all(relay.name)
+    relay.start()
+    relay.wait_streaming()
+    return relay
+
+
+# -- beginnings ----------------------------------------------------------------------------------------------
+
+
+def test_kafka_hangs_when_a_relay_begins(sandbox: Sandbox, database: str, new_relay: NewRelay) -> None:
+    create_tables(database, 1)
+    relay = new_relay()
+    with frozen(sandbox, "kafka"):
+        relay.start()
+        assert stalled_at_last(relay, "kafka").state == "starting"
+    relay.wait_streaming()
+
+
+def test_a_snapshot_waits_for_an_open_transaction(database: str, new_relay: NewRelay) -> None:
+    create_tables(database, 1)
+    relay = new_relay()
+    with session(database) as writer:
+        writer.run("begin")
+        writer.run("insert into accounts values (7, 7, 'open')")
+        relay.start()
+        stalled_at_last(relay, "transactions")
+        pid = writer.connection.info.backend_pid
+        relay.wait("whose it is", lambda status: f"pid {pid}, whose transaction" in status.verdict.sentence)
+        writer.run("commit")
+    relay.wait_streaming()
+
+
+def stalled_at_last(relay: Relay, cause: str) -> Status:
+    """Wait for a stall of a relay that begins, which takes a while by itself."""
+    stalled_by = lambda status: status.verdict.condition == "stalled" and status.verdict.cause == cause  # noqa: E731
+    return relay.wait(f"the stall by {cause}", stalled_by, 40)
+
+
+# -- what is slow --------------------------------------------------------------------------------------------
+
+
+def fill(database: str) -> None:
+    """Commit a backlog in many transactions."""
+    with closing(psycopg2.connect(with_options(database, synchronous_commit="off"))) as connection:
+        connection.autocommit = True
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "do $$ begin for i in 1..300 loop insert into accounts"
+                " select i * 1000 + n, n, repeat('x', 200) from generate_series(1, 1000) n;"
+                " commit; end loop; end $$"
+            )
+
+
+def test_a_relay_catches_up_at_its_full_rate(database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    relay.stop()
+    fill(database)
+    time.sleep(4)
+    relay.start()
+    seen: list[Status] = []
+    while not seen or seen[-1].verdict.condition != "healthy" or not seen[-1].transactions:
+        status = relay.status()
+        if status is not None and status.state != "starting":
+            seen.append(status)
+            assert status.verdict.condition != "stalled", status.verdict
+        time.sleep(0.1)
+    behind = [status for status in seen if status.verdict.condition == "behind"]
+    assert behind, [status.verdict for status in seen]
+    assert all(status.verdict.stage != "acknowledge" for status in behind)
+    assert any("catching up at" in status.verdict.sentence for status in behind)
+    assert any(status.verdict.stage and status.stages[status.verdict.stage].busy > 0.2 for status in behind)
+
+
+def test_kafka_is_slow(sandbox: Sandbox, database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    over = threading.Event()
+
+    def slow_down() -> None:
+        while not over.is_set():
+            with frozen(sandbox, "kafka"):
+                over.wait(0.8)
+            over.wait(0.04)
+
+    thread = threading.Thread(target=slow_down)
+    thread.start()
+    try:
+        fill(database)
+        status = relay.wait(
+            "that Kafka is blamed",
+            lambda status: status.verdict.condition == "behind" and status.verdict.cause == "kafka",
+        )
+        assert status.verdict.stage == "acknowledge"
+        assert "what holds it up is Kafka at" in status.verdict.sentence
+    finally:
+        over.set()
+        thread.join()
+    relay.wait_caught_up()
+
+
+# -- ends ----------------------------------------------------------------------------------------------------
+
+
+def test_the_registry_refuses_a_schema(services: Services, database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    occupy_subject(services, f"{relay.name}.others-value", "FULL")
+    execute(database, "create table others (id int primary key)", "insert into others values (1)")
+    assert relay.join() == 2
+    status = told(relay)
+    assert (status.state, status.verdict.condition, status.exit_code) == ("failed", "failed", 2)
+    assert f"{relay.name}.others-value" in status.verdict.sentence
+    assert status.verdict.hint
+    fatal = [entry for entry in status.errors if entry.kind == "fatal"]
+    assert [(entry.message, entry.hint) for entry in fatal] == [
+        (status.verdict.sentence, status.verdict.hint)
+    ]
+    assert status.verdict == relay.last_status().verdict
+
+
+def test_the_disk_of_a_recording_is_full(database: str, new_relay: NewRelay, tmp_path: Path) -> None:
+    folder = tmp_path / "recording"
+    relay = streaming(database, new_relay, "--record", str(folder))
+    fill_disk(relay, folder)
+    write_much(database, 1_000)
+    assert relay.join() == 2
+    status = told(relay)
+    assert status.verdict.condition == "failed"
+    assert f"the recording in {folder} can't be written" in status.verdict.sentence
+    assert "free disk space" in status.verdict.hint
+
+
+def test_a_relay_is_killed(database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    wait_for("a status on the disk", lambda: told_of(relay))
+    relay.kill()
+    status = told(relay)
+    assert (status.state, status.verdict.condition) == ("failed", "killed")
+    assert "killed" in status.verdict.sentence
+    assert "start it again" in status.verdict.hint
+
+
+def told_of(relay: Relay) -> bool:
+    """Whether the last status on the disk is that of a relay that streams."""
+    from bwtui.relay.process import last_status
+
+    status = last_status.read(relay.name)
+    return status is not None and status.phase == "streaming"
+
+
+def test_a_relay_is_stopped(database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    relay.stop()
+    status = told(relay)
+    assert (status.state, status.verdict.condition) == ("stopped", "stopped")
+    assert status.verdict.sentence.startswith("stopped cleanly; everything up to ")
+
+
+def test_a_relay_is_suspended(database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    wait_for("a status on the disk", lambda: told_of(relay))
+    with suspended(relay.pid):
+        ended = CliRunner().invoke(cli, ["status", relay.name], standalone_mode=False)
+        assert isinstance(ended.exception, ConnectionFailed)
+        said = f"relay {relay.name} runs, but does not answer: its process {relay.pid} is suspended"
+        assert ended.exception.message.startswith(said)
+        assert ended.exception.hint == f"'kill -CONT {relay.pid}' goes on with it"
+
+
+def test_headless_lines_tell_of_a_stall_and_its_end(
+    sandbox: Sandbox, database: str, new_relay: NewRelay
+) -> None:
+    relay = streaming(database, new_relay, kind=Headless)
+    with trickle(database, "insert into accounts select coalesce(max(id), 0) + 1, 1 from accounts"):
+        with frozen(sandbox, "kafka"):
+            stalled(relay, "kafka")
+            wait_for("the line", lambda: ": stalled (Kafka at " in relay.last_words())
+        wait_for("its end", lambda: ": streaming again, after " in relay.last_words())
+    relay.signal(signal.SIGTERM)
+    assert relay.join() == 0
+    assert ": stopped cleanly; everything up to " in relay.last_words()

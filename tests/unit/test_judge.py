@@ -1,0 +1,136 @@
+"""The verdict, told from what is seen: whoever is waited for is to blame, and nobody without work."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bwtui.relay.watch.account import Account
+from bwtui.relay.watch.judge import Judge, Names, Seen
+
+NAMES = Names("PostgreSQL at db:5432/shop", "Kafka at k:9092", "the schema registry at http://r", "r")
+START = Seen(
+    now=1_000.0, time=5_000.0, phase="streaming", settled_at=1_000.0, heard_at=999.9, capacity=100_000
+)
+BACKLOG: dict[str, Any] = {"backlog_bytes": 1 << 20, "backlog_seconds": 5.0, "unread_bytes": 1 << 20}
+
+
+def after(seconds: float, **changes: Any) -> Any:
+    """Return the verdict so many seconds after a beginning in which all moved, looked at twice a second."""
+    judge = Judge(NAMES)
+    judge.look(replace(START, rows=0))
+    seen = replace(START, rows=1, durable=1, transactions=1)
+    verdict = judge.look(seen)
+    for step in range(1, int(seconds * 2) + 1):
+        now = START.now + step / 2
+        moved: Any = {"now": now, "time": START.time + step / 2, "settled_at": now}
+        verdict = judge.look(replace(seen, **moved, **changes))
+    return verdict
+
+
+def test_an_idle_relay_is_healthy() -> None:
+    verdict = after(60)
+    assert (verdict.condition, verdict.cause) == ("healthy", "")
+    assert verdict.sentence == "all that is committed is confirmed, and nothing waits"
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause", "stage"),
+    [
+        ({"in_flight": 5, "oldest_since": 1_000.0}, "kafka", "acknowledge"),
+        ({"activity": "registry", "activity_since": 1_000.0}, "registry", "encode"),
+        ({"activity": "topics", "activity_since": 1_000.0}, "kafka", "produce"),
+        ({"activity": "catalog", "activity_since": 1_000.0}, "postgresql", "read"),
+        ({"activity": "connect", "activity_since": 1_000.0}, "postgresql", "read"),
+        ({"activity": "disk", "activity_since": 1_000.0}, "disk", ""),
+        ({"ledger_since": 1_000.0}, "disk", ""),
+        ({"asking_since": 1_000.0}, "postgresql", "read"),
+        ({"phase": "snapshot", "activity": "copy", "activity_since": 1_000.0}, "postgresql", "read"),
+        ({"phase": "snapshot", "activity": "slot", "activity_since": 1_000.0}, "transactions", "read"),
+        ({**BACKLOG, "server_waits_for": "WalSenderMain"}, "postgresql", "read"),
+    ],
+)
+def test_whoever_is_waited_for_is_blamed_within_three_seconds(
+    changes: dict[str, Any], cause: str, stage: str
+) -> None:
+    verdict = after(2.5, **changes)
+    assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", cause, stage)
+    assert after(1.0, **changes).condition in ("waiting", "healthy", "behind")
+
+
+def test_kafka_is_not_blamed_for_what_nobody_has_taken() -> None:
+    """In a COPY that hangs nobody looks at deliveries."""
+    judge = Judge(NAMES)
+    copying = replace(
+        START, phase="snapshot", activity="copy", activity_since=1_000.0, in_flight=9, oldest_since=1_000.0
+    )
+    for step in range(12):
+        verdict = judge.look(replace(copying, now=1_000.0 + step / 2, time=5_000.0 + step / 2))
+    assert verdict.cause == "postgresql"
+
+
+def test_a_transaction_that_is_open_is_nobodys_fault() -> None:
+    """The server has read its WAL, and keeps it until it commits."""
+    verdict = after(10, **{**BACKLOG, "unread_bytes": 0}, server_waits_for="WalSenderWaitForWal")
+    assert verdict.condition == "healthy"
+
+
+def test_the_server_that_decodes_is_no_stall() -> None:
+    verdict = after(10, **BACKLOG, server_waits_for="", totals={"read": 1.0})
+    assert verdict.condition == "behind"
+
+
+def test_two_are_named_and_the_first_is_the_cause() -> None:
+    verdict = after(8, in_flight=5, oldest_since=1_000.0, asking_since=1_003.0)
+    assert verdict.cause == "kafka"
+    assert verdict.sentence.startswith(
+        "Kafka at k:9092 has acknowledged nothing for 8.0 s; also PostgreSQL at db:5432/shop has not answered"
+        " for 5.0 s; the oldest message in flight has waited for 8.0 s"
+    )
+
+
+def test_a_relay_that_did_not_run_blames_nobody_for_that_time() -> None:
+    judge = Judge(NAMES)
+    judge.look(START)
+    late = replace(START, now=1_020.0, time=5_020.0, settled_at=1_020.0, in_flight=5, oldest_since=1_000.0)
+    verdict = judge.look(late)
+    assert (verdict.condition, verdict.cause) == ("healthy", "")
+    assert verdict.sentence.startswith("the relay itself did not run for 20 s; ")
+
+
+def test_progress_of_a_full_queue_is_no_stall() -> None:
+    judge = Judge(NAMES)
+    for step in range(20):
+        now = 1_000.0 + step / 2
+        totals: Any = {"room": step * 0.45, "work": step * 0.05}
+        full: Any = {"in_flight": 100_000, "oldest_since": now - 9, "activity": "room", "activity_since": now}
+        moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
+        verdict = judge.look(replace(START, now=now, totals=totals, **full, **moving, **BACKLOG))
+    assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "kafka", "acknowledge")
+    assert "what holds it up is Kafka at k:9092, which takes 9.0 s to acknowledge" in verdict.sentence
+    assert judge.busy == {"produce": 0.9, "encode": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("safe", "words"),
+    [
+        ({"wal_status": "reserved"}, "the slot is safe while PostgreSQL's disk has room"),
+        ({"safe_bytes": 1 << 30, "safe_seconds": 7_500.0}, "the slot is safe for ≈ 2 h 05 m: 1.00 GB of WAL"),
+        ({"safe_bytes": 1 << 30}, "the slot is safe: 1.00 GB of WAL may still be written"),
+        ({"safe_bytes": -1, "wal_status": "unreserved"}, "THE SLOT IS IN DANGER"),
+    ],
+)
+def test_a_stall_says_how_long_the_slot_is_safe(safe: dict[str, Any], words: str) -> None:
+    assert words in after(3, activity="registry", activity_since=1_000.0, **safe).sentence
+
+
+def test_an_account_adds_up_to_the_time_that_has_passed() -> None:
+    account = Account()
+    _, begun = account.current
+    assert account.turn_to("work") == "begin"
+    _, turned = account.current
+    assert account.turn_to("work") == "work"
+    assert account.current == ("work", turned)
+    assert account.turn_to("read") == "work"
+    totals = account.totals(turned + 10)
+    assert sum(totals.values()) == pytest.approx(turned + 10 - begun)
