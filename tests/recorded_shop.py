@@ -135,10 +135,6 @@ class MemoryRecording:
         for change in self._changes[start:stop]:
             yield self._one(change)
 
-    def changes_before(self, stop: int) -> Iterator[Change]:
-        for index in range(min(stop, self.length) - 1, -1, -1):
-            yield self._one(self._changes[index])
-
     def _one(self, change: Change) -> Change:
         self.read += 1
         if change.position >= self.damaged_at:

@@ -116,9 +116,6 @@ class RecordingDouble:
     def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
         yield from self._changes[start:stop]
 
-    def changes_before(self, stop: int) -> Iterator[Change]:
-        yield from reversed(self._changes[:stop])
-
     def at_time(self, time: int) -> int:
         return bisect_left([one.received for one in self._changes], time)
 

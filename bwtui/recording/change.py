@@ -12,6 +12,17 @@ Operation = Literal["snapshot", "insert", "update", "delete", "truncate", "clean
 DeliveryState = Literal["acknowledged", "refused", "unknown", "unsent"]
 
 
+#: The counter of its table that each operation adds one to.
+COUNTERS: dict[Operation, str] = {
+    "snapshot": "snapshot_rows",
+    "insert": "inserts",
+    "update": "updates",
+    "delete": "deletes",
+    "truncate": "truncates",
+    "cleanup": "cleanups",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class SentMessage:
     """One message of a change; a ``value`` of None is a tombstone, a ``key`` of None an unkeyed table's."""
@@ -79,13 +90,10 @@ class Change:
         """The commit LSN as PostgreSQL writes it."""
         return format_lsn(self.lsn)
 
-    def value(self, name: str, *, old: bool = False) -> Field:
-        """Return a column of the new row, or of the old one. Raises KeyError when there is no such column."""
-        row = self.before if old else self.after
-        for index, column in enumerate(self.relation.columns):
-            if column.name == name:
-                return None if row is None else row[index]
-        raise KeyError(name)
+    @property
+    def message_bytes(self) -> int:
+        """How many bytes the keys and values of its messages have."""
+        return sum(len(message.key or b"") + len(message.value or b"") for message in self.messages)
 
     @property
     def key(self) -> tuple[Field, ...]:

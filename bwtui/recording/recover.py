@@ -19,7 +19,8 @@ from bwtui.recording.folder import (
 from bwtui.recording.format.blocks import ENDING, DamagedAt, Kind, Place, SegmentFile, damaged
 from bwtui.recording.format.statements import Foot, Head, foot_said
 from bwtui.recording.format.walk import Walk, durable_damage
-from bwtui.recording.reading.whole import WholeTransactions
+from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.reading.whole import whole_until
 from bwtui.recording.segment import SegmentWriter
 
 _NOT_TORN = "nothing was torn"
@@ -127,13 +128,13 @@ def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head)
 
 
 def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force: bool) -> Recovered:
-    name, whole = segment.path.name, WholeTransactions()
+    name = segment.path.name
     writer = SegmentWriter.reopen(segment.path, segment.number)
     try:
         with segment.path.open("rb") as file:
             source = SegmentFile(file, segment.path.name)
             walk = Walk(source.name)
-            reason = _adopt(writer, source, walk, whole, force=force)
+            reason = _adopt(writer, source, walk, force=force)
             cut = source.size - writer.size
         if not walk.known.head:
             # Not even its first block is whole: there is nothing of it to keep.
@@ -146,14 +147,15 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
     finally:
         writer.abandon()
     totals = writer.totals
+    finished = SegmentPath(path, segment.number, totals.first_lsn, totals.last_lsn)
+    with contextlib.closing(SegmentReader(finished)) as reader:
+        whole_lsn = whole_until([reader], totals.last_lsn)
+    open_lsn = totals.last_lsn if totals.last_lsn > whole_lsn else 0
     numbers = (totals.changes, totals.transactions)
-    open_lsn = totals.last_lsn if totals.last_lsn > whole.lsn else 0
-    return Recovered(name, path.name, *numbers, whole.lsn, open_lsn, kept, cut, reason)
+    return Recovered(name, path.name, *numbers, whole_lsn, open_lsn, kept, cut, reason)
 
 
-def _adopt(
-    writer: SegmentWriter, source: SegmentFile, walk: Walk, whole: WholeTransactions, *, force: bool
-) -> str:
+def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: bool) -> str:
     """Take over every whole block up to the first that is not; return why that is the last."""
     blocks = source.blocks()
     while True:
@@ -170,7 +172,6 @@ def _adopt(
             # An index that is not followed by a name is made again.
             return _NOT_TORN
         step = walk.take(block)
-        whole.take(step)
         writer.adopt(source.raw(block), step.entry, step.transactions)
         for table, counter, number in step.counts:
             writer.totals.count(table, counter, number)

@@ -78,9 +78,6 @@ class RecordingView(Protocol):
     def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
         """Yield the changes in ``[start, stop)``; memory holds one batch at a time."""
 
-    def changes_before(self, stop: int) -> Iterator[Change]:
-        """Yield the changes before ``stop``, the newest first."""
-
     def at_time(self, time: int) -> int:
         """Return the position of the first change recorded at ``time`` (Unix microseconds) or later."""
 

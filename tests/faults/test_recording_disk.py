@@ -112,7 +112,7 @@ def test_stop_recording_goes_on_and_tells(
         assert lacking
         assert all(gap.from_lsn < lsn <= gap.to_lsn for lsn, _ in lacking)
         last = list(recording.changes())[-1]
-        assert last.value("id") == b"900000"
+        assert last.key == (b"900000",)
         assert not last.is_repeat
         assert gap.to_lsn <= last.lsn
         assert any("lacks what was relayed" in error.message for error in recording.errors(recording.length))

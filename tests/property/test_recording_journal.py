@@ -106,7 +106,6 @@ def test_every_change_is_found_from_every_position(
         for position in range(0, recording.length + 1, 3):
             assert list(recording.changes(position)) == found[position:]
             assert list(recording.changes(position, position + 2)) == found[position : position + 2]
-            assert list(recording.changes_before(position)) == found[:position][::-1]
 
 
 @PATIENT

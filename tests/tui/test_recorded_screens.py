@@ -198,8 +198,9 @@ async def test_a_query_shows_what_it_finds_and_steps_from_one_to_the_next() -> N
         await stage.press("up")
         assert stage.head.position < before
         change = stage.screen.selected_change()
-        assert change is not None
-        assert change.value("status") == b"packed"
+        assert change is not None and change.after is not None
+        status = [column.name for column in change.relation.columns].index("status")
+        assert change.after[status] == b"packed"
         await stage.press("escape")
         assert len(grid.rows) == stage.recording.length + 1
         assert grid.cursor_key == str(change.position), "the place stays"

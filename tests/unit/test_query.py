@@ -132,11 +132,6 @@ def test_a_change_is_found_by_any_one_of_its_messages() -> None:
     assert found("key.id = 1 and key.id = 2", MOVED) == [False]
 
 
-def test_which_message_was_found() -> None:
-    query = parse("key.id = 1")
-    assert [query.matches_message(MOVED, one) for one in MOVED.messages] == [True, False]
-
-
 def test_a_change_without_a_message_has_no_topic() -> None:
     assert found("topic = orders", DROPPED) == found("not topic = orders", DROPPED) == [False]
     assert found("topic is null and state is null and without = dropped and repeat", DROPPED) == [True]

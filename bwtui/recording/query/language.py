@@ -13,9 +13,9 @@ as in SQL: whatever is compared with a null is unknown, and ``not`` leaves that 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.change import Change
 from bwtui.recording.query.fields import FIELDS, FieldName, Ref
-from bwtui.recording.query.match import Test, compiled, whole
+from bwtui.recording.query.match import compiled, whole
 from bwtui.recording.query.parser import parse_tree
 from bwtui.recording.query.sql import condition
 from bwtui.recording.query.syntax import And, Compare, Node, Not, Or
@@ -32,11 +32,6 @@ class Query:
     tree: Node
     #: Whether a change has a message, or is a row, that the query finds.
     matches: Callable[[Change], bool] = field(repr=False, compare=False)
-    _test: Test = field(repr=False, compare=False)
-
-    def matches_message(self, change: Change, message: SentMessage | None) -> bool:
-        """Whether the query finds this message of ``change``; None asks of the change without any."""
-        return self._test(change, message) is True
 
     def __str__(self) -> str:
         return self.text
@@ -48,8 +43,7 @@ def parse(text: str, end: int | None = None) -> Query:
     Raises QueryError.
     """
     tree = parse_tree(text, end)
-    test = compiled(tree)
-    return Query(text, tree, whole(test, any(ref.field.of_message for ref in _refs(tree))), test)
+    return Query(text, tree, whole(compiled(tree), any(ref.field.of_message for ref in _refs(tree))))
 
 
 def to_sql(query: Query) -> str:

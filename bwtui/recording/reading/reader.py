@@ -3,13 +3,12 @@
 import bisect
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from bwtui.errors import DamagedRecording, StateFailed, UsageError
 from bwtui.model.status import ErrorEntry, SchemaEntry
-from bwtui.recording.change import Change
+from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format.blocks import Block, Kind, Place, damaged
 from bwtui.recording.format.context import Known, read_batch, summarize
@@ -118,16 +117,6 @@ class Recording:
             if change.position + 1 >= stop:
                 # What follows is not even read.
                 return
-
-    def changes_before(self, stop: int) -> Iterator[Change]:
-        """See `RecordingView.changes_before`."""
-        stop = min(stop, self.length)
-        while stop > self.first_position:
-            at = self._segment_at(stop - 1)
-            segment = self.segments[at]
-            start = segment.first_position + segment.starts[segment.batch_at(stop - 1)]
-            yield from reversed(list(self.changes(start, stop)))
-            stop = start
 
     def _from_batch_of(self, position: int) -> Iterator[Change]:
         at = self._segment_at(position)
@@ -245,8 +234,8 @@ class Recording:
             if segment.first_position >= position and segment.changes:
                 break
             whole = segment.stop_position <= position
-            if whole:
-                _add(totals, segment.foot["tables"])
+            for table, counters in segment.foot["tables"].items() if whole else ():
+                _add(totals.setdefault(table, {}), counters)
             known = self._replay(segment, position, None if whole else totals)
             for route in known.routes.values():
                 routes[route.table] = {
@@ -279,8 +268,7 @@ class Recording:
                 block = segment.block(entry)
                 summary = summarize(block, read_batch(block, segment.name), known, 0)
                 for table, counter, number in summary.counts:
-                    counters = totals.setdefault(table, {})
-                    counters[counter] = counters.get(counter, 0) + number
+                    _add(totals.setdefault(table, {}), {counter: number})
             elif entry.kind in BATCHES:
                 self._count_part(place, position, totals)
         return known
@@ -290,13 +278,12 @@ class Recording:
             for table in change.tables:
                 counters = totals.setdefault(table, {})
                 added = {
-                    _COUNTERS[change.operation]: 1,
+                    COUNTERS[change.operation]: 1,
                     "messages": len(change.messages),
-                    "bytes": sum(len(m.key or b"") + len(m.value or b"") for m in change.messages),
+                    "bytes": change.message_bytes,
                     "dropped": int(change.without == "dropped"),
                 }
-                for name, number in added.items():
-                    counters[name] = counters.get(name, 0) + number
+                _add(counters, added)
 
     def status(self, position: int) -> dict[str, Any]:
         """See `RecordingView.status`."""
@@ -345,7 +332,6 @@ class Recording:
         """See `RecordingView.timeline`."""
         begin, width = self.first_time, max(1, (self.last_time - self.first_time) // buckets + 1)
         number = min(buckets, (self.last_time - begin) // width + 1)
-        made = [Bucket(begin + at * width, begin + (at + 1) * width, 0, 0, 0) for at in range(number)]
         counts, errors, firsts = [0] * number, [0] * number, [-1] * number
         for segment in self.segments:
             for entry, start in zip(segment.index, segment.starts, strict=True):
@@ -360,19 +346,9 @@ class Recording:
             following = firsts[at] if firsts[at] >= 0 else following
             firsts[at] = following
         return [
-            replace(bucket, changes=counts[at], errors=errors[at], first_position=firsts[at])
-            for at, bucket in enumerate(made)
+            Bucket(begin + at * width, begin + (at + 1) * width, counts[at], errors[at], firsts[at])
+            for at in range(number)
         ]
-
-
-_COUNTERS = {
-    "snapshot": "snapshot_rows",
-    "insert": "inserts",
-    "update": "updates",
-    "delete": "deletes",
-    "truncate": "truncates",
-    "cleanup": "cleanups",
-}
 
 
 def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recording:
@@ -390,8 +366,6 @@ def _source(head: Head) -> Source:
     )
 
 
-def _add(totals: dict[str, dict[str, int]], more: dict[str, dict[str, int]]) -> None:
-    for table, counters in more.items():
-        mine = totals.setdefault(table, {})
-        for name, number in counters.items():
-            mine[name] = mine.get(name, 0) + number
+def _add(counters: dict[str, int], more: dict[str, int]) -> None:
+    for name, number in more.items():
+        counters[name] = counters.get(name, 0) + number

@@ -205,21 +205,16 @@ class SegmentReader:
         """
         packed, size = self.transaction_entries(), TRANSACTION_ENTRY.size
         relative = position - self.first_position
-        low, high = 0, len(packed) // size
-        while low < high:
-            middle = (low + high) // 2
-            if TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, middle * size)).position > relative:
-                high = middle
-            else:
-                low = middle + 1
-        found = []
-        if low * size < len(packed):
-            found.append(TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, low * size)).position)
-        for at in range(bisect.bisect_right(self.starts, relative), len(self.index)):
-            if self.index[at].kind == Kind.ROWS:
-                found.append(self.starts[at])
-                break
-        return self.first_position + min(found) if found else None
+
+        def begin(number: int) -> int:
+            return TransactionEntry(*TRANSACTION_ENTRY.unpack_from(packed, number * size)).position
+
+        count = len(packed) // size
+        following = bisect.bisect_right(range(count), relative, key=begin)
+        behind = range(bisect.bisect_right(self.starts, relative), len(self.index))
+        begins = [begin(following)] if following < count else []
+        begins += [self.starts[at] for at in behind if self.index[at].kind == Kind.ROWS][:1]
+        return self.first_position + min(begins) if begins else None
 
     def block(self, entry: IndexEntry) -> Block:
         """Return the block of an entry of the index. Raises DamagedRecording, for that of another, too."""

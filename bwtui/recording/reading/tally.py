@@ -4,18 +4,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from bwtui.recording.change import Change
+from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.view import RecordingView, TableCounts
 
 #: Changes that are read at most to get from one position's counts to another's.
 NEAR = 1_500
-_COUNTERS = {
-    "snapshot": "snapshot_rows",
-    "insert": "inserts",
-    "update": "updates",
-    "delete": "deletes",
-    "truncate": "truncates",
-}
 
 
 class Tally:
@@ -47,17 +40,16 @@ class Tally:
 
 
 def _counted(counts: TableCounts, change: Change, sign: int) -> TableCounts:
-    name = _COUNTERS.get(change.operation)
-    if name is not None:
+    messages, name = change.messages, COUNTERS[change.operation]
+    # Tombstones that clear up are messages, and no change of the table.
+    if change.operation != "cleanup":
         counts = replace(counts, **{name: getattr(counts, name) + sign})
-    messages = change.messages
-    size = sum(len(m.key or b"") + len(m.value or b"") for m in messages)
     last = messages[-1] if messages else None
     return replace(
         counts,
         topic=last.topic if last else counts.topic,
         messages=counts.messages + sign * len(messages),
-        bytes=counts.bytes + sign * size,
+        bytes=counts.bytes + sign * change.message_bytes,
         dropped=counts.dropped + sign * (change.without == "dropped"),
         key_schema_id=last.key_schema_id if last and last.key else counts.key_schema_id,
         value_schema_id=last.value_schema_id if last and last.value else counts.value_schema_id,

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from bwtui.pgoutput.messages import Field
 from bwtui.recording.change import Change
 from bwtui.recording.view import OnProgress, RecordingView
 
@@ -130,9 +129,6 @@ class _Search:
 
 
 def _weight(change: Change) -> int:
-    rows = sum(_length(f) for row in (change.before, change.after) if row is not None for f in row)
-    return rows + sum(len(m.key or b"") + len(m.value or b"") for m in change.messages)
-
-
-def _length(value: Field) -> int:
-    return len(value) if isinstance(value, bytes) else 0
+    rows = (row for row in (change.before, change.after) if row is not None)
+    fields = sum(len(field) for row in rows for field in row if isinstance(field, bytes))
+    return fields + change.message_bytes
