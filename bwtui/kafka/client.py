@@ -8,8 +8,8 @@ import logging
 import re
 import socket
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient, ClusterMetadata
 
 Config = Mapping[str, Any]
+C = TypeVar("C")
 
 #: Names and values of a record's headers.
 RecordHeaders = list[tuple[str, bytes | None]]
@@ -247,7 +248,12 @@ def _speaks_http(broker: str) -> bool:
         return False
 
 
-def bad_setting(error: Exception) -> UsageError:
-    """Return the error for a property that librdkafka refuses."""
-    reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
-    return UsageError(f"librdkafka refuses a setting: {reason}", "see 'bwtui connect --config-help'")
+def new_client(kind: Callable[..., C], settings: Config) -> C:
+    """Return a client of a kind. Raises UsageError for a property that librdkafka refuses."""
+    try:
+        return kind({**settings}, logger=log)
+    except (KafkaException, ValueError, TypeError) as error:
+        reason = error.args[0].str() if isinstance(error, KafkaException) else str(error)
+        raise UsageError(
+            f"librdkafka refuses a setting: {reason}", "see 'bwtui connect --config-help'"
+        ) from error

@@ -31,9 +31,8 @@ from bwtui.kafka.client import (
     WITHOUT_LEADER,
     Config,
     Heard,
-    bad_setting,
     cluster_metadata,
-    log,
+    new_client,
     plain_kafka_error,
     topic_gone,
 )
@@ -102,7 +101,7 @@ def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -
     """
     wanted = sorted(set(topics))
     metadata = _metadata(config)
-    admin = _admin(config)
+    admin = new_client(AdminClient, config)
     found = {name: metadata.topics[name].partitions for name in wanted if name in metadata.topics}
     for name in wanted:
         if name not in found and not (found and some_may_lack):
@@ -123,7 +122,7 @@ def partitions(config: Config) -> tuple[str, dict[str, int]]:
 
 def ends(config: Config, place: Place) -> tuple[int, int, int]:
     """Return (start of the log, end of what is stable, end of the log) of one partition, as it is now."""
-    admin = _admin(config)
+    admin = new_client(AdminClient, config)
     low = _list(admin, config, [place], OffsetSpec.earliest())[place]
     stable = _list(admin, config, [place], OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)[place]
     high = _list(admin, config, [place], OffsetSpec.latest())[place]
@@ -132,18 +131,11 @@ def ends(config: Config, place: Place) -> tuple[int, int, int]:
 
 def _metadata(config: Config) -> ClusterMetadata:
     heard = Heard()
-    admin = _admin({**config, "error_cb": heard})
+    admin = new_client(AdminClient, {**config, "error_cb": heard})
     try:
         return cluster_metadata(admin, heard, str(config["bootstrap.servers"]))
     except KafkaException as error:
         raise plain_kafka_error(error.args[0], config) from error
-
-
-def _admin(config: Config) -> AdminClient:
-    try:
-        return AdminClient({**config}, logger=log)
-    except (KafkaException, ValueError, TypeError) as error:
-        raise bad_setting(error) from error
 
 
 def _bounds(admin: AdminClient, config: Config, places: list[Place]) -> dict[Place, Range]:

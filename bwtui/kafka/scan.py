@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.kafka.client import TOPIC_GONE, Config, Heard, bad_setting, log, plain_kafka_error, topic_gone
+from bwtui.kafka.client import TOPIC_GONE, Config, Heard, new_client, plain_kafka_error, topic_gone
 from bwtui.kafka.columns import Hole
 from bwtui.kafka.damage import begins, is_always_told, is_damage, is_within, readable_behind
 from bwtui.kafka.offsets import ends
@@ -83,10 +83,7 @@ class SplitScan:
         self._heard = Heard()
         self._short_since: float | None = None
         settings = {**config, **_SETTINGS, "isolation.level": isolation, "error_cb": self._heard}
-        try:
-            self._consumer = Consumer(settings, logger=log)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise bad_setting(error) from error
+        self._consumer = new_client(Consumer, settings)
 
     def __iter__(self) -> Iterator[Delivered]:
         """Yield all messages and holes. Raises ConnectionFailed, and RefusedError for a missing topic."""

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.kafka.client import Heard, bad_setting, log, plain_kafka_error
+from bwtui.kafka.client import Heard, new_client, plain_kafka_error
 from bwtui.replay.desk import MOST, DeskAddress, DeskLine, LaneDone
 from bwtui.replay.place import row_headers
 from bwtui.replay.tail import Tail, read_tail
@@ -152,10 +152,7 @@ class _Sender:
         self._heard = Heard()
         self.is_stopped = False
         settings = {**work.producer, **FIXED, "error_cb": self._heard}
-        try:
-            self._producer = Producer(settings, logger=log)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise bad_setting(error) from error
+        self._producer = new_client(Producer, settings)
         self._desk = DeskLine(work.desk)
         self._ask(0)
 

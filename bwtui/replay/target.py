@@ -6,14 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from bwtui.errors import UsageError
-from bwtui.kafka.client import NOT_LET_IN, REQUEST_SECONDS, Config, bad_setting, log, plain_kafka_error
+from bwtui.kafka.client import NOT_LET_IN, REQUEST_SECONDS, Config, new_client, plain_kafka_error
 from bwtui.kafka.offsets import Pinned
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
@@ -82,7 +78,7 @@ def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
     names = sorted(set(topics))
     found: dict[str, str] = {}
     # Its answers come only as long as the client is there.
-    admin = _admin(config)
+    admin = new_client(AdminClient, config)
     for name, answer in admin.describe_topics(TopicCollection(names)).items() if names else ():
         try:
             number = answer.result(REQUEST_SECONDS).topic_id
@@ -100,7 +96,7 @@ def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) 
     messages in it are. A single message that is too large makes a batch of its own, and is refused by itself.
     """
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
-    admin = _admin(config)
+    admin = new_client(AdminClient, config)
     size = int(producer.get("batch.size", _BATCH_SIZE))
     for resource, answer in admin.describe_configs(resources, request_timeout=REQUEST_SECONDS).items():
         try:
@@ -112,13 +108,6 @@ def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) 
             raise plain_kafka_error(error.args[0], config, resource.name) from error
         size = min(size, max(1, int(found) - _BATCH_OVERHEAD))
     return {**producer, "batch.size": size}
-
-
-def _admin(config: Config) -> AdminClient:
-    try:
-        return AdminClient({**config}, logger=log)
-    except (KafkaException, ValueError, TypeError) as error:
-        raise bad_setting(error) from error
 
 
 def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]]) -> dict[str, dict[int, int]]:
@@ -167,10 +156,7 @@ def _offsets(config: Config, times: Mapping[tuple[str, int], int]) -> dict[tuple
     if not times:
         return {}
     settings = {**config, "group.id": "bwtui-unused", "enable.auto.commit": False}
-    try:
-        consumer = Consumer(settings, logger=log)
-    except (KafkaException, ValueError, TypeError) as error:
-        raise bad_setting(error) from error
+    consumer = new_client(Consumer, settings)
     try:
         asked = [TopicPartition(*place, time) for place, time in times.items()]
         return {

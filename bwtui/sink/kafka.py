@@ -4,7 +4,6 @@ The relay bounds what is in flight (`Acknowledgements.bytes_in_flight`), so libr
 a message refused for a full queue while the next one is taken would change the order of a key.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from bwtui.encode.registry import SchemaRegistry
-from bwtui.kafka.client import REQUEST_SECONDS, bad_setting
+from bwtui.kafka.client import REQUEST_SECONDS, log, new_client
 from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
 from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
@@ -26,9 +25,8 @@ from bwtui.sink.outbox import Entry, Outbox
 from bwtui.sink.topic_reader import TopicReader
 from bwtui.sink.topics import TopicAdmin
 
-_log = logging.getLogger("bwtui.kafka")
 # librdkafka warns of each setting that it calls experimental, and this one is meant: see `IN_ORDER`.
-_log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
+log.addFilter(lambda record: "enable.gapless.guarantee" not in record.getMessage())
 
 _CONNECTION_ERRORS = frozenset(
     {
@@ -231,7 +229,7 @@ class KafkaSink(Recall):
         except KafkaException as error:
             if not error.args[0].fatal():
                 raise
-            _log.warning("the producer has ended: %s", error.args[0].str())
+            log.warning("the producer has ended: %s", error.args[0].str())
             return None
 
     def take_failures(self) -> list[DeliveryFailure]:
@@ -276,11 +274,8 @@ class KafkaSink(Recall):
         self._producer.purge()
 
     def _new_producer(self) -> Producer:
-        try:
-            order = IN_ORDER if self._in_order else {}
-            return Producer({**self._config, **order, "error_cb": self._noticed}, logger=_log)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise bad_setting(error) from error
+        order = IN_ORDER if self._in_order else {}
+        return new_client(Producer, {**self._config, **order, "error_cb": self._noticed})
 
     def _report_for(self, span: Span, topic: str, headers: list[tuple[str, bytes]] | None) -> Any:
         """Return the delivery callback of one batch, or of one message that has headers."""
@@ -329,10 +324,7 @@ class KafkaService(Service):
         self._sink = sink
         client = client_config(settings)
         self.reader = TopicReader(client)
-        try:
-            self._admin = TopicAdmin(client, sink.max_message_bytes)
-        except KafkaException as error:
-            raise bad_setting(error) from error
+        self._admin = TopicAdmin(client, sink.max_message_bytes)
 
     def check(self) -> str:
         """Return the cluster's id; see `Service.check`."""

@@ -1,6 +1,5 @@
 """Reads keys back from topics: where each partition ends now, and which keys lie between two such marks."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,11 +10,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as ConsumerMessage
 
 from bwtui.errors import ConnectionFailed
-from bwtui.kafka.client import headers_of
+from bwtui.kafka.client import headers_of, new_client
 from bwtui.model.headers import SESSION
 from bwtui.sink.destination import KeyRecord, Marks, Readback
 
-_log = logging.getLogger("bwtui.kafka")
 _REQUEST_SECONDS = 10.0
 #: So long a caller waits until it may look around.
 _TRY_SECONDS = 1.0
@@ -39,7 +37,7 @@ class TopicReader(Readback):
 
     @cached_property
     def _consumer(self) -> Consumer:
-        return Consumer(self._config, logger=_log)
+        return new_client(Consumer, self._config)
 
     def marks(self, topic: str) -> Marks:
         """See `Readback.marks`."""

@@ -1,21 +1,23 @@
 """Topics: made before the first message, and asked for their limits."""
 
-import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import (
-    AdminClient,
-    ConfigResource,
-    NewTopic,
-    ResourceType,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from bwtui.errors import RefusedError, ServiceRefused
-from bwtui.kafka.client import NOT_LET_IN, QUICK_SECONDS, Heard, cluster_metadata, not_let_in, unreachable
+from bwtui.kafka.client import (
+    NOT_LET_IN,
+    QUICK_SECONDS,
+    Heard,
+    cluster_metadata,
+    new_client,
+    not_let_in,
+    unreachable,
+)
 from bwtui.sink.destination import Limits, TopicLimits
 
 #: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
@@ -38,7 +40,6 @@ _REFUSALS = frozenset(
 )
 _REQUEST_SECONDS = 10.0
 _KEPT_FOR_GOOD = {"cleanup.policy": "delete", "retention.ms": "-1"}
-_log = logging.getLogger("bwtui.kafka")
 
 
 class TopicAdmin:
@@ -46,8 +47,7 @@ class TopicAdmin:
 
     def __init__(self, config: dict[str, Any], max_message_bytes: int) -> None:
         self._heard = Heard()
-        settings: dict[str, Any] = {**config, "error_cb": self._heard}
-        self._client = AdminClient(settings, logger=_log)
+        self._client = new_client(AdminClient, {**config, "error_cb": self._heard})
         self._max_message_bytes = max_message_bytes
         self._broker = str(config["bootstrap.servers"])
 

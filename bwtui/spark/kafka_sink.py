@@ -27,7 +27,7 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterComm
 from pyspark.sql.types import StructType
 
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.kafka.client import Config, Heard, bad_setting, log, plain_kafka_error
+from bwtui.kafka.client import Config, Heard, new_client, plain_kafka_error
 from bwtui.spark.failure import TaskFailed, plain_errors
 from bwtui.spark.handover import Handed, hand_over
 from bwtui.spark.scratch import scratch
@@ -189,10 +189,7 @@ class _Sender:
         self._failed: BwtuiError | None = None
         self._heard = Heard()
         settings = {**_DEFAULTS, **config, **_FIXED, "error_cb": self._heard}
-        try:
-            self._producer = Producer(settings, logger=log)
-        except (KafkaException, ValueError, TypeError) as error:
-            raise bad_setting(error) from error
+        self._producer = new_client(Producer, settings)
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Hand over the rows of ``batch`` in order; waits while too much is on its way."""
