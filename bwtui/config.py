@@ -25,8 +25,7 @@ from bwtui.options import (
     nearest,
     parse,
     parse_pair,
-    parse_switch,
-    said,
+    refused_at,
 )
 from bwtui.places import COMMAND_LINE, DEFAULT, ENVIRONMENT, place
 from bwtui.settings import RelaySettings
@@ -154,11 +153,8 @@ def _environment(environ: Mapping[str, str]) -> Layer:
         if not text:
             continue
         lines = [line for line in text.splitlines() if line]
-        try:
+        with refused_at(option.variable):
             _set_text(layer, option, lines if option.kind in ("list", "pairs") else text)
-        except ValueError as error:
-            problem, advice = said(error)
-            raise UsageError(f"{option.variable}: {problem}", advice) from error
     return layer
 
 
@@ -171,11 +167,8 @@ def _command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Layer:
         if isinstance(value, bool):
             layer.values[name] = value
             continue
-        try:
+        with refused_at(place(COMMAND_LINE, name, typed)):
             _set_text(layer, option, value)
-        except ValueError as error:
-            problem, advice = said(error)
-            raise UsageError(f"{place(COMMAND_LINE, name, typed)}: {problem}", advice) from error
     return layer
 
 
@@ -186,8 +179,6 @@ def _set_text(layer: Layer, option: Option, text: Any) -> None:
         for item in text:
             parse(option, item)
         layer.values[option.name] = tuple(text)
-    elif option.kind == "switch":
-        layer.values[option.name] = parse_switch(text)
     else:
         layer.values[option.name] = parse(option, text)
 

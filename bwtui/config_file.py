@@ -8,7 +8,17 @@ from typing import Any
 
 from bwtui.errors import UsageError
 from bwtui.file_errors import file_failed
-from bwtui.options import BY_NAME, OPTIONS, PAIR_OPTIONS, Option, Value, check_property, nearest, parse, said
+from bwtui.options import (
+    BY_NAME,
+    OPTIONS,
+    PAIR_OPTIONS,
+    Option,
+    Value,
+    check_property,
+    nearest,
+    parse,
+    refused_at,
+)
 from bwtui.places import place
 
 FILE_NAME = "bwtui.toml"
@@ -62,11 +72,12 @@ def _is_table_of_tables(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(table, dict) for table in value.values())
 
 
-def suggestion(word: str, known: list[str]) -> str:
-    close = nearest(word, known)
+def suggestion(word: str, names: list[str]) -> str:
+    """Return the hint for a name that is none of ``names``: the nearest of them, or all."""
+    close = nearest(word, names)
     if close is not None:
         return f"did you mean {close!r}?"
-    return "known: " + (", ".join(known) or "none")
+    return "known: " + (", ".join(names) or "none")
 
 
 def _file_layer(origin: str, data: dict[str, Any]) -> Layer:
@@ -78,15 +89,12 @@ def _file_layer(origin: str, data: dict[str, Any]) -> Layer:
             continue
         option = BY_NAME.get(key)
         if option is None or option.kind == "pairs":
-            known = [o.name for o in OPTIONS if o.kind != "pairs"] + [*PAIR_OPTIONS, _PROFILE_KEY]
-            raise UsageError(f"{origin}: unknown key {raw!r}", suggestion(key, known))
+            names = [o.name for o in OPTIONS if o.kind != "pairs"] + [*PAIR_OPTIONS, _PROFILE_KEY]
+            raise UsageError(f"{origin}: unknown key {raw!r}", suggestion(key, names))
         if key in layer.values:
             raise UsageError(f"{origin}: {key!r} is set twice, with '-' and with '_'", "keep one of the two")
-        try:
+        with refused_at(place(origin, key, {})):
             layer.values[key] = _file_value(option, value)
-        except ValueError as error:
-            problem, advice = said(error)
-            raise UsageError(f"{place(origin, key, {})}: {problem}", advice) from error
     return layer
 
 
@@ -111,13 +119,10 @@ def _file_value(option: Option, value: Any) -> Value:
 
 def _file_pairs(origin: str, option: Option, value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
-        told = f"{origin}: {option.table!r} is not a table"
-        raise UsageError(told, f"write [{option.table}] above its keys")
-    try:
+        problem = f"{origin}: {option.table!r} is not a table"
+        raise UsageError(problem, f"write [{option.table}] above its keys")
+    with refused_at(place(origin, option.name, {})):
         return dict(_flatten(value, ""))
-    except ValueError as error:
-        problem, advice = said(error)
-        raise UsageError(f"{place(origin, option.name, {})}: {problem}", advice) from error
 
 
 def _flatten(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:

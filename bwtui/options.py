@@ -7,15 +7,18 @@ and their help are made of it (`bwtui.cli.options.relay_options`); its default i
 it; it never does any I/O.
 """
 
+import contextlib
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
+from bwtui.errors import UsageError
 from bwtui.masking import mask_connection
 from bwtui.model.lsn import parse_lsn
+from bwtui.settings import OnError, OnRecordError, OutputFormat, Toast
 
 Kind = Literal["text", "switch", "lsn", "number", "list", "pairs"]
 Value = str | bool | int | None | tuple[str, ...]
@@ -73,10 +76,20 @@ def nearest(word: str, candidates: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def said(error: ValueError) -> tuple[str, str]:
+def split_advice(error: ValueError) -> tuple[str, str]:
     """Return what is wrong, and the advice that stands behind it in parentheses."""
     problem, _, advice = str(error).rpartition(" (")
     return (problem, advice.removesuffix(")")) if problem and advice.endswith(")") else (str(error), "")
+
+
+@contextlib.contextmanager
+def refused_at(place: str) -> Iterator[None]:
+    """Turn a ValueError of the block into a UsageError about ``place``; its advice becomes the hint."""
+    try:
+        yield
+    except ValueError as error:
+        problem, advice = split_advice(error)
+        raise UsageError(f"{place}: {problem}", advice) from error
 
 
 def parse_switch(text: str) -> bool:
@@ -237,7 +250,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("slot", "Replication slot.", "s", "NAME", check=check_slot),
     Option("broker", "Kafka brokers.", "b", "HOST:PORT,…", check=_check_brokers),
     Option("schema-registry", "Schema registry.", "r", "URL", check=_check_registry),
-    Option("output-format", "avro or json.", "f", "FORMAT", choices=("avro", "json")),
+    Option("output-format", "avro or json.", "f", "FORMAT", choices=get_args(OutputFormat)),
     Option("allow-unkeyed", "Relay tables without a key too, with a null key.", "u", kind="switch"),
     Option(
         "topic-prefix",
@@ -253,7 +266,7 @@ OPTIONS: tuple[Option, ...] = (
         "keeps the row in the dead letters and goes on.",
         "e",
         "POLICY",
-        choices=("exit", "log"),
+        choices=get_args(OnError),
     ),
     Option(
         "skip-snapshot", "Make the slot without copying what the tables hold already.", "x", kind="switch"
@@ -305,7 +318,7 @@ OPTIONS: tuple[Option, ...] = (
         "present one, 'error' follows --on-error, 'placeholder' sends null and names the column in "
         "__escaped.",
         metavar="MODE",
-        choices=("fetch", "error", "placeholder"),
+        choices=get_args(Toast),
     ),
     Option(
         "truncate-topic",
@@ -325,7 +338,7 @@ OPTIONS: tuple[Option, ...] = (
         "on-record-error",
         "The recording can't be written: 'stop' ends the relay, 'stop-recording' goes on without.",
         metavar="POLICY",
-        choices=("stop", "stop-recording"),
+        choices=get_args(OnRecordError),
     ),
     Option("segment-bytes", "Begin a new file of the recording after N bytes.", metavar="N", kind="number"),
     Option("segment-seconds", "… or after N seconds.", metavar="N", kind="number"),

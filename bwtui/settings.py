@@ -5,6 +5,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Pairs = tuple[tuple[str, str], ...]
+OutputFormat = Literal["avro", "json"]
+OnError = Literal["exit", "log"]
+Toast = Literal["fetch", "error", "placeholder"]
+OnRecordError = Literal["stop", "stop-recording"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,15 +20,15 @@ class RelaySettings:
     slot: str = "bottledwater"
     broker: str = "localhost:9092"
     schema_registry: str = "http://localhost:8081"
-    output_format: Literal["avro", "json"] = "avro"
+    output_format: OutputFormat = "avro"
     allow_unkeyed: bool = False
     topic_prefix: str = ""
-    on_error: Literal["exit", "log"] = "exit"
+    on_error: OnError = "exit"
     skip_snapshot: bool = False
     #: Go on with a server whose history lacks what was relayed.
     accept_divergence: bool = False
     #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
-    toast: Literal["fetch", "error", "placeholder"] = "fetch"
+    toast: Toast = "fetch"
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.
     truncate_topic: str = ""
     #: librdkafka properties (-C), and librdkafka topic properties (-T).
@@ -44,7 +48,7 @@ class RelaySettings:
     #: The folder of the recording; empty: none is made.
     record: str = ""
     #: What to do when the recording can't be written: end, or relay on without it.
-    on_record_error: Literal["stop", "stop-recording"] = "stop"
+    on_record_error: OnRecordError = "stop"
     #: A segment of the recording is finished when it has so many bytes, or is so old in seconds.
     segment_bytes: int = 64 << 20
     segment_seconds: int = 300

@@ -12,7 +12,7 @@ import bwtui
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, RefusedError, UsageError
 from bwtui.file_errors import file_failed
-from bwtui.options import BY_NAME, parse, parse_pair, said
+from bwtui.options import BY_NAME, parse, parse_pair, split_advice
 from bwtui.source.connection import connect
 from bwtui.source.remedies import remedy_for
 
@@ -146,7 +146,7 @@ def test_a_value_that_is_refused_says_what_is_taken(name: str, text: str) -> Non
     option = BY_NAME[name]
     with pytest.raises(ValueError, match=r"\w") as raised:
         parse_pair(text) if option.kind == "pairs" else parse(option, text)
-    problem, advice = said(raised.value)
+    problem, advice = split_advice(raised.value)
     assert problem
     assert advice
     assert not problem.endswith(")") or name == "table"

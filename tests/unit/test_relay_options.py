@@ -1,10 +1,13 @@
 """The commands' options are those of bwtui/options.py: made of it, and not written down again."""
 
+from types import SimpleNamespace
+
 import click
 import pytest
 
 from bwtui.cli.main import cli
-from bwtui.options import OPTIONS
+from bwtui.cli.options import relay_options
+from bwtui.options import OPTIONS, Option
 from bwtui.settings import RelaySettings
 
 
@@ -44,6 +47,21 @@ def test_the_help_says_the_default_that_holds() -> None:
         value = getattr(settings, name.replace("-", "_"))
         assert (taken[name].help or "").endswith(f"  [default: {value}]")
     assert (taken["segment-bytes"].help or "").endswith(f"  [default: {settings.segment_bytes >> 20}M]")
+
+
+@pytest.mark.parametrize(
+    ("value", "in_words", "told"),
+    [
+        *((300, "", "300"), (64 << 20, "", "64M"), (1, "", "1"), (0, "", "0"), (None, "", "")),
+        *((None, "no limit", "no limit"), (0, "no limit", "no limit")),
+    ],
+)
+def test_the_default_of_a_number_may_be_zero_or_none(
+    monkeypatch: pytest.MonkeyPatch, value: int | None, in_words: str, told: str
+) -> None:
+    monkeypatch.setattr(relay_options, "_DEFAULTS", SimpleNamespace(limit=value))
+    option = Option("limit", "A limit.", kind="number", default=in_words)
+    assert relay_options._default(option) == told
 
 
 def test_a_command_can_not_take_what_no_relay_has() -> None:

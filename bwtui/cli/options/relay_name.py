@@ -7,7 +7,7 @@ import click
 from bwtui.cli.options.completing import relays
 from bwtui.console import say
 from bwtui.errors import ConnectionFailed, UsageError
-from bwtui.options import check_name, nearest, said
+from bwtui.options import check_name, nearest, split_advice
 
 if TYPE_CHECKING:
     from bwtui.model.status import Status
@@ -18,7 +18,7 @@ def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
         try:
             check_name(value)
         except ValueError as error:
-            raise UsageError(*said(error)) from error
+            raise UsageError(*split_advice(error)) from error
     return value
 
 

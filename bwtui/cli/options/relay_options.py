@@ -88,9 +88,9 @@ def _click_option(option: Option, default: str, *, hidden: bool) -> Decorator[An
 def _default(option: Option) -> str:
     """Return what holds where ``option`` is not given, as the help tells it; nothing if there is none."""
     value = getattr(_DEFAULTS, option.field)
-    if option.kind == "number":
-        return f"{value >> 20}M" if not value % (1 << 20) else str(value)
-    return option.default or (value if isinstance(value, str) else "")
+    if option.default or option.kind != "number" or value is None:
+        return option.default or (value if isinstance(value, str) else "")
+    return f"{value >> 20}M" if value and not value % (1 << 20) else str(value)
 
 
 #: Every option of a relay.

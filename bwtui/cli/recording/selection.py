@@ -8,7 +8,7 @@ import click
 
 from bwtui.console import say
 from bwtui.errors import UsageError
-from bwtui.options import said
+from bwtui.options import refused_at
 
 if TYPE_CHECKING:
     from bwtui.recording.query.language import Query
@@ -64,15 +64,13 @@ def _read(option: str, convert: Callable[[str], T], text: str | None) -> T | Non
     if text is None:
         return None
     try:
-        return convert(text)
+        with refused_at(option):
+            return convert(text)
     except re.error as error:
         raise UsageError(
             f"{option}: {text!r} is not a regular expression: {error}",
             "it is matched with the whole schema.table",
         ) from error
-    except ValueError as error:
-        problem, advice = said(error)
-        raise UsageError(f"{option}: {problem}", advice) from error
 
 
 def parse_where(text: str, end: int | None) -> "Query":

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from bwtui.model.lsn import parse_lsn
-from bwtui.options import nearest, parse_switch, said
+from bwtui.options import nearest, parse_switch, split_advice
 from bwtui.recording.query.fields import BY_NAME, SIDES, FieldName, Ref, Side
 from bwtui.recording.query.regex import Regex, RegexError, parse_regex
 from bwtui.recording.query.syntax import (
@@ -283,7 +283,7 @@ class _Parser:
         try:
             return _converted(kind, text, self._end)
         except ValueError as error:
-            problem, advice = said(error)
+            problem, advice = split_advice(error)
             raise self._error(problem, token, advice) from error
 
     def _column_operand(self, token: Token, order: Order) -> Operand:
