@@ -12,7 +12,7 @@ import psycopg2
 
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.lockfile import postgres_group
-from bwtui.packages.progress import Silent
+from bwtui.packages.progress import Progress
 from bwtui.sandbox.layout import ServerUser, reachable_by_others
 from bwtui.sandbox.ports import LOOPBACK, choose
 from tests.fix_sandbox import MAJOR
@@ -27,7 +27,7 @@ class SecondPostgres:
         # Not a folder of pytest's: its own server user has to get there.
         self._folder = Path(tempfile.mkdtemp(prefix="bwtui-test-"))
         store, group = ArtifactStore(), postgres_group(major)
-        store.fetch([group], Silent())
+        store.fetch([group], Progress())
         is_reachable = self._user is None or reachable_by_others(store.cache)
         self._programs = store.unpacked(group, None if is_reachable else self._folder / "programs") / "bin"
         self._process: subprocess.Popen[bytes] | None = None

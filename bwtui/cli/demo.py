@@ -1,7 +1,6 @@
 """``bwtui demo``: everything at once, with nothing to install."""
 
 import asyncio
-import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -96,15 +95,14 @@ def demo(
     """
     _check_modes(headless, seconds, audit, sabotage)
     from bwtui.demo.run import Options
-    from bwtui.packages.progress import Terminal, for_stderr
+    from bwtui.packages.progress import for_stderr
 
-    progress = for_stderr()
     # The relay is a process of its own, which may run in another folder.
     recording = _recording(record)
     audit = headless if audit is None else audit
     options = Options(rate, seed, scale, keep, recording, audit, sabotage)
     show = _headless(seconds or _SECONDS) if headless else _with_screens
-    with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
+    with for_stderr() as progress:
         try:
             result = _play(options, show, progress)
         except Indeterminate as undecided:

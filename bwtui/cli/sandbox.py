@@ -1,6 +1,5 @@
 """`bwtui sandbox`: PostgreSQL, Kafka and a schema registry on this machine, with nothing to install."""
 
-import contextlib
 import shlex
 from typing import Any
 
@@ -9,7 +8,7 @@ import click
 from bwtui.console import exact, say, say_json, terminal
 from bwtui.errors import ConnectionFailed
 from bwtui.packages.lockfile import MAJORS
-from bwtui.packages.progress import Plain, Terminal, for_stderr
+from bwtui.packages.progress import for_stderr
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, SandboxStatus, Services
 
 
@@ -35,8 +34,7 @@ def sandbox() -> None:
 def up(major: str, as_json: bool) -> None:
     """Start everything and wait until it is ready; what runs already goes on running."""
     box = Sandbox(postgres_major=int(major))
-    progress: Terminal | Plain = for_stderr()
-    with progress if isinstance(progress, Terminal) else contextlib.nullcontext():
+    with for_stderr() as progress:
         box.up(progress)
     _show(_running(box), as_json)
 

@@ -1,6 +1,8 @@
 """``bwtui slots``: lists replication slots, and drops one."""
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +11,7 @@ from bwtui.cli.options import relay_options
 from bwtui.cli.output.table import columns, size
 from bwtui.console import ask, say, say_json
 from bwtui.errors import RefusedError, UsageError
-from bwtui.options import check_slot, nearest, said
+from bwtui.options import check_slot, nearest, split_advice
 
 if TYPE_CHECKING:
     from bwtui.relay.memory import SlotMemory
@@ -56,7 +58,7 @@ def slots() -> None:
 @click.option("--json", "as_json", is_flag=True, help="A list of objects.")
 def list_slots(as_json: bool, **given: Any) -> None:
     """List all slots: plugin, active or not, how much WAL each keeps, and what it has confirmed."""
-    with _connect(given) as connection:
+    with _connected(given) as connection:
         listed = _read(connection)
     if as_json:
         say_json(listed)
@@ -93,8 +95,8 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
     try:
         check_slot(name)
     except ValueError as error:
-        raise UsageError(*said(error)) from error
-    with _connect(given) as connection:
+        raise UsageError(*split_advice(error)) from error
+    with _connected(given) as connection:
         existing = _read(connection)
         slot = next((slot for slot in existing if slot["name"] == name), None)
         memories = _memories(connection, name)
@@ -156,28 +158,18 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty()
 
 
-def _connect(given: dict[str, Any]) -> "_Session":
-    return _Session(relay_options.load(given).text("postgres"))
+@contextlib.contextmanager
+def _connected(given: dict[str, Any]) -> "Iterator[Connection]":
+    """Yield a connection that is closed at the end, and whose errors become plain sentences."""
+    import psycopg2
 
+    from bwtui.source.connection import connect
+    from bwtui.source.remedies import remedy
 
-class _Session:
-    """A connection that is closed at the end, and whose errors become plain sentences."""
-
-    def __init__(self, dsn: str) -> None:
-        from bwtui.source.connection import connect
-
-        self._connection = connect(dsn)
-
-    def __enter__(self) -> "Connection":
-        return self._connection
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        import psycopg2
-
-        from bwtui.source.remedies import remedy
-
-        self._connection.close()
-        if isinstance(error, psycopg2.Error):
+    with contextlib.closing(connect(relay_options.load(given).text("postgres"))) as connection:
+        try:
+            yield connection
+        except psycopg2.Error as error:
             primary = error.diag.message_primary or "the connection was lost"
             raise RefusedError(f"PostgreSQL: {primary}", remedy(error)) from error
 

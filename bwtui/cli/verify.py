@@ -20,7 +20,7 @@ from bwtui.cli.options import relay_options
 from bwtui.cli.options.numbers import Number
 from bwtui.cli.options.relay_name import relay_option
 from bwtui.cli.output.progress import progress_json_option
-from bwtui.cli.output.verify_view import Bar, View, view_of
+from bwtui.cli.output.verify_view import View, view_of
 from bwtui.console import say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 
@@ -92,8 +92,8 @@ def verify(
     if relay is not None:
         refuse_replaced()
     # Beside a relay it says which of its tables are meant.
-    told = relay_options.load(given, alone=relay is not None).settings()
-    settings = told if relay is None else running_settings(relay)
+    narrower = relay_options.load(given, alone=relay is not None).settings()
+    settings = narrower if relay is None else running_settings(relay)
     check(settings)
     if html is not None:
         refuse_unwritable(html)
@@ -103,13 +103,9 @@ def verify(
         check_master(spark_master)
     opened = open_all(recordings)
     view = view_of(as_json=as_json, progress_json=progress_json)
-    with contextlib.ExitStack() as around:
-        if isinstance(view, Bar):
-            around.enter_context(view)
-        if relay is not None:
-            around.enter_context(without_variables())
+    with view, without_variables() if relay is not None else contextlib.nullcontext():
         if database:
-            report = _database(settings, told, view.phase, findings=findings, show_values=show_values)
+            report = _database(settings, narrower, view.phase, findings=findings, show_values=show_values)
         else:
             how = {"spark_master": spark_master, "samples": findings}
             if len(opened) == 1:
@@ -145,7 +141,7 @@ def _recordings(recordings: "list[Recorded]", settings: "RelaySettings", view: V
 
 
 def _database(
-    settings: "RelaySettings", narrower: "RelaySettings", told: Callable[[str], None], **how: Any
+    settings: "RelaySettings", narrower: "RelaySettings", on_phase: Callable[[str], None], **how: Any
 ) -> "Report":
     from bwtui.cycles import look_rarely
     from bwtui.verify.database import Request, verify_database
@@ -163,7 +159,7 @@ def _database(
         notes,
     )
     look_rarely()
-    return verify_database(request, ask_registry(settings), told)
+    return verify_database(request, ask_registry(settings), on_phase)
 
 
 def _tables(
@@ -189,9 +185,9 @@ def _tables(
             )
         infos = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
         tables, notes = [], []
-        found = entries(connection, publications)
-        narrow = narrowed(connection, publications, found)
-        for published in merged(found):
+        published_tables = entries(connection, publications)
+        narrow = narrowed(connection, publications, published_tables)
+        for published in merged(published_tables):
             info = infos.get((published.namespace, published.name))
             if info is None or not all(takes(info) for takes in filters):
                 continue

@@ -85,8 +85,14 @@ def _compare_latest(
         names = _differences(columns, row, value)
         different += bool(names)
         differing.update(names)
-    return _verdict(
-        table, content, count, len(content.latest), missing, len(latest), different, dict(differing)
+    return TableVerdict(
+        **_of_topic(table, content),
+        rows=count,
+        keys=len(content.latest),
+        missing=missing,
+        extra=len(latest),
+        different=different,
+        columns=dict(differing),
     )
 
 
@@ -96,33 +102,13 @@ def _compare_multisets(
     expected = Counter(rows)
     actual = Counter(_record(columns, value) for value in content.rows)
     missing, extra = (expected - actual).total(), (actual - expected).total()
-    return _verdict(table, content, expected.total(), None, missing, extra, 0, {})
+    common = _of_topic(table, content)
+    return TableVerdict(**common, rows=expected.total(), keys=None, missing=missing, extra=extra, different=0)
 
 
-def _verdict(
-    table: Table,
-    content: TopicContents,
-    rows: int,
-    keys: int | None,
-    missing: int,
-    extra: int,
-    different: int,
-    columns: dict[str, int],
-) -> TableVerdict:
-    return TableVerdict(
-        table=table.full_name,
-        topic=content.topic,
-        rows=rows,
-        keys=keys,
-        messages=content.messages,
-        missing=missing,
-        extra=extra,
-        different=different,
-        unreadable=content.unreadable,
-        split_keys=content.split_keys,
-        holes=content.holes,
-        columns=columns,
-    )
+def _of_topic(table: Table, content: TopicContents) -> dict[str, Any]:
+    counts = {name: getattr(content, name) for name in ("messages", "unreadable", "split_keys", "holes")}
+    return {"table": table.full_name, "topic": content.topic, **counts}
 
 
 def _differences(columns: Sequence[Column], row: Row, value: Mapping[str, Any]) -> list[str]:

@@ -272,19 +272,17 @@ class Demo:
             self._lock = Layout(folder).lock_demo()
 
 
-class Notes:
+class Notes(Progress):
     """Tells the progress, as long as there is somebody to tell: a closed stderr does not end a demo."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     def note(self, text: str) -> None:
-        """Show one step."""
         with contextlib.suppress(OSError):
             self._progress.note(text)
 
     def fetched(self, done: int, total: int) -> None:
-        """Show how many bytes of a download are here."""
         with contextlib.suppress(OSError):
             self._progress.fetched(done, total)
 

@@ -2,8 +2,7 @@
 
 import sys
 import time
-from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import Self, TextIO
 
 import rich.progress
 import rich.text
@@ -15,8 +14,13 @@ from bwtui.shown import shown
 PLAIN_INTERVAL = 5.0
 
 
-class Progress(Protocol):
-    """Is told what goes on; every method may be called from one thread only."""
+class Progress:
+    """Is told what goes on; every method may be called from one thread only. This one shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
     def note(self, text: str) -> None:
         """Show one step, such as "starting PostgreSQL 18"."""
@@ -25,17 +29,7 @@ class Progress(Protocol):
         """Show how many bytes of a download are here, out of how many."""
 
 
-class Silent:
-    """Shows nothing."""
-
-    def note(self, text: str) -> None:
-        """Show nothing."""
-
-    def fetched(self, done: int, total: int) -> None:
-        """Show nothing."""
-
-
-class Plain:
+class Plain(Progress):
     """Writes a line for each step and, during a download, one every few seconds."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -43,7 +37,6 @@ class Plain:
         self._next = 0.0
 
     def note(self, text: str) -> None:
-        """Write the step on a line."""
         say(f"bwtui: {text}", file=self._stream)
 
     def fetched(self, done: int, total: int) -> None:
@@ -54,8 +47,8 @@ class Plain:
             self.note(f"fetched {done / 1e6:.0f} of {total / 1e6:.0f} MB")
 
 
-class Terminal:
-    """Shows a progress bar under the lines; to be used as a context manager."""
+class Terminal(Progress):
+    """Shows a progress bar under the lines; the bar is gone at the end of the block."""
 
     def __init__(self) -> None:
         self._console = terminal(err=True)
@@ -91,15 +84,10 @@ class Terminal:
             self._bar.remove_task(self._task)
             self._task = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._finish()
 
 
-def for_stderr() -> "Terminal | Plain":
+def for_stderr() -> Progress:
     """Return the progress that fits stderr: a bar on a terminal, plain lines elsewhere."""
     return Terminal() if sys.stderr.isatty() else Plain()

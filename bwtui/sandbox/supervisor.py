@@ -22,7 +22,7 @@ from typing import Any, Literal
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.packages.artifacts import ArtifactStore
 from bwtui.packages.lockfile import postgres_group
-from bwtui.packages.progress import Progress, Silent
+from bwtui.packages.progress import Progress
 from bwtui.sandbox import kafka, postgres, registry
 from bwtui.sandbox.daemon import DETACH, DISPOSE, KEEP
 from bwtui.sandbox.layout import Layout, sandbox_folder, usable
@@ -113,7 +113,7 @@ class Sandbox:
         size, BwtuiError when a service does not start.
         When it does not end well, nothing that it started goes on running.
         """
-        progress = progress or Silent()
+        progress = progress or Progress()
         kafka.heap_mb()
         with usable(self.folder), self._exclusive():
             running = self.status()

@@ -15,7 +15,7 @@ from bwtui.demo.headless import run_for
 from bwtui.demo.run import NAME, Demo, Options, running
 from bwtui.demo.verdict import TableVerdict
 from bwtui.errors import BwtuiError
-from bwtui.packages.progress import Silent
+from bwtui.packages.progress import Progress
 from bwtui.relay.process.lock import is_held
 from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox
 
@@ -32,7 +32,7 @@ def demo(sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     options = Options(
         rate=200, scale=0.3, keep=True, folder=sandbox.folder, record=str(tmp_path / "r"), audit=True
     )
-    with running(options, Silent()) as demo:
+    with running(options, Progress()) as demo:
         yield demo
     assert not is_held(NAME)
 

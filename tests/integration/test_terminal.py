@@ -23,9 +23,9 @@ from pathlib import Path
 from bwtui.cli.demo import _play, _with_screens
 from bwtui.cli.main import guarded
 from bwtui.demo.run import Options
-from bwtui.packages.progress import Silent
+from bwtui.packages.progress import Progress
 options = Options(rate=20, scale=0.01, keep=True, folder=Path(sys.argv[1]))
-sys.exit(guarded(lambda: _play(options, _with_screens, Silent())))
+sys.exit(guarded(lambda: _play(options, _with_screens, Progress())))
 """
 
 

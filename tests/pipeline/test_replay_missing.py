@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from bwtui.audit.report import Finding
 from bwtui.cli.output.replay_view import Screen, question, summary
-from bwtui.cli.output.verify_view import Silent
+from bwtui.cli.output.verify_view import View
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import partitions
 from bwtui.model.lsn import format_lsn
@@ -263,7 +263,7 @@ def test_without_a_terminal_it_is_refused_before_anything_begins(
 ) -> None:
     """Not even a recording that has to be sealed is sealed first. A yes will do, or a run that was begun."""
     report = loss.report(tmp_path / "report.json")
-    nobody, yes = (Beginning(Silent(), yes=said) for said in (False, True))
+    nobody, yes = (Beginning(View(), yes=said) for said in (False, True))
     with pytest.raises(RefusedError, match="3 messages that were found missing would be") as refused:
         replays.run(loss.folder, nobody, only_missing=report)
     assert "--yes" in (refused.value.hint or "")

@@ -3,7 +3,7 @@
 import pytest
 
 from bwtui.cli.output.replay_view import Screen, question, summary
-from bwtui.cli.output.verify_view import Lines, Silent, View, view_of
+from bwtui.cli.output.verify_view import Lines, View, view_of
 from bwtui.errors import RefusedError
 from bwtui.replay.plan import Count
 from bwtui.replay.replaying import Outcome, Plan
@@ -34,7 +34,7 @@ def test_a_program_gets_counts_too(capsys: Captured) -> None:
     assert capsys.readouterr().err == '{"phase": "sending"}\n{"phase": "sending", "done": 10, "total": 20}\n'
 
 
-@pytest.mark.parametrize("view", [Lines(), Silent()])
+@pytest.mark.parametrize("view", [Lines(), View()])
 def test_what_can_not_be_asked_is_refused_before_the_work(view: View) -> None:
     with pytest.raises(RefusedError, match="2 messages that were found missing would be") as refused:
         Screen(view, yes=False).will_ask(2)

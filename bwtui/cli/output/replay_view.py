@@ -1,6 +1,5 @@
 """What ``bwtui replay`` shows and asks: how far it is, and what it did or would do."""
 
-import contextlib
 import sys
 from typing import Any
 
@@ -20,24 +19,19 @@ class Screen(Watch):
         self._yes = yes
 
     def __enter__(self) -> "Screen":
-        if isinstance(self._view, Bar):
-            self._view.__enter__()
+        self._view.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if isinstance(self._view, Bar):
-            self._view.__exit__()
+        self._view.__exit__()
 
     def phase(self, name: str) -> None:
-        """Show the phase."""
         self._view.phase(name)
 
     def count(self, done: int, total: int) -> None:
-        """Show how far the phase is."""
         self._view.count(done, total)
 
     def progress(self, done: int, total: int, rate: float, left: float | None) -> None:
-        """Show how far it is."""
         if isinstance(self._view, Bar):
             time = "" if left is None else f", {left:,.0f} s left"
             self._view.show(done, total, f"{done:,} of {total:,} messages, {rate:,.0f}/s{time}")
@@ -56,7 +50,7 @@ class Screen(Watch):
             return
         if not _somebody_is_there():
             raise _unasked(text)
-        with self._view.out_of_the_way() if isinstance(self._view, Bar) else contextlib.nullcontext():
+        with self._view.out_of_the_way():
             say(f"{text}.", err=True)
             if not agreed("Write it?"):
                 hint = "answer y to write it; --dry-run only shows the plan"
@@ -181,10 +175,8 @@ def _plan(plan: Plan) -> list[str]:
 
 
 def _missing(numbers: dict[str, int]) -> list[str]:
-    known = numbers["messages"] + numbers["there"]
-    lines = [
-        f"{known:,} of {numbers['reported']:,} missing messages are in the recording",
-    ]
+    recorded = numbers["messages"] + numbers["there"]
+    lines = [f"{recorded:,} of {numbers['reported']:,} missing messages are in the recording"]
     if numbers["late"]:
         lines += [
             f"order can't be mended: {numbers['late']:,} of them stand behind newer messages of their keys",

@@ -4,15 +4,19 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
-from bwtui.cli.output.progress import JsonLines
-from bwtui.console import say, terminal
+from bwtui.console import say, say_json, terminal
 from bwtui.terminal import draws
 
 
-class View(Protocol):
-    """Is told what is under way, and how much of it is done; the latter by any thread."""
+class View:
+    """Is told what is under way, and by any thread how much of it is done; this one shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
 
     def phase(self, name: str) -> None:
         """Something else is being done now."""
@@ -20,29 +24,37 @@ class View(Protocol):
     def count(self, done: int, total: int) -> None:
         """So many rows of it are done."""
 
+    def out_of_the_way(self) -> contextlib.AbstractContextManager[None]:
+        """Leave the terminal to somebody else meanwhile."""
+        return contextlib.nullcontext()
 
-class Silent:
-    """Shows nothing."""
+
+class JsonLines(View):
+    """One object a line: ``{"phase": "reading Kafka", "done": 1200, "total": 3400}``; counts where known."""
+
+    def __init__(self) -> None:
+        self._phase = ""
 
     def phase(self, name: str) -> None:
-        """Show nothing."""
+        self._phase = name
+        self._write({"phase": name})
 
     def count(self, done: int, total: int) -> None:
-        """Show nothing."""
+        self._write({"phase": self._phase, "done": done, "total": total})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        # One write a line: several threads report.
+        say_json(line, err=True)
 
 
-class Lines:
-    """A line for each phase."""
+class Lines(View):
+    """A line for each phase, and none for counts: the next phase comes soon enough."""
 
     def phase(self, name: str) -> None:
-        """Show the phase."""
         say(f"bwtui: {name}", err=True)
 
-    def count(self, done: int, total: int) -> None:
-        """Show nothing: the next phase comes soon enough."""
 
-
-class Bar:
+class Bar(View):
     """A bar with rows, their rate and the time left; where nothing is counted, the phase and a spinner."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -67,12 +79,10 @@ class Bar:
         self._progress.stop()
 
     def phase(self, name: str) -> None:
-        """Show the phase."""
         self._since = time.monotonic()
         self._progress.reset(self._task, description=name, total=None, counted="")
 
     def count(self, done: int, total: int) -> None:
-        """Show how far it is."""
         self.show(done, total, rate(done, total, time.monotonic() - self._since))
 
     def show(self, done: int, total: int, counted: str) -> None:
@@ -81,7 +91,6 @@ class Bar:
 
     @contextlib.contextmanager
     def out_of_the_way(self) -> Iterator[None]:
-        """Show nothing meanwhile."""
         self._progress.stop()
         try:
             yield
@@ -101,6 +110,6 @@ def view_of(*, as_json: bool, progress_json: bool) -> View:
     if progress_json:
         return JsonLines()
     if as_json:
-        return Silent()
+        return View()
     # A bar is drawn again and again, which a terminal that can only print can't do.
     return Bar(sys.stderr) if draws(sys.stderr) else Lines()

@@ -73,14 +73,9 @@ def _line(one: "Recovered") -> str:
 
 
 def _to_json(one: "Recovered") -> dict[str, Any]:
+    names = ("file", "segment", "kept", "cut", "reason", "changes", "transactions")
     return {
-        "file": one.file,
-        "segment": one.segment,
-        "kept": one.kept,
-        "cut": one.cut,
-        "reason": one.reason,
-        "changes": one.changes,
-        "transactions": one.transactions,
+        **{name: getattr(one, name) for name in names},
         "last_lsn": format_lsn(one.last_lsn),
         "open_lsn": format_lsn(one.open_lsn),
     }
