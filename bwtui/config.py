@@ -203,6 +203,5 @@ def _origin(layer: Layer, name: str) -> str:
 
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str | None]:
     """Return the ``BWTUI_*`` variables that nothing reads, each with the nearest known name."""
-    known = {option.variable for option in OPTIONS} | set(OTHER_VARIABLES)
-    names = (name for name in environ if name.startswith("BWTUI_") and name not in known)
-    return {name: nearest(name, known) for name in names}
+    read = {option.variable for option in OPTIONS} | set(OTHER_VARIABLES)
+    return {name: nearest(name, read) for name in environ if name.startswith("BWTUI_") and name not in read}

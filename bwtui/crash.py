@@ -17,10 +17,7 @@ def crash(error: BaseException) -> BwtuiError:
 
     That is the system's word on a file of the user's, or else the exception's kind and place, and no more.
     """
-    told = unexplained(error)
-    if told is not None:
-        return told
-    return BwtuiError(
+    return unexplained(error) or BwtuiError(
         f"unexpected {type(error).__name__} at {_place(error)}",
         "this is a bug in bwtui; please report it with these two lines",
     )

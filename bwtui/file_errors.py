@@ -51,10 +51,8 @@ def reason_of(error: OSError) -> str:
 def remedy(error: OSError, name: str = "the file") -> str:
     """Return what helps against ``error``; see `file_failed` for ``name``."""
     name = _path(error) or name
-    known = _REMEDIES.get(error.errno or 0)
-    if known is None:
-        return f"look at {name} and its folder with 'ls -la', and at the system's log"
-    return known.format(name)
+    usual = "look at {} and its folder with 'ls -la', and at the system's log"
+    return _REMEDIES.get(error.errno or 0, usual).format(name)
 
 
 def unexplained(error: BaseException) -> BwtuiError | None:

@@ -21,8 +21,8 @@ class _Table(dict[int, str]):
     """What stands for each character, found out when it is first met."""
 
     def __missing__(self, code: int) -> str:
-        found = self[code] = _written(chr(code))
-        return found
+        text = self[code] = _written(chr(code))
+        return text
 
 
 def _written(character: str) -> str:

@@ -42,7 +42,7 @@ def is_gone() -> bool:
     return False
 
 
-def kept() -> Callable[[], None]:
+def restorer() -> Callable[[], None]:
     """Return what puts the terminal back to how it is now, without asking the screens."""
     before = None
     with contextlib.suppress(termios.error):

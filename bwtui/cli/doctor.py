@@ -36,7 +36,7 @@ class Result:
     """What became of one precondition."""
 
     name: str
-    found: str = ""
+    message: str = ""
     error: BwtuiError | None = None
     skipped: bool = False
 
@@ -46,7 +46,7 @@ class Result:
         return {
             "name": self.name,
             "result": outcome,
-            "message": self.error.message if self.error else self.found,
+            "message": self.error.message if self.error else self.message,
             "hint": self.error.hint if self.error else None,
             "exit_code": self.error.exit_code if self.error else 0,
         }
@@ -85,9 +85,9 @@ def doctor(as_json: bool, **given: Any) -> None:
 
 def _lines(result: Result) -> list[str]:
     if result.skipped:
-        return [f"  -   {result.name}: {result.found}"]
+        return [f"  -   {result.name}: {result.message}"]
     if result.error is None:
-        return [f"  ok  {result.name}: {result.found}"]
+        return [f"  ok  {result.name}: {result.message}"]
     hint = [f"        {result.error.hint}"] if result.error.hint else []
     return [f"FAIL  {result.name}: {result.error.message}", *hint]
 
@@ -137,18 +137,18 @@ def _captured(connection: "Connection", settings: RelaySettings) -> Iterable[Res
 
     try:
         missing = [one for one in shortfalls(connection, settings) if not one.captured]
-        found = "all" if existing(connection, settings.publication_name) else "all will be"
+        captured = "all" if existing(connection, settings.publication_name) else "all will be"
     except (BwtuiError, psycopg2.Error):
         yield Result("tables are captured", "not checked: see above", skipped=True)
         return
-    told = ""
+    hint_before = ""
     for one in missing:
         # One statement may be for many tables.
-        hint = one.hint if one.hint != told else "what is said of the table before is for this one too"
-        told = one.hint
+        hint = one.hint if one.hint != hint_before else "what is said of the table before is for this one too"
+        hint_before = one.hint
         yield Result(one.subject, error=RefusedError(one.says, hint))
     if not missing:
-        yield Result("tables are captured", found)
+        yield Result("tables are captured", captured)
 
 
 def _advice(settings: RelaySettings) -> "list[Advice]":
@@ -161,9 +161,11 @@ def _advice(settings: RelaySettings) -> "list[Advice]":
 
     try:
         with contextlib.closing(connect(settings.postgres)) as connection:
-            known = [one for one in shortfalls(connection, settings) if one.captured]
-            told = [Advice(one.subject, one.says, one.hint) for one in known]
-            return [*advice(connection, settings), *told]
+            narrowed = [one for one in shortfalls(connection, settings) if one.captured]
+            return [
+                *advice(connection, settings),
+                *(Advice(one.subject, one.says, one.hint) for one in narrowed),
+            ]
     except (BwtuiError, psycopg2.Error):
         return []
 

@@ -38,8 +38,8 @@ class Audit:
         """The verdict, with the classes that it comes from."""
         sides = f"{self.report['expected']:,} expected, {self.report['actual']:,} found in Kafka"
         counts = {name: count for name, count in self.report["findings_total"].items() if count}
-        told = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
-        return f"{self.what}: {self.verdict}: {sides}" + (f"; {told}" if told else "")
+        classes = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
+        return f"{self.what}: {self.verdict}: {sides}" + (f"; {classes}" if classes else "")
 
     def error(self) -> BwtuiError | None:
         """Return the error that ends the command with the right exit code, or None when it was clean."""
@@ -76,11 +76,11 @@ def run(what: str, arguments: Sequence[str], services: Mapping[str, str], interr
         out, err = process.communicate()
     finally:
         _end(process)
-    told = " ".join(["bwtui verify", *arguments])
+    typed = " ".join(["bwtui verify", *arguments])
     if process.returncode in _REPORTED and out.strip():
-        return Audit(what, told, json.loads(out))
+        return Audit(what, typed, json.loads(out))
     lines = [line.removeprefix("bwtui: error: ") for line in err.strip().splitlines()]
-    sentence = f"'{told}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no word'}"
+    sentence = f"'{typed}' ended with exit code {process.returncode}: {lines[-2:][0] if lines else 'no word'}"
     kind = Indeterminate if process.returncode == Indeterminate.exit_code else BwtuiError
     hints = [line.removeprefix("hint: ") for line in lines if line.startswith("hint: ")]
     raise kind(sentence, hints[-1] if hints else "run that command by itself: its messages say more")

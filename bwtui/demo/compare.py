@@ -47,13 +47,13 @@ def compare(
 
     Nothing must be written meanwhile. Raises Indeterminate when one side can't be read to its end.
     """
-    found = reader.topics(prefix)
+    topics = reader.topics(prefix)
     contents = {table: TopicContents(table.topic(prefix), table.key) for table in tables}
-    reader.read([content for content in contents.values() if content.topic in found], progress)
+    reader.read([content for content in contents.values() if content.topic in topics], progress)
     connection.set_session(isolation_level="REPEATABLE READ", readonly=True)
     with connection, connection.cursor() as cursor:
         verdicts = tuple(_compare_table(cursor, table, content) for table, content in contents.items())
-    foreign = sorted(found - {content.topic for content in contents.values()})
+    foreign = sorted(topics - {content.topic for content in contents.values()})
     return Comparison(verdicts, tuple(foreign))
 
 

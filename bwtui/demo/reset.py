@@ -1,6 +1,5 @@
 """Takes away what an earlier demo left in Kafka, in the schema registry, and in the relay's memory."""
 
-import logging
 import shutil
 import time
 
@@ -11,13 +10,11 @@ from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistry
 
 from bwtui.demo.logs import look_at_log
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.kafka.client import log
 from bwtui.relay.process.control import request
 from bwtui.relay.process.lock import is_held
 from bwtui.state_folder import state_folder
 
-_log = logging.getLogger(__name__)
-# librdkafka's own messages are no news for whoever watches the demo; errors arrive as exceptions.
-_log.addHandler(logging.NullHandler())
 _TIMEOUT = 30.0
 _POLL = 0.05
 _PASSING = frozenset({KafkaError.TOPIC_ALREADY_EXISTS, KafkaError.INVALID_REPLICATION_FACTOR})
@@ -27,7 +24,7 @@ _PARTITIONS = 3
 
 def reset_topics(broker: str, prefix: str, topics: list[str]) -> None:
     """Delete every topic that starts with ``prefix`` and a dot, and create ``topics`` anew."""
-    admin = AdminClient({"bootstrap.servers": broker}, logger=_log)
+    admin = AdminClient({"bootstrap.servers": broker}, logger=log)
     try:
         old = [name for name in admin.list_topics(timeout=_TIMEOUT).topics if name.startswith(f"{prefix}.")]
         for future in admin.delete_topics(old, operation_timeout=_TIMEOUT).values() if old else ():

@@ -152,8 +152,8 @@ class Demo:
         if error is not None:
             raise error
         if self._engine.process.poll() is not None and self.settled is None:
-            told = "the relay was stopped by someone else, so the topics lack what came after"
-            raise Indeterminate(told, "leave its relay alone while the demo runs")
+            problem = "the relay was stopped by someone else, so the topics lack what came after"
+            raise Indeterminate(problem, "leave its relay alone while the demo runs")
         self._workload.check()
 
     def status(self) -> Status:

@@ -4,7 +4,6 @@ The topic is made anew with what it held, and with the faults: Kafka lets nobody
 Every record that is left alone keeps its partition, offset, time and headers.
 """
 
-import logging
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,10 +15,8 @@ from confluent_kafka.admin import AdminClient
 from bwtui.demo.logs import look_at_log
 from bwtui.demo.reset import create_topics
 from bwtui.errors import BwtuiError, RefusedError
-from bwtui.kafka.client import headers_of
+from bwtui.kafka.client import headers_of, log
 
-_log = logging.getLogger(__name__)
-_log.addHandler(logging.NullHandler())
 _TIMEOUT = 30.0
 _LOST, _CHANGED, _DOUBLED = 3, 2, 2
 #: Findings that a planted fault brings along: a lost record also tears its transaction apart, and if it was
@@ -71,10 +68,10 @@ class Judgement:
         number = sum(self.planted.values())
         if self.holds:
             return f"the audit found all {number} planted faults, and nothing else"
-        words = [f"{one.name} at {one.topic} {one.partition}@{one.offset}" for one in self.overlooked]
-        told = [f"it did not find {', '.join(words)}"] if words else []
-        told += [f"it told of {', '.join(self.invented)} that nobody planted"] if self.invented else []
-        return f"of {number} planted faults: {'; '.join(told)}"
+        places = [f"{one.name} at {one.topic} {one.partition}@{one.offset}" for one in self.overlooked]
+        mistakes = [f"it did not find {', '.join(places)}"] if places else []
+        mistakes += [f"it told of {', '.join(self.invented)} that nobody planted"] if self.invented else []
+        return f"of {number} planted faults: {'; '.join(mistakes)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return what the demo's JSON object says of it."""
@@ -88,8 +85,8 @@ def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
         damaged, faults = plan(topic, held, random.Random(seed))
         _write(broker, topic, damaged)
     except KafkaException as error:
-        told = f"the topic {topic} could not be sabotaged: {error.args[0].str()}"
-        raise BwtuiError(told, look_at_log("kafka")) from error
+        problem = f"the topic {topic} could not be sabotaged: {error.args[0].str()}"
+        raise BwtuiError(problem, look_at_log("kafka")) from error
     return faults
 
 
@@ -206,9 +203,9 @@ def _by_key(records: Sequence[Record], least: int) -> dict[bytes, list[int]]:
     for at, record in enumerate(records):
         places.setdefault(record.key or b"", []).append(at)
     return {
-        key: found
-        for key, found in places.items()
-        if all(records[at].value for at in found) and len({records[at].value for at in found}) >= least
+        key: versions
+        for key, versions in places.items()
+        if all(records[at].value for at in versions) and len({records[at].value for at in versions}) >= least
     }
 
 
@@ -218,10 +215,10 @@ def _by_key(records: Sequence[Record], least: int) -> dict[bytes, list[int]]:
 def _read(broker: str, topic: str) -> Partitions:
     """Return all records, partition by partition. Raises RefusedError when offsets have holes."""
     consumer = Consumer(
-        {"bootstrap.servers": broker, "group.id": "bwtui-sabotage", "enable.auto.commit": False}, logger=_log
+        {"bootstrap.servers": broker, "group.id": "bwtui-sabotage", "enable.auto.commit": False}, logger=log
     )
     try:
-        found: Partitions = {}
+        records: Partitions = {}
         places = []
         ends = 0
         for partition in consumer.list_topics(topic, _TIMEOUT).topics[topic].partitions:
@@ -231,11 +228,11 @@ def _read(broker: str, topic: str) -> Partitions:
                     f"{topic} has lost its beginning already",
                     "run a shorter demo: its topics keep all of it",
                 )
-            found[partition] = []
+            records[partition] = []
             ends += high
             places.append(TopicPartition(topic, partition, 0))
         consumer.assign(places)
-        while sum(map(len, found.values())) < ends:
+        while sum(map(len, records.values())) < ends:
             batch = consumer.consume(10_000, _TIMEOUT)
             if not batch:
                 raise RefusedError(f"the records of {topic} can't be read to their end", look_at_log("kafka"))
@@ -245,21 +242,19 @@ def _read(broker: str, topic: str) -> Partitions:
                 _, timestamp = message.timestamp()
                 headers = tuple(headers_of(message))
                 record = Record(message.key(), message.value(), timestamp, headers)  # type: ignore[arg-type]
-                found[message.partition() or 0].append(record)
-        return found
+                records[message.partition() or 0].append(record)
+        return records
     finally:
         consumer.close()
 
 
 def _write(broker: str, topic: str, planted: Partitions) -> None:
     """Make ``topic`` anew, with these records."""
-    admin = AdminClient({"bootstrap.servers": broker}, logger=_log)
+    admin = AdminClient({"bootstrap.servers": broker}, logger=log)
     for future in admin.delete_topics([topic], operation_timeout=_TIMEOUT).values():
         future.result()
     create_topics(admin, [topic])
-    producer = Producer(
-        {"bootstrap.servers": broker, "enable.idempotence": True, "linger.ms": 5}, logger=_log
-    )
+    producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True, "linger.ms": 5}, logger=log)
     refused: list[Any] = []
 
     def delivered(error: Any, _: Any) -> None:

@@ -5,7 +5,6 @@ them. The offsets of every partition are pinned before the first record is read,
 accounted for: a client that skips a hole in a log does not say so.
 """
 
-import logging
 import struct
 import time
 import uuid
@@ -20,11 +19,8 @@ from confluent_kafka.serialization import MessageField, SerializationContext, Se
 
 from bwtui.demo.logs import look_at_log
 from bwtui.errors import Indeterminate
-from bwtui.kafka.client import WITHOUT_LEADER
+from bwtui.kafka.client import WITHOUT_LEADER, log
 
-_log = logging.getLogger(__name__)
-# librdkafka's own messages are no news for the reader of a verdict; errors arrive as events.
-_log.addHandler(logging.NullHandler())
 _TIMEOUT = 10.0
 _LEADER_SECONDS = 10.0
 #: No record for this long while some are due: the comparison can't be decided.
@@ -104,7 +100,7 @@ class TopicReader:
                 "auto.offset.reset": "error",
                 "check.crcs": True,
             },
-            logger=_log,
+            logger=log,
         )
         self._registry = SchemaRegistryClient({"url": registry})
         # The default strategy may ask the registry for associations, which not every registry has.
@@ -118,8 +114,8 @@ class TopicReader:
 
     def topics(self, prefix: str) -> set[str]:
         """Return the names of all topics that start with ``prefix`` and a dot."""
-        found = _decided(lambda: self._consumer.list_topics(timeout=self._timeout), "list the topics")
-        return {name for name in found.topics if name.startswith(f"{prefix}.")}
+        cluster = _decided(lambda: self._consumer.list_topics(timeout=self._timeout), "list the topics")
+        return {name for name in cluster.topics if name.startswith(f"{prefix}.")}
 
     def read(self, contents: Iterable[TopicContents], progress: Callable[[int, int], None]) -> None:
         """Fill ``contents``; ``progress`` is told now and then how many offsets of how many were read."""
@@ -166,8 +162,8 @@ class TopicReader:
         """Account for one record, or for the end of a partition."""
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            told = f"the topics could not be read to their end: {error.str()}"
-            raise Indeterminate(told, look_at_log("kafka"))
+            problem = f"the topics could not be read to their end: {error.str()}"
+            raise Indeterminate(problem, look_at_log("kafka"))
         topic, offset = message.topic() or "", message.offset() or 0
         place = (topic, message.partition() or 0)
         if place not in at:

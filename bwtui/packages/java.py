@@ -95,8 +95,8 @@ def _java_trust_store(pem: bytes) -> bytes:
         # Old authorities break newer rules, such as a positive serial number; that is not ours to judge.
         warnings.simplefilter("ignore")
         # A dict drops repeated certificates, and keeps the order.
-        found = dict.fromkeys(x509.load_pem_x509_certificates(pem))
-    entries = [pkcs12.PKCS12Certificate(one, f"ca-{number}".encode()) for number, one in enumerate(found)]
+        trusted = dict.fromkeys(x509.load_pem_x509_certificates(pem))
+    entries = [pkcs12.PKCS12Certificate(one, f"ca-{number}".encode()) for number, one in enumerate(trusted)]
     return pkcs12.serialize_java_truststore(entries, NoEncryption())
 
 

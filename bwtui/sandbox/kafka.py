@@ -62,12 +62,12 @@ def heap_mb() -> int:
     given = os.environ.get(_HEAP)
     if not given:
         return HEAP_MB
-    found = re.fullmatch(r"([1-9]\d*)([mg])", given.lower())
-    if found is None:
+    match = re.fullmatch(r"([1-9]\d*)([mg])", given.lower())
+    if match is None:
         raise UsageError(
             f"{_HEAP} is {given!r}, which is no size of a heap", f"say it as Java does: {_HEAP}=1g"
         )
-    return int(found[1]) * (1024 if found[2] == "g" else 1)
+    return int(match[1]) * (1024 if match[2] == "g" else 1)
 
 
 def explain(log: str) -> Death | None:

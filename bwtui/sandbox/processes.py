@@ -1,18 +1,15 @@
 """Processes that can't outlive their parent, and those that still work in a folder."""
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-_PR_SET_PDEATHSIG = 1
+from bwtui.parent_death import signalled_with_us
+
 #: Variables that a process of another user gets.
 _HARMLESS = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
-# Loaded now: between fork and exec a child must not start to load anything.
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def start(
@@ -43,8 +40,7 @@ def start(
             group=group,
             extra_groups=[] if user is not None else None,
             start_new_session=True,
-            # It calls two functions of libc that were loaded before, takes no lock, and is done.
-            preexec_fn=_tie_to(os.getpid(), parent_death),  # noqa: PLW1509
+            preexec_fn=signalled_with_us(parent_death),  # noqa: PLW1509
         )
 
 
@@ -55,27 +51,13 @@ def _ours(user: int | None) -> dict[str, str]:
     return {name: os.environ[name] for name in _HARMLESS if name in os.environ}
 
 
-def _tie_to(parent: int, death: signal.Signals) -> Callable[[], None] | None:
-    libc = _libc
-    if libc is None:
-        return None
-
-    def tie() -> None:
-        # After the change of user, which would clear it again.
-        libc.prctl(_PR_SET_PDEATHSIG, int(death), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return tie
-
-
 def working_in(folder: Path) -> list[int]:
     """Return the ids of the processes whose working directory is this folder or below it.
 
     So children of a service that was killed are found, which have no other tie to it any more. On
     systems without /proc the list is empty.
     """
-    found = []
+    pids = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             where = (entry / "cwd").readlink()
@@ -83,5 +65,5 @@ def working_in(folder: Path) -> list[int]:
             # It ended, or is somebody else's.
             continue
         if where == folder or folder in where.parents:
-            found.append(int(entry.name))
-    return found
+            pids.append(int(entry.name))
+    return pids

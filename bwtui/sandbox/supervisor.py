@@ -239,7 +239,7 @@ class Sandbox:
             self._tether = None
 
     def _wait_until_ready(self, progress: Progress) -> None:
-        told: set[str] = set()
+        noted: set[str] = set()
         for status in self._watch(ORDER_SECONDS):
             if status is None:
                 if self._tether and self._tether.poll() is not None:
@@ -248,8 +248,8 @@ class Sandbox:
             for name, service in status.services.items():
                 if service.state is State.DIED:
                     raise _death(service)
-                if service.state is State.READY and name not in told:
-                    told.add(name)
+                if service.state is State.READY and name not in noted:
+                    noted.add(name)
                     progress.note(f"{service.title} is ready")
             if status.ready:
                 return

@@ -44,7 +44,7 @@ def run_app(app: App[T], hint: str) -> T | None:
 @contextlib.contextmanager
 def _closed_by_signals(app: App[Any]) -> Iterator[threading.Event]:
     """Close the app on a signal; yields what is set by one."""
-    put_back, interrupted = terminal.kept(), threading.Event()
+    put_back, interrupted = terminal.restorer(), threading.Event()
 
     def end() -> None:
         put_back()

@@ -76,7 +76,7 @@ def test_what_was_told_does_not_grow_for_months(capsys: pytest.CaptureFixture[st
     for number in range(1_000):
         lines.emit(status(ErrorEntry(1.0, "outage", None, f"the connection was lost at 0/{number:X}")))
     assert len(told(capsys)) == 1_001
-    assert len(lines._told) <= 2
+    assert len(lines._reported) <= 2
 
 
 def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFixture[str]) -> None:

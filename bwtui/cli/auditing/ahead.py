@@ -86,11 +86,11 @@ def open_all(folders: Sequence[Path]) -> "list[Recorded]":
     """
     from bwtui.verify.basis import open_recorded
 
-    found = []
+    opened = []
     for folder in folders:
-        found.append(open_recorded(folder))
-        _refuse_empty(found[-1])
-    return found
+        opened.append(open_recorded(folder))
+        _refuse_empty(opened[-1])
+    return opened
 
 
 def _refuse_empty(recorded: "Recorded") -> None:

@@ -64,8 +64,8 @@ def _check_files(pairs: Pairs, option: str, place: OfProperty) -> None:
             if not Path(value).is_dir():
                 Path(value).open("rb").close()
         except OSError as error:
-            told = f"{place(option, key)}: {key} can't be read: {value}"
-            raise file_failed(told, error, UsageError) from error
+            problem = f"{place(option, key)}: {key} can't be read: {value}"
+            raise file_failed(problem, error, UsageError) from error
 
 
 def _check_pairs(library: ctypes.CDLL, pairs: Pairs, option: str, place: OfProperty) -> None:
@@ -88,10 +88,10 @@ def _check_pairs(library: ctypes.CDLL, pairs: Pairs, option: str, place: OfPrope
 
 
 def _unknown(key: str, topic: bool, where: str) -> UsageError:
-    known = [p.name for p in properties() if p.topic or not topic]
+    names = [p.name for p in properties() if p.topic or not topic]
     if topic and any(p.name == key for p in properties()):
         return UsageError(f"{where}: {key} is not a topic property", f"give it with -C {key}=…")
-    close = nearest(key, known)
+    close = nearest(key, names)
     hint = f"did you mean {close}?" if close else "'bwtui connect --config-help' lists them"
     return UsageError(f"{where}: librdkafka has no property {key}", hint)
 

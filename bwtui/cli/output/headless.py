@@ -29,7 +29,7 @@ class Lines:
         self._waited = ""
         #: When the stall began that was told of last, and goes on; 0: none does.
         self._stalled_since = 0.0
-        self._told: set[tuple[str, str | None, str]] = set()
+        self._reported: set[tuple[str, str | None, str]] = set()
         #: The folder of a recording that was given up; the last status knows of no recording any more.
         self._given_up = ""
 
@@ -45,7 +45,7 @@ class Lines:
         for entry in status.errors:
             self._tell(status, entry)
         # What the status has forgotten since may be told of again; else this would grow for months.
-        self._told &= {_which(entry) for entry in status.errors}
+        self._reported &= {_identity(entry) for entry in status.errors}
 
     def _changed(self, status: Status) -> str:
         """Return the line of a state that is new, in the words of the verdict where they say more."""
@@ -71,10 +71,10 @@ class Lines:
             _say(status, f"the recording in {self._given_up} was given up, and lacks what came after")
 
     def _tell(self, status: Status, entry: ErrorEntry) -> None:
-        which = _which(entry)
-        if which in self._told or entry.kind in _OWN_LINES:
+        identity = _identity(entry)
+        if identity in self._reported or entry.kind in _OWN_LINES:
             return
-        self._told.add(which)
+        self._reported.add(identity)
         where = f"table {entry.table}: " if entry.table and entry.table not in entry.message else ""
         more = "; more such rows are only counted" if entry.kind == "row" else ""
         kind = "notice" if entry.kind == "notice" else "error"
@@ -84,7 +84,7 @@ class Lines:
             _say(status, f"hint: {entry.hint}")
 
 
-def _which(entry: ErrorEntry) -> tuple[str, str | None, str]:
+def _identity(entry: ErrorEntry) -> tuple[str, str | None, str]:
     # Rows that can't be relayed have as many messages as there are values.
     return entry.kind, entry.table, "" if entry.kind == "row" else entry.message
 
@@ -95,8 +95,8 @@ class Statuses:
     def __init__(self) -> None:
         #: Why the last status could not be written, if it couldn't.
         self.failure: streams.OutputFailed | None = None
-        self._told_of_failure = False
-        self._told_of_reader = False
+        self._failure_reported = False
+        self._reader_reported = False
 
     def emit(self, status: Status) -> None:
         """Write ``status``; say once when that can't be done, or nobody reads it any more."""
@@ -107,11 +107,11 @@ class Statuses:
             self.failure = None
         except streams.OutputFailed as failure:
             self.failure = failure
-            if not self._told_of_failure:
-                self._told_of_failure = True
+            if not self._failure_reported:
+                self._failure_reported = True
                 _say(status, f"error: {failure.message}; the relay goes on")
-        if streams.reader_is_gone() and not self._told_of_reader:
-            self._told_of_reader = True
+        if streams.reader_is_gone() and not self._reader_reported:
+            self._reader_reported = True
             ask = f"'bwtui status {status.name}' says what it does"
             _say(status, f"notice: nobody reads stdout any more; the relay goes on, and {ask}")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -12,9 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-_PR_SET_PDEATHSIG = 1
-# Loaded now: between fork and exec a child must not start to load anything.
-_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+from bwtui.parent_death import signalled_with_us
+
 #: Holds a command's arguments, with which a password may come: others see command lines, but no environment.
 _ARGUMENTS = "BWTUI_CHILD_ARGUMENTS"
 _RUN = (
@@ -129,18 +127,17 @@ class Child:
             stderr=asyncio.subprocess.PIPE,
             limit=_LONGEST_LINE,
             start_new_session=True,
-            # Two functions of libc that were loaded before, no lock.
-            preexec_fn=_tie_to(os.getpid()),
+            preexec_fn=signalled_with_us(signal.SIGINT),
         )
         assert process.stdout is not None and process.stderr is not None
         if self.cancelled:
             process.send_signal(signal.SIGINT)
         try:
-            output, said = await asyncio.gather(process.stdout.read(), self._listen(process.stderr))
+            output, messages = await asyncio.gather(process.stdout.read(), self._listen(process.stderr))
             code = await process.wait()
         finally:
             await self.end()
-        return Ended(code, output, *_error(said, code))
+        return Ended(code, output, *_error(messages, code))
 
     def cancel(self) -> None:
         """Ask it to end; `run` returns when it has."""
@@ -166,32 +163,18 @@ class Child:
 
     async def _listen(self, stream: asyncio.StreamReader) -> list[str]:
         """Take the progress in, and return what else was said."""
-        said: list[str] = []
+        messages: list[str] = []
         while line := await stream.readline():
             text = line.decode("utf-8", "replace").rstrip()
             if not self.progress.take(text) and text:
-                said.append(text)
-        return said
+                messages.append(text)
+        return messages
 
 
-def _error(said: list[str], code: int) -> tuple[str, str]:
-    error = next((line for line in said if line.startswith("bwtui: error: ")), "")
-    hint = next((line for line in said if line.startswith("hint: ")), "")
+def _error(messages: list[str], code: int) -> tuple[str, str]:
+    error = next((line for line in messages if line.startswith("bwtui: error: ")), "")
+    hint = next((line for line in messages if line.startswith("hint: ")), "")
     if not error and code not in (0, 1, 3):
         # Whatever it was, its last line says most.
-        return (said[-1] if said else f"the command ended with exit code {code} and said nothing"), ""
+        return (messages[-1] if messages else f"the command ended with exit code {code} and said nothing"), ""
     return error.removeprefix("bwtui: error: "), hint.removeprefix("hint: ")
-
-
-def _tie_to(parent: int) -> Callable[[], None] | None:
-    """Return what has the kernel interrupt the child when we end in whatever way."""
-    libc = _libc
-    if libc is None:
-        return None
-
-    def tie() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT), 0, 0, 0)
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return tie
