@@ -46,10 +46,17 @@ class History:
 
     seconds: tuple[Second, ...] = ()
     marks: tuple[Mark, ...] = ()
-    #: Rows a second of each table that had some, one point a second, the newest last.
+    #: Rows a second of each table that had some, one point a second, the newest last; up to when the history
+    #: was first asked for.
     trends: dict[str, tuple[float, ...]] = field(default_factory=dict)
     #: How long the last minute's messages took from COMMIT to acknowledgement: from, to, how many.
     latency: tuple[tuple[float, float, int], ...] = ()
+
+    def extended(self, later: "History") -> "History":
+        """Return this history with what was sampled later; the oldest is left out."""
+        marks = (*self.marks, *later.marks)[-HISTORY_SECONDS:]
+        seconds = (*self.seconds, *later.seconds)[-HISTORY_SECONDS:]
+        return History(seconds, marks, later.trends or self.trends, later.latency)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the control socket."""

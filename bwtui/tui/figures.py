@@ -1,5 +1,6 @@
 """Times, bars and gauges as text, beside the numbers of `bwtui.model.figures`."""
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -38,10 +39,24 @@ def percent(share: float) -> str:
     return f"{min(int(share * 100), 100)}%"
 
 
+def ceiling(values: Sequence[float]) -> float:
+    """Return the value at which a chart is cut off, so that a short burst flattens nothing else.
+
+    That is the largest one, unless it is three times as large as nine out of ten of those above zero are, or
+    as all others where they are few.
+    """
+    busy = sorted(value for value in values if value > 0)
+    largest = busy[-1] if busy else 0.0
+    if len(busy) < 4:
+        return largest
+    usual = busy[min(math.ceil(len(busy) * 0.9) - 1, len(busy) - 2)]
+    return largest if largest <= 3 * usual else 1.5 * usual
+
+
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Return the last ``width`` values as bars, right-aligned, scaled to the largest one."""
+    """Return the last ``width`` values as bars, right-aligned, scaled to their `ceiling`."""
     shown = list(values[-width:])
-    top = max(shown, default=0.0)
+    top = ceiling(shown)
     if top <= 0:
         return (_BARS[0] * len(shown)).rjust(width)
     last = len(_BARS) - 1

@@ -1,8 +1,8 @@
 """Where the screens get their data, and the picture of it that they show.
 
 The screens never ask the relay. A `Model` hands out a frozen `Picture`; that of a relay samples a
-`DataSource`, and keeps short histories for the sparklines. Pausing the view only stops pictures from reaching
-the screens: sampling and histories go on.
+`DataSource`, and goes on with the history that the relay itself has kept. Pausing only stops pictures from
+reaching the screens: sampling and history go on.
 """
 
 import time
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from bwtui.errors import BwtuiError
+from bwtui.model.history import History
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
 from bwtui.tui.actions import Kind
@@ -41,6 +42,9 @@ class DataSource(Protocol):
 
     async def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay registered or looked up so far."""
+
+    async def history(self, after: float) -> History:
+        """Return the last ten minutes after ``after`` (Unix seconds); trends only from 0."""
 
     async def stop(self) -> None:
         """Ask the relay to stop cleanly. Raises BwtuiError."""
@@ -93,6 +97,8 @@ class Picture:
     cpu: float | None = None
     #: Bytes of WAL that the server writes a second, or None before that is known.
     wal_rate: float | None = None
+    #: The relay's last ten minutes, as the relay itself has kept them.
+    history: History = field(default_factory=History)
     changes: tuple[ChangeSample, ...] = ()
     schemas: tuple[SchemaEntry, ...] = ()
     #: Only of a recording.
@@ -180,7 +186,7 @@ class RelayModel(Model):
     def __init__(self, source: DataSource, clock: Callable[[], float] = time.time) -> None:
         super().__init__(source.name, clock)
         self._source = source
-        self._history = History()
+        self._trends = Trends()
         self._changes: deque[ChangeSample] = deque(maxlen=CHANGES)
         self._schema_ids: frozenset[int] = frozenset()
 
@@ -213,16 +219,32 @@ class RelayModel(Model):
             return
         self._restart_if_new(status)
         self.failure = None
-        self._history.add(status)
+        history = await self._sample_history(status)
+        self._trends.add(status)
         self.live = replace(
             self.live,
             status=status,
             received=self.clock(),
-            rates=self._history.rates(),
-            delivered=tuple(self._history.delivered),
-            cpu=self._history.per_second("cpu"),
-            wal_rate=self._history.per_second("wal"),
+            rates=self._trends.rates(),
+            delivered=tuple(self._trends.delivered),
+            cpu=self._trends.per_second("cpu"),
+            wal_rate=self._trends.per_second("wal"),
+            history=history,
         )
+
+    async def _sample_history(self, status: Status) -> History:
+        """Return what the relay has kept: all of it once, and once a second what is new."""
+        before, last = self.live.history, self.live.status
+        if last is not None and int(last.time) == int(status.time):
+            return before
+        try:
+            fresh = await self._source.history(before.seconds[-1].time if before.seconds else 0.0)
+        except (BwtuiError, ValueError, TypeError, KeyError):
+            # The next status says that the relay is gone.
+            return before
+        if last is None:
+            self._trends.begin(fresh)
+        return before.extended(fresh)
 
     async def sample_changes(self) -> None:
         """Fetch the changes not seen yet."""
@@ -252,7 +274,7 @@ class RelayModel(Model):
         """Forget what belongs to a former engine: another one counts its changes from the start."""
         old = self.live.status
         if old is not None and (old.pid, old.started) != (status.pid, status.started):
-            self._history = History()
+            self._trends = Trends()
             self._changes.clear()
             self._schema_ids = frozenset()
             self.live = Picture()
@@ -264,7 +286,7 @@ def _schema_ids(status: Status | None) -> frozenset[int]:
     return frozenset(i for i in ids if i is not None)
 
 
-class History:
+class Trends:
     """One point a second of what the sparklines show, whatever the rate of sampling."""
 
     def __init__(self) -> None:
@@ -273,6 +295,15 @@ class History:
         self._rates: dict[str, tuple[float, ...]] = {}
         self._second: int | None = None
         self._window: deque[tuple[float, dict[str, float]]] = deque()
+
+    def begin(self, history: History) -> None:
+        """Take what the relay has kept from before anybody looked."""
+        self.delivered.extend(second.acknowledged_per_second for second in history.seconds)
+        for name, points in history.trends.items():
+            self._tables[name] = deque(points, maxlen=POINTS)
+        self._rates = {name: tuple(points) for name, points in self._tables.items()}
+        if history.seconds:
+            self._second = int(history.seconds[-1].time)
 
     def add(self, status: Status) -> None:
         """Take a status in; only the first one of every second makes a point."""

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from textual.pilot import Pilot
 
 from bwtui.errors import ConnectionFailed
+from bwtui.model.history import History
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
@@ -31,10 +32,12 @@ class FakeRelay:
         self.shop = shop
         self.clock = clock
         self.gone = False
+        #: What it has kept from before anybody looked.
+        self.past = History()
         #: Set to let the status stand still, as that of an engine whose loop hangs does.
         self.frozen_at: float | None = None
         self.stops = 0
-        self.asked_changes = 0
+        self.asked_changes = self.asked_history = 0
 
     async def status(self) -> Status:
         self._check()
@@ -48,6 +51,13 @@ class FakeRelay:
     async def schemas(self) -> list[SchemaEntry]:
         self._check()
         return self.shop.schemas()
+
+    async def history(self, after: float) -> History:
+        self._check()
+        self.asked_history += 1
+        return History(
+            tuple(second for second in self.past.seconds if second.time > after), (), self.past.trends
+        )
 
     async def stop(self) -> None:
         self._check()

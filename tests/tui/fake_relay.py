@@ -13,6 +13,7 @@ import json
 import time
 from typing import Any
 
+from bwtui.model.history import History
 from bwtui.relay.process.control import socket_path
 from tests.tui.shop import Shop, as_json
 
@@ -33,6 +34,8 @@ class Server:
             return [as_json(change) for change in self.shop.changes(now, message["after"])]
         if message["request"] == "schemas":
             return [dataclasses.asdict(schema) for schema in self.shop.schemas()]
+        if message["request"] == "history":
+            return History().to_json()
         self.stopped.set()
         return None
 

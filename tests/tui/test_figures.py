@@ -77,6 +77,20 @@ def test_sparkline_has_a_fixed_width(values: list[float], width: int) -> None:
     assert len(figures.sparkline(values, width)) == width
 
 
+def test_one_burst_flattens_no_chart() -> None:
+    usual = [100.0, 50.0, 200.0] * 10
+    assert figures.ceiling([*usual, 100_000.0]) == 300.0
+    assert figures.sparkline([*usual, 100_000.0], 4) == "▃▂▆█"
+    assert figures.sparkline(usual, 3) == "▅▃█"
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1e9), max_size=200))
+def test_what_is_usual_is_never_cut_off(values: list[float]) -> None:
+    top = figures.ceiling(values)
+    assert top <= max(values, default=0.0)
+    assert sum(value > top for value in values) <= max(len(values) / 10, 1)
+
+
 @given(st.floats(min_value=0, max_value=1), st.integers(1, 40))
 def test_gauge_has_a_fixed_width_and_shows_that_there_is_something(share: float, width: int) -> None:
     bar = figures.gauge(share, width)

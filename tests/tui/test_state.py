@@ -2,6 +2,7 @@
 
 import pytest
 
+from bwtui.model.history import History, Mark, Second
 from bwtui.tui.state import POINTS, RelayModel
 from tests.tui.doubles import Clock, FakeRelay
 from tests.tui.shop import NOON, Shop
@@ -39,6 +40,51 @@ async def test_histories_are_bounded(model: RelayModel, clock: Clock) -> None:
     await pass_time(model, clock, POINTS + 50)
     assert len(model.live.delivered) == POINTS
     assert all(len(points) == POINTS for points in model.live.rates.values())
+
+
+def seconds(first: float, count: int, rate: float) -> tuple[Second, ...]:
+    """Return seconds in each of which so many messages were acknowledged."""
+    return tuple(Second(first + n, rate, rate, 0, 0.0, 0) for n in range(count))
+
+
+async def test_who_attaches_is_given_what_the_relay_has_kept(
+    model: RelayModel, relay: FakeRelay, clock: Clock
+) -> None:
+    trends: dict[str, tuple[float, ...]] = {"public.orders": (7.0,) * 50}
+    relay.past = History(seconds(clock.now - 59.5, 60, 70.0), (Mark(NOON, "start", "begun"),), trends)
+    await model.sample_status()
+    assert model.live.delivered[:-1] == (70.0,) * 60
+    assert model.live.rates["public.orders"][:-1] == (7.0,) * 50
+    assert model.live.history.seconds == relay.past.seconds
+    relay.past = relay.past.extended(History(seconds(clock.now + 0.5, 3, 90.0)))
+    await pass_time(model, clock, 3)
+    assert model.live.delivered[:60] == (70.0,) * 60
+    assert len(model.live.delivered) == 64
+    assert [second.acknowledged_per_second for second in model.live.history.seconds[58:]] == [
+        70,
+        70,
+        90,
+        90,
+        90,
+    ]
+
+
+async def test_what_the_relay_has_kept_is_asked_for_once_a_second(
+    model: RelayModel, relay: FakeRelay, clock: Clock
+) -> None:
+    await pass_time(model, clock, 30, step=0.25)
+    assert relay.asked_history in (30, 31)
+
+
+async def test_a_relay_without_a_history_is_shown_all_the_same(
+    model: RelayModel, relay: FakeRelay, clock: Clock
+) -> None:
+    async def torn(after: float) -> None:
+        raise ValueError("Unterminated string")
+
+    relay.history = torn  # type: ignore[method-assign, assignment]
+    await pass_time(model, clock, 3)
+    assert (model.failure, len(model.live.delivered)) == (None, 3)
 
 
 async def test_cpu_and_growth_of_the_wal_are_averages(model: RelayModel, clock: Clock) -> None:

@@ -75,12 +75,13 @@ class Recent:
             self._latency.tick(time.monotonic())
 
     def history(self, after: float = 0.0) -> History:
-        """Return what was sampled behind ``after`` (Unix seconds); trends and latencies are always whole."""
+        """Return what was sampled after ``after`` (Unix seconds); who has some already needs no trends."""
         with self._lock:
+            trends = {} if after > 0 else self._trends
             return History(
                 tuple(one for one in self._seconds if one.time > after),
                 tuple(mark for mark in self._marks if mark.time > after),
-                {table: tuple(round(point, 1) for point in points) for table, points in self._trends.items()},
+                {table: tuple(round(point, 1) for point in points) for table, points in trends.items()},
                 self._latency.figures.buckets,
             )
 

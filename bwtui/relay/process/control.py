@@ -2,7 +2,8 @@
 
 A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
-``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, second by second),
+``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, second by second, and
+from 0 also the tables' trends),
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "stop"}``. Answers:
 ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
 may send any number of requests on one connection.

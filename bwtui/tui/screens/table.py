@@ -98,7 +98,7 @@ def _facts(
         Content.assemble(*(part for pair in counters[i : i + per_line] for part in _counter(*pair)))
         for i in range(0, len(counters), per_line)
     ]
-    lines.append(_fact("trend", figures.sparkline(points, 60).lstrip() or figures.NONE, "$success"))
+    lines.append(_fact("trend", _trend(points), "$success"))
     lines.append(_fact("topic", table.topic))
     keys = ", ".join(table.key_columns) or "none: the table is unkeyed"
     lines.append(_fact("key", keys, "" if table.key_columns else "$warning"))
@@ -117,6 +117,14 @@ def _counter(name: str, value: str) -> list[tuple[str, str]]:
 
 def _fact(name: str, value: str, tone: str = "") -> Content:
     return Content.assemble((f"{name:<14}", "$quiet"), (value, tone))
+
+
+def _trend(points: tuple[float, ...]) -> str:
+    """Return the rate of the last minute as bars, and its peak where a bar is cut off."""
+    shown = points[-60:]
+    bars = figures.sparkline(shown, 60).lstrip() or figures.NONE
+    peak = max(shown, default=0.0)
+    return f"{bars} ▲{figures.rate(peak)}/s" if peak > figures.ceiling(shown) else bars
 
 
 def _toast(table: TableStatus) -> str:

@@ -114,18 +114,21 @@ class Pipeline(Vertical):
     def _show_vitals(self, picture: Picture, status: Status) -> None:
         delivered = status.stages.get("acknowledge", StageStatus()).per_second
         rate = f"{figures.rate(delivered)}/s".rjust(8)
+        chart = self.query_one("#throughput", Sparkline)
+        peak, top = max(picture.delivered, default=0.0), figures.ceiling(picture.delivered)
         lines = [Content.assemble(("delivered ", "$quiet"), (rate, "bold"))]
         if self.query_one("#vitals").size.height > 1:
-            peak = f"{figures.rate(max(picture.delivered, default=0.0))}/s".rjust(8)
-            lines.append(Content.assemble(("peak      ", "$quiet"), peak))
-            lines.append(Content.styled("of the last 2 m", "$quiet"))
+            cut = "of the last 2 m" if peak <= top else f"cut off at {figures.rate(top)}/s"
+            lines.append(Content.assemble(("peak      ", "$quiet"), f"{figures.rate(peak)}/s".rjust(8)))
+            lines.append(Content.styled(cut, "$quiet"))
+        elif peak > top:
+            lines[0] += Content.styled(f" ▲{figures.rate(peak)}", "$quiet")
         self.query_one("#delivered", Line).put(Content("\n").join(lines))
-        chart = self.query_one("#throughput", Sparkline)
         # One point a cell, newest at the right: stretched or bundled points would jump about.
         # The zero makes the scale begin at zero.
         room = max(chart.content_size.width - 1, 1)
-        points = picture.delivered[-room:]
-        chart.data = [0.0] * (1 + room - len(points)) + list(points)
+        points = [min(point, top) for point in picture.delivered[-room:]]
+        chart.data = [0.0] * (1 + room - len(points)) + points
         cpu = figures.NONE if picture.cpu is None else f"{picture.cpu * 100:.0f}%"
         memory = figures.size(status.resident_bytes).rjust(7)
         engine = Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
