@@ -112,10 +112,11 @@ class TableEncoder:
         """Return the functions that encode under these schema ids; ``key_id`` is None without a key."""
         width = len(self.value_plans)
         slow = _RowEncoder(value_id, self.value_plans, width, self.placeholders)
-        value = Record(slow.head, self.value_plans, slow.encode, slow.escapes)
         placeholder = slow.encode_with_placeholders if self.placeholders else None
-        key = _record(key_id, self.key_plans, width) if key_id is not None and self.key_plans else None
-        return BoundEncoder(key, value, width, placeholder)
+        if key_id is None or not self.key_plans:
+            return BoundEncoder(None, slow.record(), width, placeholder)
+        key = _RowEncoder(key_id, self.key_plans, width).record()
+        return BoundEncoder(key, slow.record(), width, placeholder)
 
 
 def build_encoder(
@@ -172,11 +173,6 @@ def _no_key(fields: Sequence[Field]) -> None:
     return None
 
 
-def _record(schema_id: int, plans: Sequence[FieldPlan], width: int) -> Record:
-    slow = _RowEncoder(schema_id, plans, width)
-    return Record(slow.head, plans, slow.encode, slow.escapes)
-
-
 class _RowEncoder:
     """The plain encoder: every value of every type, one field after the other."""
 
@@ -187,6 +183,10 @@ class _RowEncoder:
         self.plans = plans
         self.width = width
         self.escapes = placeholders or needs_escape(plans)
+
+    def record(self) -> Record:
+        """Return what the generated functions are made of, with this encoder for the rows that stop them."""
+        return Record(self.head, self.plans, self.encode, self.escapes)
 
     def encode(self, fields: Sequence[Field]) -> bytes:
         """Return the framed bytes. Raises EncodeError."""

@@ -38,7 +38,7 @@ class Record:
 
     def expression(self, name: str) -> str:
         """Return the expression that joins the record's parts."""
-        parts = [part for plan in self.plans for part in _parts(plan)]
+        parts = [_fill(part, plan) for plan in self.plans for part in _inline(plan).parts]
         return f"JOIN(({', '.join([f'{name}_HEAD', *parts, f'{name}_TAIL'])}))"
 
 
@@ -88,10 +88,6 @@ def _inline(plan: FieldPlan) -> Inline:
 
 def _fill(template: str, plan: FieldPlan) -> str:
     return template.replace("{i}", f"{plan.variables}{plan.index}").replace("{f}", f"f{plan.index}")
-
-
-def _parts(plan: FieldPlan) -> list[str]:
-    return [_fill(part, plan) for part in _inline(plan).parts]
 
 
 def _compile(lines: Sequence[str], result: str, fallback: str, records: dict[str, Record]) -> Any:

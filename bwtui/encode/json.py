@@ -31,10 +31,6 @@ def _string(text: bytes) -> bytes:
         return json.dumps(text.decode("utf-8", "surrogateescape")).encode()
 
 
-def _as_is(text: bytes) -> bytes:
-    return text
-
-
 def _float(text: bytes) -> bytes:
     if text in _NOT_NUMBERS:
         return _string(text)
@@ -42,15 +38,11 @@ def _float(text: bytes) -> bytes:
     return b"-0.0" if text == b"-0" else text
 
 
-def _bool(text: bytes) -> bytes:
-    return b"true" if text == b"t" else b"false"
-
-
 # By oid (pg_type.dat): integers and oid, floats, bool, "char", money without its signs.
 _CONVERT: Mapping[int, Convert] = {
-    **dict.fromkeys((20, 21, 23, 26), _as_is),
+    **dict.fromkeys((20, 21, 23, 26), lambda text: text),
     **dict.fromkeys((700, 701), _float),
-    16: _bool,
+    16: lambda text: b"true" if text == b"t" else b"false",
     18: lambda text: _string(char_text(text)),
     790: lambda text: _string(text.translate(None, b"$,")),
 }

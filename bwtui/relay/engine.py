@@ -278,7 +278,8 @@ class Engine:
         self._slot_in_use = slot_in_use
 
     def _inspect(self, connection: Connection) -> Findings:
-        self._database = describe_session(connection)
+        info = connection.info
+        self._database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
         findings = inspect(connection, self._settings, self._waiting)
         self._cluster = self._ask("topics", self._destination.service.check)
         if self._settings.output_format == "avro":
@@ -381,9 +382,3 @@ class Engine:
         """Once a second, in the sampler's thread: report tables that the publication leaves out."""
         self._lag.forget_before(self._report.confirmed_lsn)
         self._new_tables.look(connection)
-
-
-def describe_session(connection: Connection) -> str:
-    """Return where an open session leads: ``host:port/dbname``."""
-    info = connection.info
-    return f"{info.host or 'local'}:{info.port}/{info.dbname}"

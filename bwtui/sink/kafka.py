@@ -65,7 +65,7 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
 
 
 class KafkaSink(Recall):
-    """Sends messages to Kafka; see `bwtui.sink.base.Sink`."""
+    """Sends messages to Kafka: a `bwtui.sink.base.Sink` that can hold back what waits."""
 
     def __init__(self, settings: RelaySettings) -> None:
         """Check the settings and make the producer; no connection is needed yet. Raises UsageError."""
@@ -84,7 +84,7 @@ class KafkaSink(Recall):
         #: Topics of which every partition has taken a message from this producer.
         self._open: set[str] = set()
         self._outbox = Outbox(self._unanswered)
-        self._look: Callable[[], None] = _nothing
+        self._look: Callable[[], None] = lambda: None
         self._producer = self._new_producer()
         self._produce: Callable[..., None] = self._producer.produce
         self._reports = DeliveryReports(self._failed)
@@ -93,7 +93,6 @@ class KafkaSink(Recall):
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
     ) -> None:
-        """Accept ``messages``; see `Sink.send`."""
         self._look()
         if self._in_order and not self._outbox.may_go(span, len(messages)):
             span.pending += len(messages)
@@ -196,7 +195,6 @@ class KafkaSink(Recall):
         return True
 
     def poll(self, timeout: float) -> None:
-        """See `Sink.poll`."""
         self._heard_error = False
         # The number of events counts errors too.
         if self._serve(self._producer.poll, timeout) and not self._heard_error:
@@ -205,7 +203,6 @@ class KafkaSink(Recall):
             self._pump()
 
     def flush(self, timeout: float) -> bool:
-        """See `Sink.flush`."""
         until = time.monotonic() + timeout
         while True:
             if self._produce is _hold_back:
@@ -233,26 +230,22 @@ class KafkaSink(Recall):
             return None
 
     def take_failures(self) -> list[DeliveryFailure]:
-        """See `Sink.take_failures`."""
         failures, self._failures = self._failures, []
         return failures
 
     def outage(self) -> str | None:
-        """See `Service.outage`."""
         # With nothing to deliver nothing would clear it, so it counts only while something waits.
         return self._outage if len(self._producer) else None
 
     def hold_back(self) -> None:
-        """See `Recall.hold_back`."""
         self._produce = _hold_back
         self._producer.purge(in_flight=False)
 
     def before_sending(self, look: Callable[[], None]) -> None:
-        """See `Recall.before_sending`."""
         self._look = look
 
     def discard(self, *, in_order: bool) -> None:
-        """See `Sink.discard`: a new producer also leaves behind whatever made the old one unusable."""
+        # A new producer also leaves behind whatever made the old one unusable.
         self._in_order = in_order
         self._first.clear()
         self._held.clear()
@@ -266,7 +259,6 @@ class KafkaSink(Recall):
         self._failures = []
 
     def queued(self) -> int:
-        """See `Sink.queued`."""
         return self._unanswered() + len(self._outbox)
 
     def close(self) -> None:
@@ -327,32 +319,23 @@ class KafkaService(Service):
         self._admin = TopicAdmin(client, sink.max_message_bytes)
 
     def check(self) -> str:
-        """Return the cluster's id; see `Service.check`."""
         # A relay that starts waits for a broker that is being started again.
         return str(self._admin.check(REQUEST_SECONDS)["cluster_id"])
 
     def outage(self) -> str | None:
-        """See `Service.outage`."""
         return self._sink.outage()
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
-        """See `Service.ensure_topics`."""
         return self._admin.ensure_all(wanted)
 
     def take_limits(self, limits: Limits) -> None:
-        """See `Service.take_limits`."""
         for topic, one in limits.items():
             if isinstance(one, TopicLimits):
                 self._sink.partitions[topic] = one.partitions
 
     def close(self) -> None:
-        """See `Service.close`."""
         self._sink.close()
         self.reader.close()
-
-
-def _nothing() -> None:
-    """Look at nothing."""
 
 
 def _hold_back(*args: Any) -> None:

@@ -40,7 +40,6 @@ class TopicReader(Readback):
         return new_client(Consumer, self._config)
 
     def marks(self, topic: str) -> Marks:
-        """See `Readback.marks`."""
         with self._asking:
             try:
                 metadata = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
@@ -48,10 +47,10 @@ class TopicReader(Readback):
                 raise _unreadable(topic, error.args[0]) from error
             if metadata.error is not None:
                 raise _unreadable(topic, metadata.error)
-            return {number: self._watermarks(topic, number, _just_wait)[1] for number in metadata.partitions}
+            # Nothing to look around for meanwhile: another thread does.
+            return {n: self._watermarks(topic, n, lambda: None)[1] for n in metadata.partitions}
 
     def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
-        """See `Readback.keys`."""
         open_ends = self._assign(topic, start, end, on_wait)
         try:
             while open_ends:
@@ -103,10 +102,6 @@ class TopicReader(Readback):
                 on_wait()
             else:
                 return int(low), int(high)
-
-
-def _just_wait() -> None:
-    """Look around for nothing: another thread does."""
 
 
 def _unreadable(topic: str, error: KafkaError) -> ConnectionFailed:

@@ -306,22 +306,21 @@ class Recorder:
         self._segment_position = self._position
         self._segment_batch = self._batch
 
-    # -- the ledger ----------------------------------------------------------------------------------------
+    # -- the ledger: see `bwtui.relay.ack.Ledger` ------------------------------------------------------------
 
     def settled(self, receipts: list[Receipt]) -> None:
-        """See `bwtui.relay.ack.Ledger.settled`."""
         for receipt in receipts:
             delivery = Delivery(receipt.batch, receipt.section, 0, receipt.partitions, receipt.offsets)
             self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
 
     def reach(self, lsn: int) -> None:
-        """See `bwtui.relay.ack.Ledger.reach`; past what was given up nothing is reached."""
+        # Past what was given up nothing is reached.
         if not self._ending.gave_up:
             self._journal.reach(lsn)
 
     @property
     def durable_lsn(self) -> int:
-        """See `bwtui.relay.ack.Ledger.durable_lsn`; a recording that was given up holds nothing up."""
+        # A recording that was given up holds nothing up.
         return _EVERYTHING if self._ending.gave_up else self._journal.durable_lsn
 
     def settle(self, *, idle: bool = False) -> None:

@@ -121,10 +121,13 @@ class Beginning:
         try:
             for _ in range(_EXPORTS):
                 self._report.detail = "making a temporary slot and its snapshot"
-                before = self._chosen(connection, publications)
+                published = publication.published_tables(connection, publications)
+                before = chosen_tables(connection, self._settings, published)
                 # It waits for every transaction that is open now.
                 self._report.account.turn_to("slot")
-                temporary = self._context.patience.calls.make(self._make_temporary)
+                temporary = self._context.patience.calls.make(
+                    lambda: slot.create_temporary(connect_raw(self._settings.postgres))
+                )
                 self._report.account.turn_to("locks")
                 importer = open_snapshot(self._settings.postgres, temporary.snapshot)
                 try:
@@ -151,9 +154,6 @@ class Beginning:
             if temporary is not None:
                 temporary.close()
 
-    def _make_temporary(self) -> TemporarySlot:
-        return slot.create_temporary(connect_raw(self._settings.postgres))
-
     def _tables(
         self,
         importer: Connection,
@@ -173,10 +173,6 @@ class Beginning:
         oids.update(known_tables(importer, present, published))
         check_unchanged(importer, present, publications, sorted(oids))
         return load_tables(importer, tables, published)
-
-    def _chosen(self, connection: Connection, publications: tuple[str, ...]) -> tuple[TableInfo, ...]:
-        published = publication.published_tables(connection, publications)
-        return chosen_tables(connection, self._settings, published)
 
     def _copy(
         self,
