@@ -86,7 +86,7 @@ class Stream:
         settings = RelaySettings(record=str(self.folder), **self.settings)
         before = continue_in(self.folder, dict(SOURCE))
         self.recorder = Recorder(settings, report, struct.pack(">Q", self.xid), dict(SOURCE), before)
-        self.recorder.tell_of(lambda: Status(state="streaming", name="shop", slot="shop"))
+        self.recorder.record_status(lambda: Status(state="streaming", name="shop", slot="shop"))
         for route in self._routes.values():
             report.schemas[f"{route.topic}-value", route.value_schema_id or 0] = schema(route)
         self.report = report

@@ -59,3 +59,8 @@ class Span:
         self.receipts: list[Receipt] = []
         self.received = self.encoded = self.produced = self.clock = 0.0
         self.parts: list[Part] = []
+
+    def settle_failed(self) -> None:
+        """Take out a message that had failed: it was dropped, or is delivered by now."""
+        self.failed -= 1
+        self.pending -= 1

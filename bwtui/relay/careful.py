@@ -89,7 +89,7 @@ class Careful:
         for letter in letters:
             assert letter.message is not None
             self._sink.send(letter.topic, [letter.message], span)
-            _count_down(span)
+            span.settle_failed()
         self._expect_nothing(self._reports(span))
         self._begin(in_order=True)
 
@@ -138,7 +138,7 @@ class Careful:
                 if place not in failed:
                     receipt = self._sent[number].receipt
                     receipt.partitions[place[1]], receipt.offsets[place[1]] = partition, offset
-                    _count_down(span)
+                    span.settle_failed()
         return failed
 
     def _drop(self, place: _Place, failure: DeliveryFailure, span: Span) -> None:
@@ -150,7 +150,7 @@ class Careful:
             # Before the next producer: it knows nothing of what this one has under way.
             self._expect_nothing(self._reports(span))
         sent.receipt.partitions[index] = REFUSED
-        _count_down(span)
+        span.settle_failed()
 
     def _reports(self, span: Span) -> list[DeliveryFailure]:
         """Wait until each message of ``span`` is durable or has failed; return how."""
@@ -175,9 +175,3 @@ def _located(failures: Sequence[DeliveryFailure], sent: Sequence[_Sent]) -> dict
         for failure in failures
         if failure.receipt is not None
     }
-
-
-def _count_down(span: Span) -> None:
-    """Take a message that had failed out of ``span``."""
-    span.failed -= 1
-    span.pending -= 1

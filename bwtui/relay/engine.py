@@ -368,7 +368,7 @@ class Engine:
         except BaseException:
             before.give_back()
             raise
-        recorder.tell_of(self.status)
+        recorder.record_status(self.status)
         return recorder
 
     def _pulse(self, seconds: float) -> None:

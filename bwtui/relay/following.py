@@ -14,7 +14,7 @@ from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.context import REFUSED, Redrive, RelayContext, check_stop
-from bwtui.relay.routes.published import Looks, Published
+from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
 from bwtui.source.connection import ServerError, connect_raw
@@ -33,7 +33,7 @@ class _Answer(NamedTuple):
     connection: pq.abc.PGconn
     server: Server
     slot: SlotState | None
-    published: Looks
+    published: PublicationStates
 
 
 class Following:

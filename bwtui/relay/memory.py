@@ -13,7 +13,7 @@ from pathlib import Path
 from bwtui.durable import write_durably
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost, StateFailed
 from bwtui.model.lsn import format_lsn
-from bwtui.sink.destination import Marks
+from bwtui.sink.destination import Offsets
 from bwtui.source.slot import SlotState
 from bwtui.source.timeline import ENDLESS, Forks, Server
 from bwtui.state_folder import known_relays, state_folder
@@ -30,7 +30,7 @@ class Remembered:
     #: A snapshot for this slot began and has not finished: topics may hold rows of it.
     snapshot_unfinished: bool = False
     #: Where each topic's partitions ended before the first unfinished snapshot sent anything.
-    marks: dict[str, Marks] = field(default_factory=dict)
+    marks: dict[str, Offsets] = field(default_factory=dict)
     #: The unfinished runs' ids (hexadecimal), as their messages' header bwtui.session has them.
     sessions: list[str] = field(default_factory=list)
     #: What was confirmed up to there is in a recording, and not all of it was sent to Kafka.
@@ -96,7 +96,7 @@ class SlotMemory:
         if self.last is not None:
             self._write(replace(self.last, publications=names))
 
-    def remember_snapshot(self, consistent_point: int, marks: dict[str, Marks], session: bytes) -> None:
+    def remember_snapshot(self, consistent_point: int, marks: dict[str, Offsets], session: bytes) -> None:
         """Write down that run ``session`` begins a snapshot at ``consistent_point``.
 
         ``marks`` is where its topics ended before the first unfinished snapshot.
@@ -106,7 +106,7 @@ class SlotMemory:
         lacks = self._without_kafka
         self._write(Remembered(*self._identity, consistent_point, True, marks, sessions, lacks))
 
-    def unfinished_marks(self) -> dict[str, Marks]:
+    def unfinished_marks(self) -> dict[str, Offsets]:
         """Return the marks of the snapshot that did not finish; empty when there is none."""
         return self._unfinished.marks if self._unfinished else {}
 

@@ -97,8 +97,7 @@ class RowPolicy:
         """Send a dead letter again without its row; one that is refused even so stays in the file alone."""
         message, span = failure.message, failure.span
         assert message is not None and span is not None
-        span.failed -= 1
-        span.pending -= 1
+        span.settle_failed()
         letter = json.loads(message.value or b"{}")
         if letter.get("cut"):
             reason = f"a dead letter did not get into topic {failure.topic}: {failure.reason}"

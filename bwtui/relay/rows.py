@@ -186,11 +186,11 @@ class Rows:
             route.counters.truncates += 1
             route.counters.note("truncated: the topic still holds the rows from before")
             if self._context.settings.truncate_topic:
-                self._tell(route, message)
+                self._send_truncation(route, message)
         self._without(routes[0], Without.TRUNCATED)
         return None
 
-    def _tell(self, route: Route, truncate: Truncate) -> None:
+    def _send_truncation(self, route: Route, truncate: Truncate) -> None:
         """Send the message of --truncate-topic."""
         row = self._dropped(route, "truncate", None, None)
         message = truncate_message(route, truncate, self.commit_lsn, self._xid, self.timestamp)

@@ -54,12 +54,7 @@ class Ask(Protocol):
 class ToastFill:
     """Completes rows by the rules above."""
 
-    def __init__(
-        self,
-        settings: RelaySettings,
-        ask: Ask,
-        pulse: Callable[[float], None],
-    ) -> None:
+    def __init__(self, settings: RelaySettings, ask: Ask, pulse: Callable[[float], None]) -> None:
         """``pulse(seconds)`` waits, keeps the stream alive, and raises to stop the relay."""
         self._mode = settings.toast
         self._ask = ask

@@ -61,7 +61,7 @@ class Section:
         self.callbacks: list[Callback] = []
         #: Whether its callbacks can't be used again, as it can't be known when all were called.
         self.is_spent = False
-        self._tell = failed
+        self._failed = failed
         self._receipt = Receipt(0, 0, 0)
         self._bind, self._report = self._closures()
 
@@ -125,4 +125,4 @@ class Section:
 
     def _fail(self, index: int, error: KafkaError, message: Message) -> None:
         self.is_spent = True
-        self._tell(self._topic, error, message, self._span, self._receipt, index)
+        self._failed(self._topic, error, message, self._span, self._receipt, index)

@@ -21,7 +21,7 @@ _MAX_MESSAGE_BYTES = 1 << 30
 #: A name, and what checks it: returns what it found in a few words, or raises BwtuiError.
 Precondition = tuple[str, Callable[[], str]]
 #: Offsets by partition.
-Marks = dict[int, int]
+Offsets = dict[int, int]
 
 
 class KeyRecord(NamedTuple):
@@ -91,11 +91,13 @@ class Recall:
 class Readback:
     """What topics hold, for the rows of a snapshot that was cut off; here they are empty."""
 
-    def marks(self, topic: str) -> Marks:
+    def end_offsets(self, topic: str) -> Offsets:
         """Return where each partition of ``topic`` ends now; any thread may ask. Raises ConnectionFailed."""
         return {}
 
-    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+    def keys(
+        self, topic: str, start: Offsets, end: Offsets, on_wait: Callable[[], None]
+    ) -> Iterator[KeyRecord]:
         """Yield every keyed record in ``[start, end)``, in order within a partition. Raises ConnectionFailed.
 
         ``on_wait`` is called between reads, and may raise to end it.

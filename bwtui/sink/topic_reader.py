@@ -1,4 +1,4 @@
-"""Reads keys back from topics: where each partition ends now, and which keys lie between two such marks."""
+"""Reads keys back from topics: where each partition ends now, and which keys lie between two such offsets."""
 
 import threading
 import time
@@ -12,7 +12,7 @@ from confluent_kafka import Message as ConsumerMessage
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import headers_of, new_client
 from bwtui.model.headers import SESSION
-from bwtui.sink.destination import KeyRecord, Marks, Readback
+from bwtui.sink.destination import KeyRecord, Offsets, Readback
 
 _REQUEST_SECONDS = 10.0
 #: So long a caller waits until it may look around.
@@ -25,7 +25,7 @@ class TopicReader(Readback):
     """A consumer without a group: it commits nothing, and nobody sees it."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        #: Held by `marks`, which may hang in a thread that its caller has given up.
+        #: Held by `end_offsets`, which may hang in a thread that its caller has given up.
         self._asking = threading.Lock()
         self._config = {
             **config,
@@ -39,7 +39,7 @@ class TopicReader(Readback):
     def _consumer(self) -> Consumer:
         return new_client(Consumer, self._config)
 
-    def marks(self, topic: str) -> Marks:
+    def end_offsets(self, topic: str) -> Offsets:
         with self._asking:
             try:
                 metadata = self._consumer.list_topics(topic, timeout=_REQUEST_SECONDS).topics[topic]
@@ -50,7 +50,9 @@ class TopicReader(Readback):
             # Nothing to look around for meanwhile: another thread does.
             return {n: self._watermarks(topic, n, lambda: None)[1] for n in metadata.partitions}
 
-    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+    def keys(
+        self, topic: str, start: Offsets, end: Offsets, on_wait: Callable[[], None]
+    ) -> Iterator[KeyRecord]:
         open_ends = self._assign(topic, start, end, on_wait)
         try:
             while open_ends:
@@ -80,7 +82,9 @@ class TopicReader(Readback):
             del open_ends[number]
         return message.key() if error is None and offset < last else None
 
-    def _assign(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> dict[int, int]:
+    def _assign(
+        self, topic: str, start: Offsets, end: Offsets, on_wait: Callable[[], None]
+    ) -> dict[int, int]:
         assigned, open_ends = [], {}
         for number, last in end.items():
             low, _ = self._watermarks(topic, number, on_wait)

@@ -11,7 +11,7 @@ from bwtui.sink.destination import (
     Destination,
     KeyRecord,
     Limits,
-    Marks,
+    Offsets,
     Readback,
     Recall,
     Service,
@@ -81,11 +81,13 @@ class MemorySink(Service, Recall, Readback):
         """Every topic is there."""
         return {topic: TopicLimits(1 << 20, compacted=keyed) for topic, keyed in wanted.items()}
 
-    def marks(self, topic: str) -> Marks:
+    def end_offsets(self, topic: str) -> Offsets:
         """One partition, which ends behind what was delivered."""
         return {0: sum(name == topic for name, _ in self.delivered)}
 
-    def keys(self, topic: str, start: Marks, end: Marks, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+    def keys(
+        self, topic: str, start: Offsets, end: Offsets, on_wait: Callable[[], None]
+    ) -> Iterator[KeyRecord]:
         """Yield the keys of what was delivered."""
         found = [message for name, message in self.delivered if name == topic]
         yield from (

@@ -28,5 +28,5 @@ def test_a_sink_without_a_service_takes_every_topic() -> None:
     assert destination.service.check() == "" and destination.service.outage() is None
     limits = destination.service.ensure_topics({"orders": True, "log": False})
     assert set(limits) == {"orders", "log"}
-    assert destination.readback.marks("orders") == {}
+    assert destination.readback.end_offsets("orders") == {}
     assert list(destination.readback.keys("orders", {}, {}, lambda: None)) == []

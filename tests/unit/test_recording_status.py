@@ -15,7 +15,7 @@ from bwtui.model.status import Status
 from bwtui.recording.format.blocks import Block, Kind
 from bwtui.recording.format.statements import statement
 from bwtui.recording.reading.reader import open_recording
-from bwtui.relay.recording.as_json import StatusTeller
+from bwtui.relay.recording.as_json import StatusSchedule
 from tests.recorded_stream import Stream, table
 
 ORDERS = table(1, "orders")
@@ -25,36 +25,36 @@ def test_a_status_is_due_when_it_has_changed_or_once_a_minute(monkeypatch: pytes
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     status = Status("streaming", "shop", "shop")
-    teller = StatusTeller()
-    assert teller.due() is None
-    teller.source = lambda: dataclasses.replace(status, time=now, cpu_seconds=now)
+    schedule = StatusSchedule()
+    assert schedule.due() is None
+    schedule.source = lambda: dataclasses.replace(status, time=now, cpu_seconds=now)
     written = []
     for second in range(121):
         now = 1000.0 + second
         if second == 30:
             status = dataclasses.replace(status, confirmed_lsn=5)
-        if teller.due() is not None:
+        if schedule.due() is not None:
             written.append(second)
     assert written == [0, 30, 90]
-    teller.forget()
+    schedule.forget()
     now += 1
-    assert teller.due() is not None
+    assert schedule.due() is not None
 
 
 def test_figures_that_slide_are_no_change_but_their_end_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    teller, written = StatusTeller(), []
+    schedule, written = StatusSchedule(), []
 
     def status() -> Status:
         figures = Percentiles(5, 0.1, 0.1, 0.2, 0.3, now)
         latency = {"total": figures} if now < 1010 else {}
         return Status("streaming", "shop", "shop", latency=latency, latency_since_start={"total": figures})
 
-    teller.source = status
+    schedule.source = status
     for second in range(30):
         now = 1000.0 + second
-        if (told := teller.due()) is not None:
+        if (told := schedule.due()) is not None:
             written.append((second, told["latency"] != {}))
             assert "latency_since_start" not in told
     assert written == [(0, True), (10, False)]
@@ -63,7 +63,7 @@ def test_figures_that_slide_are_no_change_but_their_end_is(monkeypatch: pytest.M
 def recorded(folder: Path, status: Status) -> dict[str, Any]:
     """Return what a reader finds of a status that a relay has recorded."""
     stream = Stream(folder)
-    stream.recorder.tell_of(lambda: status)
+    stream.recorder.record_status(lambda: status)
     stream.begin()
     stream.change("insert", ORDERS, 1, b"one")
     stream.commit()

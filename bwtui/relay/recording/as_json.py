@@ -23,12 +23,12 @@ _RESTLESS = frozenset(
 )
 
 
-class StatusTeller:
+class StatusSchedule:
     """Says when a status is due: once a second while something happens, else once a minute."""
 
     def __init__(self) -> None:
         self.source: Callable[[], Status] | None = None
-        self._looked_at = self._told_at = float("-inf")
+        self._looked_at = self._written_at = float("-inf")
         self._last: dict[str, Any] = {}
 
     def due(self) -> dict[str, Any] | None:
@@ -39,16 +39,16 @@ class StatusTeller:
         self._looked_at = now
         status = {name: value for name, value in self.source().to_json().items() if name not in _LEFT_OUT}
         lasting = {name: value for name, value in status.items() if name not in _RESTLESS}
-        # When nothing is measured any more, that is told once.
+        # When nothing is measured any more, that is written once.
         lasting["measured"] = bool(status["latency"])
-        if lasting == self._last and now - self._told_at < _IDLE_SECONDS:
+        if lasting == self._last and now - self._written_at < _IDLE_SECONDS:
             return None
-        self._told_at, self._last = now, lasting
+        self._written_at, self._last = now, lasting
         return status
 
     def forget(self) -> None:
         """Write the next status whatever it is: a new segment begins with what holds."""
-        self._told_at = float("-inf")
+        self._written_at = float("-inf")
 
 
 def recording_source(

@@ -29,7 +29,7 @@ from bwtui.recording.format.blocks import Kind
 from bwtui.recording.format.parsing import Counts, count_changes, count_messages, scan, size_of, tags
 from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
 from bwtui.relay.recording.as_json import (
-    StatusTeller,
+    StatusSchedule,
     another_history,
     gap_error,
     gap_json,
@@ -81,7 +81,7 @@ class Recorder:
         #: Whether this run has taken a snapshot, after which nothing is missing.
         self._began_anew = False
         self._ending = GivingUp(settings, report)
-        self._status = StatusTeller()
+        self._status = StatusSchedule()
         self._journal = Journal(
             before.folder,
             before.number,
@@ -355,7 +355,7 @@ class Recorder:
 
     # -- statuses, errors and the end ----------------------------------------------------------------------
 
-    def tell_of(self, status: Callable[[], Status]) -> None:
+    def record_status(self, status: Callable[[], Status]) -> None:
         """Record ``status()`` once a second while it changes."""
         self._status.source = status
 

@@ -19,14 +19,14 @@ from bwtui.source.publication import create_statements, unkeyed_name
 _OPERATIONS = ("inserts", "updates", "deletes", "truncates")
 
 
-class Look(NamedTuple):
+class PublicationState(NamedTuple):
     """A publication's oid, and what it publishes."""
 
     oid: str
     operations: frozenset[str]
 
 
-Looks = dict[str, Look]
+PublicationStates = dict[str, PublicationState]
 
 
 class Published:
@@ -37,33 +37,33 @@ class Published:
         self._family = (publication, unkeyed_name(publication))
         self._report = report
         self._memory = memory
-        self._before: dict[str, Look] = {}
+        self._before: dict[str, PublicationState] = {}
 
-    def ask(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> Looks:
+    def ask(self, connection: pq.abc.PGconn, names: tuple[str, ...]) -> PublicationStates:
         """Return what there is of ``names``, and of those that an earlier run read. Raises ServerError."""
         wanted = ", ".join(map(quote_literal, self._wanted(names)))
         sql = f"""select pubname, oid, pubinsert, pubupdate, pubdelete, pubtruncate
                     from pg_catalog.pg_publication where pubname in ({wanted})"""
         return {
-            name or "": Look(
+            name or "": PublicationState(
                 oid or "", frozenset(one for one, flag in zip(_OPERATIONS, flags, strict=True) if flag == "t")
             )
             for name, oid, *flags in execute_raw(connection, sql)
         }
 
-    def take(self, names: tuple[str, ...], looks: Looks) -> None:
+    def take(self, names: tuple[str, ...], states: PublicationStates) -> None:
         """Check that all that was asked for is there, and report what has changed. Raises RefusedError."""
         wanted = self._wanted(names)
         for name in wanted:
-            if name not in looks:
+            if name not in states:
                 raise RefusedError(
                     f"publication {name} is gone, though the slot was read with it",
                     "if rows were written meanwhile the relay says so, and a new snapshot is needed; "
                     f"'bwtui doctor' says which tables to add to it after this: {self._made(name)}",
                 )
-        for name, now in looks.items():
-            self._tell(name, self._before.get(name, now), now)
-        self._before = looks
+        for name, now in states.items():
+            self._report_changes(name, self._before.get(name, now), now)
+        self._before = states
         self._memory.remember_publications(wanted)
 
     def _wanted(self, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -74,7 +74,7 @@ class Published:
         keyed, unkeyed = create_statements(self._family[0], ())
         return printed(unkeyed if name == self._family[1] else keyed)
 
-    def _tell(self, name: str, before: Look, now: Look) -> None:
+    def _report_changes(self, name: str, before: PublicationState, now: PublicationState) -> None:
         if before.oid != now.oid:
             self._notice(f"publication {name} was dropped and made again")
         if gone := before.operations - now.operations:

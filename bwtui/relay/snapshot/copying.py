@@ -28,7 +28,7 @@ from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.sink.base import DeliveryFailure, Message
 from bwtui.sink.dead_letter import DroppedRow, Identity
-from bwtui.sink.destination import Marks
+from bwtui.sink.destination import Offsets
 from bwtui.source.connection import Connection
 from bwtui.source.snapshot import SnapshotTable, copy_refused, copy_rows
 
@@ -76,7 +76,7 @@ class Copying:
         before = self._context.memory.unfinished_marks()
         sessions = self._context.memory.unfinished_sessions()
         self._routes = {route.topic: route for route in routes if route is not None}
-        begun = self._mark(list(self._routes.values()), before)
+        begun = self._remember_ends(list(self._routes.values()), before)
         for table, route in zip(tables, routes, strict=True):
             if route is not None:
                 self._copy(connection, table, route)
@@ -131,29 +131,30 @@ class Copying:
                 raise route.refusal
         return routes
 
-    def _mark(self, routes: Sequence[Route], before: dict[str, Marks]) -> dict[str, Marks]:
+    def _remember_ends(self, routes: Sequence[Route], before: dict[str, Offsets]) -> dict[str, Offsets]:
         """Remember where the topics end before anything is sent; see `bwtui.relay.snapshot.leftovers`."""
         context = self._context
-        begun: dict[str, Marks] = {}
+        begun: dict[str, Offsets] = {}
         for route in routes:
             if route.refusal is None:
                 topic = route.topic
-                begun[topic] = self._marks(topic)
+                begun[topic] = self._end_offsets(topic)
                 if topic not in before and any(begun[topic].values()):
                     route.counters.note("the topic held messages before this snapshot, which stay in it")
         context.memory.remember_snapshot(self._lsn, begun | before, context.session)
         return begun
 
-    def _marks(self, topic: str) -> Marks:
+    def _end_offsets(self, topic: str) -> Offsets:
         destination = self._context.destination
-        return self._context.patience.ask(destination.service.name, lambda: destination.readback.marks(topic))
+        return self._context.patience.ask(
+            destination.service.name, lambda: destination.readback.end_offsets(topic)
+        )
 
     def _remove_leftovers(
-        self, before: dict[str, Marks], begun: dict[str, Marks], sessions: list[bytes]
+        self, before: dict[str, Offsets], begun: dict[str, Offsets], sessions: list[bytes]
     ) -> None:
         """Take out of the topics what an earlier attempt sent and this one did not."""
-        context = self._context
-        leftovers = Leftovers(context.destination, context.report, self.pulse, self._marks, context.recorder)
+        leftovers = Leftovers(self._context, self.pulse, self._end_offsets)
         for topic in sorted(set(before) & set(begun)):
             route = self._routes[topic]
             if route.key_columns:
@@ -280,8 +281,7 @@ class Copying:
                 if receipt is not None:
                     receipt.partitions[index] = REFUSED
                 break
-        span.failed -= 1
-        span.pending -= 1
+        span.settle_failed()
 
     def _alone(
         self, topic: str, message: Message, recorded: Receipt | None

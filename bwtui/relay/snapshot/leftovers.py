@@ -16,11 +16,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from bwtui.model.delivery import Span
-from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.report import Report
+from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message
-from bwtui.sink.destination import Destination, Marks
+from bwtui.sink.destination import Offsets
 
 _BATCH = 10_000
 
@@ -29,40 +28,30 @@ class Leftovers:
     """Finds and removes the leftovers of one topic; memory stays bounded, the keys are kept on disk."""
 
     def __init__(
-        self,
-        destination: Destination,
-        report: Report,
-        pulse: Callable[[float], None],
-        marks: Callable[[str], Marks],
-        recorder: Recorder | None = None,
+        self, context: RelayContext, pulse: Callable[[float], None], end_offsets: Callable[[str], Offsets]
     ) -> None:
         """``pulse(seconds)`` waits, takes deliveries, and raises to stop the relay.
 
-        ``marks`` is `Readback.marks`, but waits while the broker is away.
+        ``end_offsets`` is `Readback.end_offsets`, but waits while the broker is away.
         """
-        self._destination = destination
-        self._report = report
+        self._destination = context.destination
+        self._report = context.report
+        self._recorder = context.recorder
         self._pulse = pulse
-        self._marks = marks
-        self._recorder = recorder
+        self._end_offsets = end_offsets
 
     def remove(
-        self,
-        route: Route,
-        before: Marks,
-        begun: Marks,
-        sessions: Collection[bytes],
-        message: Message,
-    ) -> int:
+        self, route: Route, before: Offsets, begun: Offsets, sessions: Collection[bytes], message: Message
+    ) -> None:
         """Send tombstones for keys that ``sessions`` wrote last in ``[before, begun)``, and nobody since.
 
         ``before`` is where the topic ended before the first attempt, ``begun`` where it ended before this
-        one; ``message`` is a tombstone in all but its key. Returns how many tombstones were sent; all of
-        them are durable then. Raises ConnectionFailed.
+        one; ``message`` is a tombstone in all but its key. All of them are durable then. Raises
+        ConnectionFailed.
         """
         table, topic = route.relation.qualified_name, route.topic
         if all(before.get(number, 0) >= end for number, end in begun.items()):
-            return 0
+            return
         self._report.detail = f"looking in topic {topic} for rows of the snapshot that was cut off"
         with tempfile.TemporaryDirectory(prefix="bwtui-") as folder:
             database = sqlite3.connect(Path(folder) / "keys.sqlite")
@@ -76,14 +65,13 @@ class Leftovers:
                 database.close()
         if count:
             self._report.table(table).note(f"{count} rows of a snapshot that was cut off were removed")
-        return count
 
     def _collect(
         self,
         database: sqlite3.Connection,
         topic: str,
-        before: Marks,
-        begun: Marks,
+        before: Offsets,
+        begun: Offsets,
         sessions: Collection[bytes],
     ) -> None:
         def wait() -> None:
@@ -94,7 +82,7 @@ class Leftovers:
                 database.execute("insert or ignore into left_over values (?)", (record.key,))
             else:
                 database.execute("delete from left_over where key = ?", (record.key,))
-        for record in self._destination.readback.keys(topic, begun, self._marks(topic), wait):
+        for record in self._destination.readback.keys(topic, begun, self._end_offsets(topic), wait):
             database.execute("delete from left_over where key = ?", (record.key,))
 
     def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:
