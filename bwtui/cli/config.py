@@ -96,7 +96,7 @@ def validate(files: tuple[Path, ...]) -> None:
 
 
 def _check_properties(checked: ConfigFile) -> None:
-    from bwtui.cli.connect import check_properties
+    from bwtui.cli.options.relay_options import check_properties
     from bwtui.settings import RelaySettings
 
     for layer in (checked.base, *checked.profiles.values()):

@@ -9,7 +9,6 @@ from bwtui.cli.options import relay_options
 from bwtui.console import say, say_json
 from bwtui.crash import crash
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
-from bwtui.places import OfProperty
 from bwtui.settings import RelaySettings
 from bwtui.terminal import need_screens
 
@@ -84,19 +83,8 @@ def relay_settings(given: dict[str, Any]) -> RelaySettings:
     """Return the settings of all layers, checked as far as that can be done without any I/O."""
     config = relay_options.load(given)
     settings = config.settings()
-    check_properties(settings, config.property_place)
+    relay_options.check_properties(settings, config.property_place)
     return settings
-
-
-def check_properties(settings: RelaySettings, place: OfProperty) -> None:
-    """Raise UsageError for a property that its client does not know or that would break the promise."""
-    from bwtui.cli.options import librdkafka
-    from bwtui.encode.registry_config import registry_config
-    from bwtui.kafka.config import producer_config
-
-    producer_config(settings, place)
-    librdkafka.check(settings, place)
-    registry_config(settings.schema_registry, settings.registry_config, place)
 
 
 def _check_modes(headless: bool, as_json: bool, detach: bool) -> None:

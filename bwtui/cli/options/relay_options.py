@@ -14,6 +14,7 @@ from bwtui import config
 from bwtui.cli.options.completing import one_of, profiles
 from bwtui.errors import UsageError
 from bwtui.options import BY_NAME, OPTIONS, Option
+from bwtui.places import OfProperty
 from bwtui.settings import RelaySettings
 
 #: The key of a context's meta under which the arguments stand, as they were typed.
@@ -130,3 +131,14 @@ def _is_option(name: str, argument: str) -> bool:
     if name.startswith("--"):
         return argument.partition("=")[0] == name
     return argument.startswith(name) and not argument.startswith("--")
+
+
+def check_properties(settings: RelaySettings, place: OfProperty) -> None:
+    """Raise UsageError for a property that its client does not know or that would break the promise."""
+    from bwtui.cli.options import librdkafka
+    from bwtui.encode.registry_config import registry_config
+    from bwtui.kafka.config import producer_config
+
+    producer_config(settings, place)
+    librdkafka.check(settings, place)
+    registry_config(settings.schema_registry, settings.registry_config, place)
