@@ -129,7 +129,7 @@ def measure(bound: BoundEncoder, encoder: TableEncoder, count: int) -> dict[str,
 
 def main() -> None:
     """Print the table."""
-    encoder = build_encoder(RELATION, ("id",), "orders", {})
+    encoder = build_encoder(RELATION, ("id",), {})
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 20_000
     for name, cost in measure(encoder.bind(1, 2), encoder, count).items():
         print(f"{name:40} {cost:6.2f} µs/row")

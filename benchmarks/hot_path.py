@@ -89,7 +89,7 @@ def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     frames = [frame(number) for number in range(count)]
     relation = Relation(1, "public", "t", "d", COLUMNS)
-    bound = build_encoder(relation, ("id",), "t", {}).bind(1, 2)
+    bound = build_encoder(relation, ("id",), {}).bind(1, 2)
     split = splitter(len(COLUMNS))
     rows = [split(data, 31) for data in frames]
     report = Report()

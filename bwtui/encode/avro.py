@@ -98,8 +98,6 @@ class BoundEncoder:
 class TableEncoder:
     """A table's schemas, before the registry gave them ids."""
 
-    relation: Relation
-    topic: str
     key_schema: str | None
     value_schema: str
     text_columns: tuple[str, ...]
@@ -122,7 +120,6 @@ class TableEncoder:
 def build_encoder(
     relation: Relation,
     key_columns: tuple[str, ...],
-    topic: str,
     catalog: Mapping[int, TypeInfo],
     any_bytes: bool = False,
     placeholders: bool = False,
@@ -149,8 +146,6 @@ def build_encoder(
     keys = tuple(_key_plan(plan) for plan in plans if plan.column in key_columns)
     namespace = record_namespace(relation.namespace, relation.name)
     return TableEncoder(
-        relation,
-        topic,
         key_schema(namespace, keys) if keys else None,
         value_schema(namespace, plans, escape=placeholders or needs_escape(plans)),
         tuple(plan.column for plan in plans if plan.codec.as_text),

@@ -10,7 +10,6 @@ import struct
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import psycopg
 from psycopg import pq
@@ -30,13 +29,6 @@ from bwtui.source.connection import (
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
-
-
-class Keepalive(NamedTuple):
-    """A primary keepalive: the server's WAL end, and whether it wants an answer at once."""
-
-    wal_end: int
-    reply_requested: bool
 
 
 class ReplicationStream:
@@ -214,10 +206,10 @@ def _in_utf8(transcoder: Transcoder, frame: bytes) -> bytes:
     return frame[:PAYLOAD_OFFSET] + transcoder.message(frame[PAYLOAD_OFFSET:])
 
 
-def parse_keepalive(frame: memoryview | bytes) -> Keepalive:
-    """Return the content of a ``k`` frame. Raises struct.error when it is too short."""
+def parse_keepalive(frame: bytes) -> tuple[int, bool]:
+    """Return a ``k`` frame's WAL end, and whether the server wants an answer at once. Raises struct.error."""
     wal_end, _, reply = _KEEPALIVE.unpack_from(frame)
-    return Keepalive(wal_end, bool(reply))
+    return wal_end, bool(reply)
 
 
 def _sender_timeout(connection: pq.abc.PGconn) -> float:

@@ -66,7 +66,7 @@ def relayed(database: str, statements: list[str]) -> tuple[str, list[dict[str, A
     rows = [message.new for message in found if isinstance(message, m.Insert)]
     assert rows == [unescape_copy_line(line) for line in out.getvalue().splitlines(keepends=True)]
     (relation,) = [message for message in found if isinstance(message, m.Relation)]
-    encoder = build_encoder(relation, (), "t", {}, any_bytes=encoding == "SQL_ASCII")
+    encoder = build_encoder(relation, (), {}, any_bytes=encoding == "SQL_ASCII")
     schema = fastavro.parse_schema(json.loads(encoder.value_schema))
     bound = encoder.bind(None, 1)
     records = [fastavro.schemaless_reader(io.BytesIO(bound.value(row)[5:]), schema, None) for row in rows]

@@ -82,5 +82,5 @@ def _relayed(connection: Connection, stored: str) -> list[list[str | None]]:
     # A row goes wherever its page has room.
     assert sorted(rows, key=str) == sorted(copied(connection, stored), key=str)
     catalog = load_types(connection, [column.type_oid for column in relation.columns])
-    encoder = build_encoder(relation, ("id",), "t", catalog)
+    encoder = build_encoder(relation, ("id",), catalog)
     return [consumed(encoder, fields) for fields in rows]

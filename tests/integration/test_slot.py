@@ -59,7 +59,7 @@ def test_all_that_is_committed_is_reached_beside_an_open_transaction(
 
     def has_passed(lsn: int) -> bool:
         for frame in stream.frames():
-            if frame[:1] == b"k" and parse_keepalive(frame).wal_end >= lsn:
+            if frame[:1] == b"k" and parse_keepalive(frame)[0] >= lsn:
                 return True
         stream.wait(0.1)
         return False

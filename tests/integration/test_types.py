@@ -164,12 +164,12 @@ def test_every_value_of_every_type_comes_back(connection: Connection) -> None:
     for relation in relations.values():
         table = tables[relation.name]
         assert rows[relation.name] == copied(connection, f"public.{table.name}"), table.declaration
-        encoder = build_encoder(relation, ("id",), relation.name, catalog)
+        encoder = build_encoder(relation, ("id",), catalog)
         (_, avro), named = (json.loads(encoder.value_schema)["fields"][1][key] for key in ("type", "pgType"))
         escapes = f'"{ESCAPED_FIELD}"' in encoder.value_schema
         documented_avro, documented_escape, json_form = documentation.pop(table.declaration)
         assert (documented_avro, documented_escape) == (described(avro), escapes), table.declaration
-        as_key = build_encoder(relation, ("v",), relation.name, catalog)
+        as_key = build_encoder(relation, ("v",), catalog)
         assert ESCAPED_FIELD not in str(as_key.key_schema), table.declaration
         bound = as_key.bind(1, 2)
         texts = {fields[1] for fields in rows[relation.name]}

@@ -91,7 +91,7 @@ def fastavro_differs(value: Any) -> bool:
 def test_our_bytes_are_fastavros_and_read_back(table: Table, any_bytes: bool) -> None:
     columns, rows = table
     key_columns = tuple(column.name for column in columns[::2])
-    encoder = build_encoder(Relation(1, "s", "t", "d", columns), key_columns, "t", CATALOG, any_bytes)
+    encoder = build_encoder(Relation(1, "s", "t", "d", columns), key_columns, CATALOG, any_bytes)
     bound = encoder.bind(1, 2)
     assert encoder.key_schema is not None
     value_schema = fastavro.parse_schema(json.loads(encoder.value_schema))
@@ -136,7 +136,7 @@ def test_garbage_in_a_field_is_an_encode_error_or_a_value_and_nothing_else(
     table: Table, data: st.DataObject
 ) -> None:
     columns, rows = table
-    bound = build_encoder(Relation(1, "s", "t", "d", columns), (), "t", CATALOG).bind(None, 2)
+    bound = build_encoder(Relation(1, "s", "t", "d", columns), (), CATALOG).bind(None, 2)
     fields: list[Field] = [sample.text for sample in rows[0]]
     index = data.draw(st.integers(0, len(fields) - 1))
     fields[index] = data.draw(st.binary(max_size=40))

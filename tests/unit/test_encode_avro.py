@@ -43,7 +43,7 @@ def changed(index: int, field: Field) -> list[Field]:
 
 
 def test_a_row_reads_back_with_another_reader() -> None:
-    encoder = build_encoder(ORDERS, ("id",), "orders", {})
+    encoder = build_encoder(ORDERS, ("id",), {})
     bound = encoder.bind(11, 12)
     assert read(encoder.key_schema, bound.key(ROW), 11) == {"id": 7}
     assert read(encoder.value_schema, bound.value(ROW), 12) == {
@@ -59,7 +59,7 @@ def test_a_row_reads_back_with_another_reader() -> None:
 
 
 def test_what_the_type_cannot_hold_is_null_and_its_text_is_in_the_escape_field() -> None:
-    encoder = build_encoder(ORDERS, ("id",), "orders", {})
+    encoder = build_encoder(ORDERS, ("id",), {})
     row = [b"7", None, None, b"NaN", b"infinity", b"0044-03-15 BC"]
     record = read(encoder.value_schema, encoder.bind(1, 2).value(row), 2)
     assert record == {
@@ -71,11 +71,11 @@ def test_what_the_type_cannot_hold_is_null_and_its_text_is_in_the_escape_field()
 
 def test_a_table_whose_types_hold_everything_has_no_escape_field() -> None:
     relation = Relation(1, "public", "t", "d", COLUMNS[:3])
-    assert ESCAPED_FIELD not in build_encoder(relation, (), "t", {}).value_schema
+    assert ESCAPED_FIELD not in build_encoder(relation, (), {}).value_schema
 
 
 def test_without_key_columns_there_is_no_key() -> None:
-    encoder = build_encoder(ORDERS, (), "orders", {})
+    encoder = build_encoder(ORDERS, (), {})
     bound = encoder.bind(None, 2)
     assert encoder.key_schema is None
     assert bound.key(ROW) is None
@@ -83,7 +83,7 @@ def test_without_key_columns_there_is_no_key() -> None:
 
 
 def test_the_key_schema_has_no_attributes_and_follows_table_order() -> None:
-    encoder = build_encoder(ORDERS, ("price", "id"), "orders", {})
+    encoder = build_encoder(ORDERS, ("price", "id"), {})
     assert encoder.key_schema is not None
     fields = json.loads(encoder.key_schema)["fields"]
     assert [field["name"] for field in fields] == ["id", "price"]
@@ -92,7 +92,7 @@ def test_the_key_schema_has_no_attributes_and_follows_table_order() -> None:
 
 @pytest.mark.parametrize("index", range(len(ROW)))
 def test_an_unchanged_toast_value_is_never_null(index: int) -> None:
-    bound = build_encoder(ORDERS, tuple(column.name for column in COLUMNS), "orders", {}).bind(1, 2)
+    bound = build_encoder(ORDERS, tuple(column.name for column in COLUMNS), {}).bind(1, 2)
     for encode in (bound.key, bound.value, bound.both):
         with pytest.raises(UnchangedToastError) as caught:
             encode(changed(index, UNCHANGED))
@@ -102,7 +102,7 @@ def test_an_unchanged_toast_value_is_never_null(index: int) -> None:
 @pytest.mark.parametrize("index", [i for i in range(len(ROW)) if i != TEXT])
 @pytest.mark.parametrize("field", [b"secret", b"", b"-", b"9 secret", Binary(b"secret")])
 def test_malformed_text_is_an_error_that_names_the_column_and_not_the_value(index: int, field: Field) -> None:
-    bound = build_encoder(ORDERS, ("id",), "orders", {}).bind(1, 2)
+    bound = build_encoder(ORDERS, ("id",), {}).bind(1, 2)
     with pytest.raises(EncodeError) as caught:
         bound.value(changed(index, field))
     assert caught.value.column == COLUMNS[index].name
@@ -110,7 +110,7 @@ def test_malformed_text_is_an_error_that_names_the_column_and_not_the_value(inde
 
 
 def test_a_row_of_another_width_is_an_error() -> None:
-    bound = build_encoder(ORDERS, ("id",), "orders", {}).bind(1, 2)
+    bound = build_encoder(ORDERS, ("id",), {}).bind(1, 2)
     for encode in (bound.key, bound.value, bound.both):
         with pytest.raises(EncodeError, match="5 columns where its table has 6"):
             encode(ROW[:5])
@@ -118,7 +118,7 @@ def test_a_row_of_another_width_is_an_error() -> None:
 
 def test_a_key_column_that_is_not_published_is_an_error() -> None:
     with pytest.raises(EncodeError, match="not published"):
-        build_encoder(ORDERS, ("missing",), "orders", {})
+        build_encoder(ORDERS, ("missing",), {})
 
 
 def test_unknown_types_go_as_text_and_are_listed_while_enums_and_domains_are_known() -> None:
@@ -131,7 +131,7 @@ def test_unknown_types_go_as_text_and_are_listed_while_enums_and_domains_are_kno
     relation = Relation(
         1, "public", "t", "d", tuple(Column(n, 90001 + i, -1, False) for i, n in enumerate(names))
     )
-    encoder = build_encoder(relation, (), "t", catalog)
+    encoder = build_encoder(relation, (), catalog)
     assert encoder.text_columns == ("odd", "gone")
     record = read(encoder.value_schema, encoder.bind(None, 1).value([b"sad", b"2.5", b"<x>", b"?"]), 1)
     assert record == {"mood": "sad", "price": Decimal("2.5"), "odd": "<x>", "gone": "?", ESCAPED_FIELD: None}
@@ -145,12 +145,12 @@ def test_unknown_types_go_as_text_and_are_listed_while_enums_and_domains_are_kno
 
 
 def test_a_table_without_columns() -> None:
-    encoder = build_encoder(Relation(1, "public", "t", "n", ()), (), "t", {})
+    encoder = build_encoder(Relation(1, "public", "t", "n", ()), (), {})
     assert read(encoder.value_schema, encoder.bind(None, 3).value([]), 3) == {ESCAPED_FIELD: None}
 
 
 def test_names_from_the_database_stay_out_of_the_generated_source() -> None:
     relation = Relation(1, 'p"', "t'\n", "d", (Column("x\n    import os #", 23, -1, True),))
-    encoder = build_encoder(relation, ("x\n    import os #",), "t", {})
+    encoder = build_encoder(relation, ("x\n    import os #",), {})
     framed = encoder.bind(1, 2).value([b"5"])
     assert list(read(encoder.value_schema, framed, 2).values()) == [5]

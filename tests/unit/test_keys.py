@@ -27,7 +27,7 @@ HSTORE, TEXT, DATE, TIMESTAMPTZ, TIME, XID8, INT_ARRAY = 9001, 25, 1082, 1184, 1
 
 def encoder_of(oid: int, typmod: int = -1, *, check_utf8: bool = False) -> TableEncoder:
     columns = (Column("k", oid, typmod, True), Column("v", 25, -1, False))
-    return build_encoder(Relation(1, "s", "t", "d", columns), ("k",), "t", CATALOG, check_utf8)
+    return build_encoder(Relation(1, "s", "t", "d", columns), ("k",), CATALOG, check_utf8)
 
 
 def key_of(encoder: TableEncoder, text: bytes | None) -> dict[str, Any]:

@@ -107,9 +107,9 @@ def columns_of(*oids: int) -> tuple[m.Column, ...]:
 def test_a_schema_without_room_says_so_and_one_with_room_takes_it(bad: bytes, count: int) -> None:
     """In whichever of its columns; a character that begins in one text and ends in the next is none."""
     relation = m.Relation(1, "s", "t", "d", columns_of(INT, *[TEXT] * count))
-    narrow = build_encoder(relation, ("c0",), "t", {}).bind(1, 2)
-    room = build_encoder(relation, ("c0",), "t", {}, placeholders=True)
-    assert "__escaped" not in build_encoder(relation, ("c0",), "t", {}).value_schema
+    narrow = build_encoder(relation, ("c0",), {}).bind(1, 2)
+    room = build_encoder(relation, ("c0",), {}, placeholders=True)
+    assert "__escaped" not in build_encoder(relation, ("c0",), {}).value_schema
     for place in range(1, count + 1):
         fields = [b"1", *[b"\x81" if bad == b"\xc2" else "ß".encode()] * count]
         fields[place] = bad
@@ -125,7 +125,7 @@ def test_a_key_needs_no_room_and_stays_its_own() -> None:
     """A text that reads like what stands for the bytes is another key."""
     relation = m.Relation(1, "s", "t", "d", columns_of(TEXT, MOMENT))
     for any_bytes in (False, True):
-        encoder = build_encoder(relation, ("c0",), "t", {}, any_bytes)
+        encoder = build_encoder(relation, ("c0",), {}, any_bytes)
         assert encoder.key_schema is not None and "__escaped" not in encoder.key_schema
         bound = encoder.bind(1, 2)
         texts = (m.Binary(BAD), b"\xff", rb"\xc281", rb"\xff", "ß".encode(), BAD)
@@ -136,7 +136,7 @@ def test_a_key_needs_no_room_and_stays_its_own() -> None:
 
 def test_arrays_escape_as_a_whole() -> None:
     relation = m.Relation(1, "s", "t", "d", columns_of(INT, TEXTS))
-    bound = build_encoder(relation, ("c0",), "t", {}).bind(1, 2)
+    bound = build_encoder(relation, ("c0",), {}).bind(1, 2)
     for text in (m.Binary(b"{" + BAD + b"}"), b"{a,\xff}"):
         assert b"\\x" + text.hex().encode() in bound.both([b"1", text])[1]
 

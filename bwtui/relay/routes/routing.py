@@ -173,7 +173,7 @@ class Router:
                     draft.bound = JsonEncoder(relation, keys, draft.types)
                     continue
                 any_bytes = self._patience.look(holds_any_bytes)
-                encoder = build_encoder(relation, keys, draft.topic, draft.types, any_bytes, draft.with_room)
+                encoder = build_encoder(relation, keys, draft.types, any_bytes, draft.with_room)
             except (RefusedError, RowError) as error:
                 draft.refusal = error
                 continue
@@ -187,7 +187,7 @@ class Router:
             (draft, part, subject, schema)
             for draft in drafts
             if draft.encoder is not None
-            for part, subject, schema in _schemas(draft.encoder)
+            for part, subject, schema in _schemas(draft.topic, draft.encoder)
         ]
         register = self._registry.register
         calls = [partial(register, subject, schema) for _, _, subject, schema in wanted]
@@ -290,9 +290,9 @@ def unkeyed_refusal(table: str) -> RefusedError:
     )
 
 
-def _schemas(encoder: TableEncoder) -> list[tuple[str, str, str]]:
+def _schemas(topic: str, encoder: TableEncoder) -> list[tuple[str, str, str]]:
     """Return part, subject and schema of everything to register."""
-    key, value = subject_names(encoder.topic)
+    key, value = subject_names(topic)
     keys = [] if encoder.key_schema is None else [("key", key, encoder.key_schema)]
     return [*keys, ("value", value, encoder.value_schema)]
 

@@ -87,7 +87,7 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
         relation = load_relation(connection, table, columns.get((table.namespace, table.name)))
         try:
             refuse_shared(settings, topic, table.qualified_name)
-            check.encoder = _encoder(connection, settings, relation, topic)
+            check.encoder = _encoder(connection, settings, relation)
         except BwtuiError as error:
             check.refusal = error
         checks.append(check)
@@ -95,7 +95,7 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
     return checks
 
 
-def _encoder(connection: Connection, settings: RelaySettings, relation: Relation, topic: str) -> TableEncoder:
+def _encoder(connection: Connection, settings: RelaySettings, relation: Relation) -> TableEncoder:
     """Return what the relay would make of the table. Raises BwtuiError where it would refuse it."""
     missing, _ = identity.look(connection, settings, relation, ())
     if missing:
@@ -106,10 +106,8 @@ def _encoder(connection: Connection, settings: RelaySettings, relation: Relation
     if not keys and not settings.allow_unkeyed:
         raise unkeyed_refusal(relation.qualified_name)
     types = load_types(connection, [column.type_oid for column in relation.columns])
-    any_bytes = holds_any_bytes(connection)
-    return build_encoder(
-        relation, tuple(keys or ()), topic, types, any_bytes, settings.toast == "placeholder"
-    )
+    any_bytes, placeholders = holds_any_bytes(connection), settings.toast == "placeholder"
+    return build_encoder(relation, tuple(keys or ()), types, any_bytes, placeholders)
 
 
 def _refuse_collisions(checks: Sequence[TableCheck]) -> None:
@@ -120,7 +118,7 @@ def _refuse_collisions(checks: Sequence[TableCheck]) -> None:
 
 
 def _ask(registry: SchemaRegistry, check: TableCheck, encoder: TableEncoder) -> None:
-    key, value = subject_names(encoder.topic)
+    key, value = subject_names(check.topic)
     if encoder.key_schema is not None:
         check.parts["key"] = registry.verdict(key, encoder.key_schema)
     check.parts["value"] = registry.verdict(value, encoder.value_schema)
