@@ -1,85 +1,68 @@
 """A route: where the rows of one table go, as long as its schema stays the same."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import NoReturn
 
 from bwtui.encode.avro import BoundEncoder
 from bwtui.encode.json import JsonEncoder
 from bwtui.errors import BwtuiError, RowError
 from bwtui.pgoutput.messages import Field, Relation
-from bwtui.pgoutput.tuples import splitter
+from bwtui.pgoutput.tuples import Split, splitter
 from bwtui.relay.report import TableCounters
 from bwtui.sink.base import MessageTuple
 from bwtui.sink.destination import TopicLimits
 
+#: From a row's fields to its key, and to its key and value.
+Key = Callable[[Sequence[Field]], bytes | None]
+Both = Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
 
+
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Route:
     """Where the rows of one table go, as long as its schema stays the same.
 
     ``refusal`` is set when the table as a whole can't be relayed; every row of it then fails with it.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "both",
-        "both_filled",
-        "bytes",
-        "column_names",
-        "committed",
-        "counters",
-        "in_part",
-        "key",
-        "key_columns",
-        "key_indexes",
-        "key_schema_id",
-        "max_message_bytes",
-        "messages",
-        "positions",
-        "refusal",
-        "relation",
-        "split",
-        "topic",
-        "value_schema_id",
-    )
-    key: Callable[[Sequence[Field]], bytes | None]
-    both: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
-    both_filled: Callable[[Sequence[Field]], tuple[bytes | None, bytes]]
+    relation: Relation
+    topic: str
+    key_columns: tuple[str, ...]
+    counters: TableCounters
+    bound: InitVar[BoundEncoder | JsonEncoder | None]
+    limits: InitVar[TopicLimits | None]
+    refusal: BwtuiError | None = None
+    #: Whether the table has columns that are not published.
+    in_part: bool = False
+    key: Key = field(init=False)
+    both: Both = field(init=False)
+    both_filled: Both = field(init=False)
+    split: Split = field(init=False)
+    key_schema_id: int | None = field(init=False)
+    value_schema_id: int | None = field(init=False)
+    max_message_bytes: int = field(init=False)
+    column_names: list[str] = field(init=False)
+    #: Where the key's columns stand in a row.
+    key_indexes: list[int] = field(init=False)
+    #: Messages of the batch that is being filled, and their bytes.
+    messages: list[MessageTuple] = field(default_factory=list)
+    bytes: int = 0
+    #: When the first of them was committed, in Unix microseconds.
+    committed: int = 0
+    #: While recording, which of the batch's frames each message was made of.
+    positions: list[int] = field(default_factory=list)
 
-    def __init__(
-        self,
-        relation: Relation,
-        topic: str,
-        keys: tuple[str, ...],
-        counters: TableCounters,
-        bound: BoundEncoder | JsonEncoder | None,
-        limits: TopicLimits | None,
-        refusal: BwtuiError | None = None,
-    ) -> None:
-        self.relation = relation
-        self.topic = topic
-        self.key_columns = keys
-        self.counters = counters
-        self.key_schema_id = counters.key_schema_id
-        self.value_schema_id = counters.value_schema_id
-        self.refusal = refusal
-        #: Whether the table has columns that are not published.
-        self.in_part = False
+    def __post_init__(self, bound: BoundEncoder | JsonEncoder | None, limits: TopicLimits | None) -> None:
+        self.key_schema_id = self.counters.key_schema_id
+        self.value_schema_id = self.counters.value_schema_id
         self.max_message_bytes = limits.max_message_bytes if limits else 0
-        #: Messages of the batch that is being filled, and their bytes.
-        self.messages: list[MessageTuple] = []
-        self.bytes = 0
-        #: When the first of them was committed, in Unix microseconds.
-        self.committed = 0
-        #: While recording, which of the batch's frames each message was made of.
-        self.positions: list[int] = []
-        #: Where the key's columns stand in a row.
-        self.key_indexes = [i for i, column in enumerate(relation.columns) if column.name in keys]
-        self.column_names = [column.name for column in relation.columns]
-        self.split = splitter(len(relation.columns))
+        self.column_names = [column.name for column in self.relation.columns]
+        self.key_indexes = [i for i, name in enumerate(self.column_names) if name in self.key_columns]
+        self.split = splitter(len(self.column_names))
         if bound is not None:
             self.key, self.both, self.both_filled = bound.key, bound.both, bound.both_filled
-        elif refusal is not None:
-            self.key = self.both = self.both_filled = _refusing(refusal)
+        elif self.refusal is not None:
+            self.key = self.both = self.both_filled = _refusing(self.refusal)
 
 
 def _refusing(refusal: BwtuiError) -> Callable[[Sequence[Field]], NoReturn]:
