@@ -232,14 +232,12 @@ class Rows:
             self._without(route, Without.SUPERSEDED)
             return route, route.key(gone.row), None, gone.row
         try:
-            encoded = route, *route.both_filled(row), row
-            self._note_filled(new, row)
-            return encoded
+            key, value = route.both_filled(row)
         except (UnchangedToastError, NoRoomError):
-            wider = self._wider(route)
-        encoded = wider, *wider.both_filled(row), row
+            route = self._wider(route)
+            key, value = route.both_filled(row)
         self._note_filled(new, row)
-        return encoded
+        return route, key, value, row
 
     def _wider(self, route: Route) -> Route:
         """Return the table's route under a schema with room for what its columns can't hold, from now on.
