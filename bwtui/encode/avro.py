@@ -25,9 +25,9 @@ from bwtui.types.varint import NULL, VALUE, long, prefixed
 _frame = struct.Struct(">BI").pack
 
 
-#: What goes for every row that can't be relayed.
-KEPT = "drop such rows into the dead letters with --on-error log"
-NOT_TEXT = f"whatever stands between relay and server asks for binary values: connect without it, or {KEPT}"
+#: The hint for every row that can't be relayed.
+_DROP = "drop such rows into the dead letters with --on-error log"
+NOT_TEXT = f"whatever stands between relay and server asks for binary values: connect without it, or {_DROP}"
 
 
 class EncodeError(RowError):
@@ -51,7 +51,7 @@ class NoRoomError(EncodeError):
     """Bytes are no text, and the schema has no field for what a column can't hold."""
 
     def __init__(self, column: str) -> None:
-        hint = f"mend the bytes in PostgreSQL, or {KEPT}"
+        hint = f"mend the bytes in PostgreSQL, or {_DROP}"
         super().__init__(column, "its bytes are no text, and its schema has no room for others", hint)
 
 
@@ -199,7 +199,7 @@ class _RowEncoder:
     def _encode(self, fields: Sequence[Field], escaped: dict[str, bytes]) -> bytes:
         if len(fields) != self.width:
             reason = f"the row has {len(fields)} columns where its table has {self.width}"
-            raise EncodeError("", reason, f"start the relay again, which reads the table anew, or {KEPT}")
+            raise EncodeError("", reason, f"start the relay again, which reads the table anew, or {_DROP}")
         out = [self.head]
         for plan in self.plans:
             field = fields[plan.index]
@@ -215,7 +215,7 @@ class _RowEncoder:
                 escaped[plan.name] = field
             except (ValueError, LookupError, OverflowError, struct.error):
                 reason = f"not the text form of {plan.codec.pg_type}"
-                hint = f"please report the type as a bug, or {KEPT}"
+                hint = f"please report the type as a bug, or {_DROP}"
                 raise EncodeError(plan.column, reason, hint) from None
         if self.escapes:
             out.append(_escape_map(escaped))

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 _RECONNECT_SECONDS = 1.0
 
 
-class _Answer(NamedTuple):
+class _SessionStart(NamedTuple):
     """What a server says in a new session."""
 
     connection: pq.abc.PGconn
@@ -118,7 +118,7 @@ class Following:
             self._context.memory.check(answer.slot)
             assert answer.slot is not None
             check_readable(answer.slot, answer.connection.server_version)
-            self._meet(answer.server, answer.slot)
+            self._check_history(answer.server, answer.slot)
             self._published.take(publications, answer.published)
         except BaseException:
             answer.connection.finish()
@@ -134,12 +134,12 @@ class Following:
             connection.finish()
             raise
 
-    def _ask(self, publications: tuple[str, ...]) -> _Answer:
+    def _ask(self, publications: tuple[str, ...]) -> _SessionStart:
         """Ask, in a new session and a helper thread, what decides whether to go on; nothing is changed."""
         connection = connect_raw(self._settings.postgres)
         try:
             server, state = identify(connection), self._released(connection)
-            return _Answer(connection, server, state, self._published.ask(connection, publications))
+            return _SessionStart(connection, server, state, self._published.ask(connection, publications))
         except ServerError as error:
             connection.finish()
             raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
@@ -156,7 +156,7 @@ class Following:
             # The server has not noticed yet that our old connection is gone, or somebody else reads the slot.
             raise ConnectionFailed(error.message, error.hint) from error
 
-    def _meet(self, server: Server, state: SlotState) -> None:
+    def _check_history(self, server: Server, state: SlotState) -> None:
         """Go on with ``server`` where it has what was sent; see `SlotMemory.common_end`."""
         context = self._context
         common_end = context.memory.common_end(server, accept=self._settings.accept_divergence)

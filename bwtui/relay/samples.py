@@ -10,7 +10,7 @@ from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.fields import LIMIT, as_text, mark_of
 
-KEPT = 500
+SAMPLES = 500
 _PER_SECOND = 50
 #: What all samples may hold together: a row of 1,600 columns alone may have 6 MB.
 _BYTES = 16 << 20
@@ -32,7 +32,7 @@ class _Raw(NamedTuple):
 
 
 class Samples:
-    """Keeps the newest `KEPT` sampled changes, fewer of large ones, at most about 50 new ones a second."""
+    """Keeps the newest `SAMPLES` sampled changes, fewer of large ones, at most about 50 new ones a second."""
 
     def __init__(self) -> None:
         self._samples: deque[_Raw] = deque()
@@ -69,7 +69,7 @@ class Samples:
         samples = self._samples
         samples.append(_Raw(self._sequence, time.time(), commit_time, lsn, xid, *row))
         self._bytes += size
-        while len(samples) > 1 and (self._bytes > _BYTES or len(samples) > KEPT):
+        while len(samples) > 1 and (self._bytes > _BYTES or len(samples) > SAMPLES):
             self._bytes -= samples.popleft().size
 
     def after(self, sequence: int) -> list[ChangeSample]:

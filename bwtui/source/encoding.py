@@ -16,7 +16,7 @@ from bwtui.pgoutput.transcode import Decode
 _TAKEN_AS_THEY_ARE = frozenset(("UTF8", "SQL_ASCII"))
 
 #: A setting of no meaning, by which the block below hands over what it found.
-_FOUND = "bwtui.characters"
+_RESULT = "bwtui.characters"
 
 # All that may be a character: one byte above ASCII, or two, three after 0x8f, four after 0x8e
 # (pg_wchar_table in PostgreSQL's sources). In plpgsql, for in SQL the first refusal is the end.
@@ -44,10 +44,10 @@ begin
       null;
     end;
   end loop;
-  perform pg_catalog.set_config('{_FOUND}', pg_catalog.array_to_string(found, ','), false);
+  perform pg_catalog.set_config('{_RESULT}', pg_catalog.array_to_string(found, ','), false);
 end
 $do$"""
-_TAKE_SQL = f"select pg_catalog.current_setting('{_FOUND}'), pg_catalog.set_config('{_FOUND}', '', false)"
+_TAKE_SQL = f"select pg_catalog.current_setting('{_RESULT}'), pg_catalog.set_config('{_RESULT}', '', false)"
 
 Ask = Callable[[str], Sequence[Sequence[Any]]]
 

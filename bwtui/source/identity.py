@@ -85,7 +85,7 @@ def check_published(
             raise refusal(connection, settings, oid, table.qualified_name, missing)
 
 
-def look(
+def missing_columns(
     connection: Connection, settings: RelaySettings, relation: Relation, refused_before: Sequence[str]
 ) -> tuple[tuple[str, ...], bool]:
     """Return the key's columns for want of which the rows of ``relation`` can't be relayed, mostly none; and

@@ -32,7 +32,7 @@ COLUMNS = ["id", *(f"c{number}" for number in range(10))]
 def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A relay's collector nearly never looks: see `bwtui.cycles`."""
     # What is kept up to a bound is so soon.
-    monkeypatch.setattr("bwtui.relay.samples.KEPT", 5)
+    monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 5)
     monkeypatch.setattr("bwtui.relay.routes.session_routes._ROUTES_KEPT", 16)
     gc.collect()
     gc.disable()
@@ -260,7 +260,7 @@ def test_schemas_kept_for_the_screens_are_few_of_each_subject() -> None:
 
 
 def test_samples_of_wide_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bwtui.relay.samples.KEPT", 500)
+    monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 500)
     samples = Samples()
     relation = table(7, "t", [f"c{number}" for number in range(500)])
     for _ in range(200):

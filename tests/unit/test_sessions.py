@@ -61,7 +61,7 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session()
-    answers = [following._Answer(session, None, SimpleNamespace(confirmed_lsn=0), {})]  # type: ignore[arg-type]
+    answers = [following._SessionStart(session, None, SimpleNamespace(confirmed_lsn=0), {})]  # type: ignore[arg-type]
 
     class Calls:
         def make(self, call: Callable[[], Any]) -> Any:
@@ -75,7 +75,7 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     one = follower(relay)
     monkeypatch.setattr(following, "check_readable", lambda *given: None)
     monkeypatch.setattr(relay.context.memory, "check", lambda slot: None)
-    monkeypatch.setattr(Following, "_meet", lambda *given: None)
+    monkeypatch.setattr(Following, "_check_history", lambda *given: None)
     monkeypatch.setattr(one, "_published", SimpleNamespace(take=lambda *given: None))
     session.server_version = 180000  # type: ignore[attr-defined]
     with pytest.raises(StopRequested):

@@ -241,7 +241,7 @@ class Router:
         relation, oid = draft.relation, draft.relation.oid
         refused = self._catalog_memory.refused_key(oid)
         missing, draft.in_part = self._patience.look(
-            lambda c: identity.look(c, self._settings, relation, refused)
+            lambda c: identity.missing_columns(c, self._settings, relation, refused)
         )
         if missing:
             self._catalog_memory.refuse_key(oid, missing)

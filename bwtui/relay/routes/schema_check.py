@@ -97,7 +97,7 @@ def _tables(connection: Connection, settings: RelaySettings, made: Sequence[Tabl
 
 def _encoder(connection: Connection, settings: RelaySettings, relation: Relation) -> TableEncoder:
     """Return what the relay would make of the table. Raises BwtuiError where it would refuse it."""
-    missing, _ = identity.look(connection, settings, relation, ())
+    missing, _ = identity.missing_columns(connection, settings, relation, ())
     if missing:
         raise identity.refusal(connection, settings, relation.oid, relation.qualified_name, missing)
     keys: Sequence[str] | None = [column.name for column in relation.columns if column.is_key]
