@@ -41,7 +41,7 @@ _SCHEMAS_KEPT = 1_000
 class SchemaRefused(BwtuiError):
     """The registry answered, and will not take this schema; trying again does not help."""
 
-    def __init__(self, message: str, hint: str, status: int = 0) -> None:
+    def __init__(self, message: str, hint: str, status: int) -> None:
         super().__init__(message, hint)
         #: The answer's HTTP status.
         self.status = status

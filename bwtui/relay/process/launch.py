@@ -18,7 +18,7 @@ from bwtui.settings import RelaySettings
 ENGINE_COMMAND: tuple[str, ...] = (sys.executable, "-P", "-m", "bwtui.relay.process.main")
 _POLL = 0.05
 #: How long the engine may stay in the state "starting" before we stop waiting for it; it goes on by itself.
-_READY_TIMEOUT = 60.0
+_READY_SECONDS = 60.0
 
 
 class EngineProcess:
@@ -28,13 +28,13 @@ class EngineProcess:
         self.name = name
         self.process = process
 
-    def wait_ready(self, timeout: float = _READY_TIMEOUT) -> Status | None:
+    def wait_ready(self) -> Status | None:
         """Wait until the engine has left the state "starting", and return its status.
 
-        Returns what it said last, or None if nothing, when ``timeout`` seconds have passed; it goes on then.
+        Returns what it said last, or None if nothing, when a minute has passed; it goes on then.
         Raises the engine's own error when it ended on one; returns its last status when it ended well.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + _READY_SECONDS
         status: Status | None = None
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
