@@ -29,6 +29,13 @@ with spark_session("local[1]", "bwtui-classes") as spark:
     rows.join(rows.groupBy("id").count(), "id").orderBy("id").toArrow()
 """
 _LOG_LINES = 30
+#: Some hundred rows do not pay for code that Spark makes and compiles for each stage of each plan. The
+#: commands' own sessions do that, in the tests that start them.
+_FEW_ROWS = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "4",
+}
 
 
 @dataclass
@@ -74,7 +81,7 @@ def spark_classes(tmp_path_factory: pytest.TempPathFactory) -> None:
 def spark(spark_classes: None) -> Iterator[SparkSession]:
     """A local Spark session on two cores."""
     global _java
-    with spark_session("local[2]", "bwtui-tests") as session:
+    with spark_session("local[2]", "bwtui-tests", config=_FEW_ROWS) as session:
         pid = session._jvm.java.lang.ProcessHandle.current().pid()  # type: ignore[union-attr]
         folder = session.sparkContext.getConf().get("spark.local.dir", "")
         _java = _Java(pid, Path(folder or "") / "spark.log")
