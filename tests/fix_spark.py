@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from bwtui.spark.class_archive import ClassArchive
+from bwtui.spark.failure import plain_errors
 from bwtui.spark.java import spark_java
 from bwtui.spark.session import spark_session
 
@@ -87,6 +89,23 @@ def spark(spark_classes: None) -> Iterator[SparkSession]:
         _java = _Java(pid, Path(folder or "") / "spark.log")
         yield session
     _java = None
+
+
+@pytest.fixture
+def shared_spark(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """Have Spark's commands in this process take the run's session: a Java for each costs seconds.
+
+    All else is the command's own: its arguments, what it prints, and its exit code.
+    """
+
+    @contextmanager
+    def shared(*_: Any, **__: Any) -> Iterator[SparkSession]:
+        with plain_errors():
+            yield spark
+
+    for module in ("spark.session", "verify.recording", "verify.recordings"):
+        monkeypatch.setattr(f"bwtui.{module}.spark_session", shared)
+    return spark
 
 
 @pytest.hookimpl(wrapper=True)

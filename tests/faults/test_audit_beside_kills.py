@@ -6,17 +6,13 @@
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from bwtui.errors import DamagedRecording, UsageError
 from bwtui.sandbox.supervisor import Services
-from bwtui.spark.failure import plain_errors
 from bwtui.verify import recording as verify
 from tests.faults.recordings import size
 from tests.faults.relays import Relay, wait_for
@@ -73,20 +69,10 @@ class Kills:
         assert not self._relay.has_ended, self._relay.last_words()
 
 
+@pytest.mark.usefixtures("shared_spark")
 def test_nothing_is_found(
-    services: Services,
-    database: str,
-    new_relay: Callable[..., Relay],
-    tmp_path: Path,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
+    services: Services, database: str, new_relay: Callable[..., Relay], tmp_path: Path
 ) -> None:
-    @contextmanager
-    def shared(*_: Any, **__: Any) -> Iterator[SparkSession]:
-        with plain_errors():
-            yield spark
-
-    monkeypatch.setattr(verify, "spark_session", shared)
     folder = tmp_path / "recording"
     create_tables(database, ROWS)
     relay = new_relay("--record", str(folder), "--segment-bytes", str(SEGMENT_BYTES))

@@ -1,6 +1,5 @@
 """A broker's disk has damaged a batch: its messages are lost, all others are read, and the audit says so."""
 
-import contextlib
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from pyspark.sql import SparkSession
 
 from bwtui.kafka import damage as kafka_damage
 from bwtui.kafka import scan as kafka_scan
@@ -171,13 +169,12 @@ def test_a_header_whose_offset_is_damaged_too_hides_nothing_behind_it(
     assert offsets == set(range(30)) | set(range(high, 80))
 
 
+@pytest.mark.usefixtures("shared_spark")
 def test_the_audit_names_what_is_lost(
     services: Services,
     sandbox: Sandbox,
     database: str,
     tmp_path: Path,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attempts = Attempts(services, tmp_path)
     with session(database) as opened:
@@ -195,10 +192,6 @@ def test_the_audit_names_what_is_lost(
     victim = batches(path)[1]
     flip(path, victim, victim.length - 5)
 
-    def shared(*_: Any, **__: Any) -> Any:
-        return contextlib.nullcontext(spark)
-
-    monkeypatch.setattr(verify, "spark_session", shared)
     report = eventually("it is judged", lambda: verify.verify_recording(tmp_path / "recording", config))
     assert report.verdict == "anomalies"
     assert report.found["lost_acked"] == victim.high - victim.low

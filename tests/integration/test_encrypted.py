@@ -88,6 +88,7 @@ def write_settings(
     (folder / "bwtui.toml").chmod(0o600)
 
 
+@pytest.mark.usefixtures("shared_spark")
 def test_from_the_slot_to_the_audit(attempts: Attempts, dsn: str, tmp_path: Path) -> None:
     folder = tmp_path / "recorded"
     ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
@@ -98,10 +99,10 @@ def test_from_the_slot_to_the_audit(attempts: Attempts, dsn: str, tmp_path: Path
         attempts.succeed(dsn, "--headers", "--record", str(folder))
         opened.run("update orders set note = 'new' where id <= 50")
     attempts.succeed(dsn, "--headers", "--record", str(folder))
-    told = attempts.command("verify", str(folder), *ends, "--json")
+    told = attempts.command_here("verify", str(folder), *ends, "--json")
     assert (told.code, told.stderr) == (0, "")
     assert json.loads(told.stdout)["actual"] == 550
-    replayed = attempts.command("replay", str(folder), *ends, "--topic-prefix", "again", "--yes")
+    replayed = attempts.command_here("replay", str(folder), *ends, "--topic-prefix", "again", "--yes")
     assert replayed.code == 0, replayed.stderr
     with session(dsn) as opened, relaying(attempts, dsn, opened, "--headers"):
         compared, report = verify(attempts, dsn)

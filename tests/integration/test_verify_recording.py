@@ -23,7 +23,6 @@ from pyspark.sql import SparkSession
 from bwtui.errors import RefusedError
 from bwtui.sandbox.supervisor import Services
 from bwtui.spark import java
-from bwtui.spark.failure import plain_errors
 from bwtui.verify import recording as verify
 from tests.attempts import Attempts, Ended
 from tests.database import session
@@ -65,19 +64,8 @@ Run = Callable[..., Ended]
 
 
 @pytest.fixture
-def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run ``bwtui verify`` in this process and the run's Spark session; a Java for each costs seconds.
-
-    All else is the command's own: its arguments, what it prints, and its exit code.
-    """
-
-    @contextmanager
-    def shared(*_: Any, **__: Any) -> Iterator[SparkSession]:
-        with plain_errors():
-            yield spark
-
-    for module in ("recording", "recordings"):
-        monkeypatch.setattr(f"bwtui.verify.{module}.spark_session", shared)
+def here(shared_spark: SparkSession) -> Run:
+    """Run ``bwtui verify`` in this process and the run's Spark session."""
 
     def run_here(attempts: Attempts, folder: Path, *args: str, broker: str = "") -> Ended:
         return attempts.command_here("verify", str(folder), *_ends(attempts, broker), *args)
