@@ -47,7 +47,7 @@ class Terminal:
     def __init__(self, size: tuple[int, int] = (100, 40)) -> None:
         self.master, self._slave = pty.openpty()
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
-        self.got = b""
+        self.got = bytearray()
 
     def start(
         self, args: Sequence[str], environment: dict[str, str], folder: Path
