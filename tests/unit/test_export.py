@@ -378,7 +378,7 @@ import sys
 from bwtui.recording.reading import reader
 from tests.recording_double import RecordingDouble
 from tests.unit.test_export import CHANGES
-reader.open_recording = lambda path, **_: RecordingDouble(CHANGES * 20000)
+reader.open_recording = lambda path, **_: RecordingDouble(CHANGES * 4000)
 from bwtui.cli.main import main
 main()
 """
