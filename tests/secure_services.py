@@ -85,7 +85,7 @@ def secure_kafka(authority: Authority) -> Iterator[dict[str, str]]:
     file = folder / "server.properties"
     file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
     jars = os.pathsep.join(map(str, ArtifactStore().jars(GROUP)))
-    java = [str(java_binary()), *JVM, "-cp", jars]
+    java = [str(java_binary()), *JVM, "-XX:TieredStopAtLevel=1", "-cp", jars]
     client = {
         "bootstrap.servers": f"{LOOPBACK}:{ports['kafka']}",
         "security.protocol": "SASL_SSL",
