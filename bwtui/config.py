@@ -16,6 +16,8 @@ import platformdirs
 
 from bwtui.config_file import FILE_NAME, ConfigFile, Layer, read_file, suggestion
 from bwtui.errors import UsageError
+from bwtui.masking import mask_connection, mask_property
+from bwtui.model.looks import SettingEntry
 from bwtui.options import (
     BY_NAME,
     OPTIONS,
@@ -76,12 +78,23 @@ class Config:
 
     def settings(self) -> RelaySettings:
         """Return the relay's settings. Raises UsageError for two that do not go together."""
-        fields: dict[str, Any] = {BY_NAME[name].field: setting.value for name, setting in self.values.items()}
-        for name, properties in self.pairs.items():
-            fields[BY_NAME[name].field] = tuple((key, str(s.value)) for key, s in properties.items())
-        settings = RelaySettings(**fields)
+        settings = self.merged()
         self._check_together(settings)
         return settings
+
+    def merged(self) -> RelaySettings:
+        """Return the settings as they are, also where two of them do not go together."""
+        fields: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        for name, setting in self.values.items():
+            fields[BY_NAME[name].field] = setting.value
+            origins[name] = setting.origin
+        for name, properties in self.pairs.items():
+            option = BY_NAME[name]
+            fields[option.field] = tuple((key, str(s.value)) for key, s in properties.items())
+            origins |= {f"{option.table}.{key}": s.origin for key, s in properties.items()}
+        told = tuple((name, origin) for name, origin in origins.items() if origin != DEFAULT)
+        return RelaySettings(**fields, origins=told)
 
     def _check_together(self, settings: RelaySettings) -> None:
         if len(settings.publication_name.encode()) > 63:
@@ -199,6 +212,22 @@ def _merge(
 
 def _origin(layer: Layer, name: str) -> str:
     return BY_NAME[name].variable if layer.origin == ENVIRONMENT else layer.origin
+
+
+def listed(settings: RelaySettings) -> tuple[SettingEntry, ...]:
+    """Return every setting as it may be shown, with where it came from; secrets are masked."""
+    origins = dict(settings.origins)
+    entries: list[SettingEntry] = []
+    for option in OPTIONS:
+        value = getattr(settings, option.field)
+        if option.kind != "pairs":
+            shown = mask_connection(value) if isinstance(value, str) else value
+            entries.append(SettingEntry(option.name, shown, origins.get(option.name, DEFAULT)))
+            continue
+        for key, text in value:
+            name = f"{option.table}.{key}"
+            entries.append(SettingEntry(name, mask_property(key, text), origins.get(name, DEFAULT)))
+    return tuple(entries)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str | None]:

@@ -1,7 +1,7 @@
 """The settings of one relay: the command line and bwtui.toml fill them, the engine reads them."""
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Pairs = tuple[tuple[str, str], ...]
@@ -56,6 +56,8 @@ class RelaySettings:
     record_only: bool = False
     #: The relay's name, for attach, status and stop. Empty: the slot's name.
     name: str = ""
+    #: Where each came from, by option name or, of a property, "table.key"; what is missing is a default.
+    origins: Pairs = field(default=(), compare=False)
 
     @property
     def relay_name(self) -> str:
@@ -79,7 +81,7 @@ class RelaySettings:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "RelaySettings":
         """Rebuild settings from `to_json`."""
-        pairs = {"kafka_config", "topic_config", "registry_config"}
+        pairs = {"kafka_config", "topic_config", "registry_config", "origins"}
         values = dict(data)
         for name, value in data.items():
             if name in pairs:

@@ -4,7 +4,6 @@ import functools
 import os
 import stat
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,8 +12,7 @@ from bwtui.cli.options import relay_options
 from bwtui.cli.output.table import columns
 from bwtui.config_file import ConfigFile, read_file
 from bwtui.console import say, say_json
-from bwtui.masking import is_secret, mask_connection, mask_property
-from bwtui.options import OPTIONS, Value
+from bwtui.masking import is_secret, mask_connection
 from bwtui.places import place
 
 _EPILOG = """\b
@@ -41,41 +39,14 @@ def config() -> None:
 def show(profile: str | None, as_json: bool) -> None:
     """Show each setting, its value, and where it comes from; secrets are masked."""
     merged = layers.load(profile=profile)
-    shown = _shown(merged)
+    shown = layers.listed(merged.merged())
     if as_json:
-        say_json(shown, indent=2)
+        say_json({one.name: {"value": one.value, "origin": one.origin} for one in shown}, indent=2)
         return
-    rows = [(name, _text(entry["value"]), entry["origin"]) for name, entry in shown.items()]
+    rows = [(one.name, one.text, one.origin) for one in shown]
     say(*columns(("SETTING", "VALUE", "ORIGIN"), rows), "")
     for path in reversed(layers.file_paths()):
         say(f"{'read' if path in merged.files else 'not there'}: {path}")
-
-
-def _shown(merged: layers.Config) -> dict[str, dict[str, Any]]:
-    shown: dict[str, dict[str, Any]] = {}
-    for option in OPTIONS:
-        if option.kind == "pairs":
-            for key, setting in merged.pairs[option.name].items():
-                value = mask_property(key, str(setting.value))
-                shown[f"{option.table}.{key}"] = {"value": value, "origin": setting.origin}
-        else:
-            setting = merged.values[option.name]
-            shown[option.name] = {"value": _masked(setting.value), "origin": setting.origin}
-    return shown
-
-
-def _masked(value: Value) -> Any:
-    if isinstance(value, str):
-        return mask_connection(value)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _text(value: Any) -> str:
-    if value in (None, "", []):
-        return "-"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 @config.command(epilog="\b\nExamples:\n  bwtui config validate\n  bwtui config validate deploy/bwtui.toml")

@@ -1,6 +1,7 @@
 """``bwtui slots``: lists replication slots, and drops one."""
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -22,29 +23,6 @@ Examples:
   bwtui slots list -d "dbname=shop"
   bwtui slots list -d service=shop --json
   bwtui slots drop bottledwater -d service=shop
-"""
-_FIELDS = (
-    "name",
-    "type",
-    "plugin",
-    "database",
-    "temporary",
-    "active",
-    "active_pid",
-    "wal_status",
-    "restart_lsn",
-    "confirmed_lsn",
-    "retained_wal_bytes",
-    "safe_wal_bytes",
-)
-_LIST = """
-select s.slot_name::text, s.slot_type, s.plugin::text, s.database::text, s.temporary, s.active, s.active_pid,
-       s.wal_status, s.restart_lsn::text, s.confirmed_flush_lsn::text,
-       pg_catalog.pg_wal_lsn_diff(w.lsn, s.restart_lsn)::bigint, s.safe_wal_size
-from pg_catalog.pg_replication_slots s,
-     (select case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_wal_replay_lsn()
-                  else pg_catalog.pg_current_wal_lsn() end as lsn) w
-order by s.slot_name
 """
 
 
@@ -175,9 +153,9 @@ def _connected(given: dict[str, Any]) -> "Iterator[Connection]":
 
 
 def _read(connection: "Connection") -> list[dict[str, Any]]:
-    from bwtui.source.connection import query
+    from bwtui.source.retention import list_slots
 
-    return [dict(zip(_FIELDS, row, strict=True)) for row in query(connection, _LIST)]
+    return [dataclasses.asdict(slot) for slot in list_slots(connection)]
 
 
 def _drop(connection: "Connection", name: str) -> None:

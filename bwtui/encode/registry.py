@@ -9,13 +9,15 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersion
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from bwtui.blocking import interruptible
+from bwtui.command_log import COMMANDS, REGISTRY
 from bwtui.encode.differences import incompatibilities
 from bwtui.encode.registry_config import registry_config
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
@@ -77,6 +79,7 @@ class SchemaRegistry:
         self._asked = 0
         try:
             self._client = SchemaRegistryClient(registry_config(url, config))
+            _log_requests(self._client)
         except (ValueError, TypeError, OSError) as error:
             problem = f"the schema registry's settings are not valid: {error}"
             raise UsageError(problem, "check -r/--schema-registry and [registry] of bwtui.toml") from error
@@ -235,6 +238,27 @@ class SchemaRegistry:
             f"something other than a schema registry answers at {self.url_without_user}: {why}",
             "check scheme, port and path of -r/--schema-registry, and the proxy before the registry, if any",
         )
+
+
+def _log_requests(client: SchemaRegistryClient) -> None:
+    """Have the log of commands note each of the client's HTTP requests; what its cache answers is none."""
+    # The client has no such hook. Without this attribute it would only not be logged.
+    session = getattr(getattr(client, "_rest_client", None), "session", None)
+    if session is None:
+        return
+    request = session.request
+
+    def logged(method: str, url: str, **more: Any) -> Any:
+        end = COMMANDS.begin(REGISTRY, f"{method} {urlsplit(url).path}")
+        try:
+            response = request(method, url=url, **more)
+        except BaseException as error:
+            end(type(error).__name__)
+            raise
+        end("" if response.is_success else f"HTTP {response.status_code}")
+        return response
+
+    session.request = logged
 
 
 def _refused(subject: str, error: SchemaRegistryError) -> SchemaRefused:

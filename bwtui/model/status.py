@@ -183,18 +183,19 @@ class Status:
             if name in values:
                 values[name] = parse_lsn(values[name])
         for name, kind in (("tables", TableStatus), ("stages", StageStatus)):
-            values[name] = {key: _known(kind, value) for key, value in values.get(name, {}).items()}
+            values[name] = {key: made_of(kind, value) for key, value in values.get(name, {}).items()}
         for name in ("latency", "latency_minute", "latency_since_start"):
             values[name] = latency_from_json(values.get(name, {}))
         values["verdict"] = Verdict.from_json(values.get("verdict", {}))
         recording = values.get("recording")
-        values["recording"] = _known(RecordingStatus, recording) if recording else None
+        values["recording"] = made_of(RecordingStatus, recording) if recording else None
         values["not_captured"] = tuple(values.get("not_captured", ()))
-        values["errors"] = tuple(_known(ErrorEntry, value) for value in values.get("errors", ()))
+        values["errors"] = tuple(made_of(ErrorEntry, value) for value in values.get("errors", ()))
         return cls(**values)
 
 
-def _known(cls: type[Any], data: dict[str, Any]) -> Any:
+def made_of(cls: type[Any], data: dict[str, Any]) -> Any:
+    """Make a ``cls`` of a JSON object; keys that this version does not know are left out."""
     names = {f.name for f in dataclasses.fields(cls)}
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in names})
 

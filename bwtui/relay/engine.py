@@ -19,6 +19,7 @@ from bwtui.blocking import BlockingCalls
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.model.history import History
+from bwtui.model.looks import Look, LookName
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.model.verdict import Verdict, ended
@@ -31,6 +32,7 @@ from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.portable_settings import portable
+from bwtui.relay.process.looks import Looks
 from bwtui.relay.recording.as_json import recording_source
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
@@ -91,6 +93,7 @@ class Engine:
         self._patience = Patience(settings.postgres, self._report, self._pulse)
         self._cluster = ""
         self._slot_in_use = settings.slot
+        self._looks = Looks(settings, self._destination.readers, self._report)
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
         self._recent = Recent(self._report, self._slot_stands)
         self._findings: Findings | None = None
@@ -200,6 +203,10 @@ class Engine:
         """Return settings that mean the same in another process."""
         return self._portable_settings
 
+    def look(self, name: LookName) -> Look:
+        """Return what is asked of the services while somebody looks; see `bwtui.relay.process.looks`."""
+        return self._looks.look(name)
+
     # -- the main thread -----------------------------------------------------------------------------------
 
     def run(self) -> None:
@@ -220,6 +227,7 @@ class Engine:
             self._watch.stop()
             self._lag.stop()
             self._recent.stop()
+            self._looks.close()
             self._destination.close()
             self._patience.close()
             self._close_recording(failure)
@@ -379,6 +387,7 @@ class Engine:
             check_stop(self._stop.is_set)
 
     def _on_tick(self, connection: Connection) -> None:
-        """Once a second, in the sampler's thread: report tables that the publication leaves out."""
+        """Once a second, in the sampler's thread: report tables that the publication leaves out, and look."""
         self._lag.forget_before(self._report.confirmed_lsn)
         self._new_tables.look(connection)
+        self._looks.tick(connection)

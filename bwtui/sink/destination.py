@@ -4,11 +4,13 @@ Another kind of sink is a file in this package with the functions of `Kind`; `Re
 """
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 from bwtui.errors import RefusedError
+from bwtui.model.looks import Consumers
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Sink
 
@@ -105,6 +107,27 @@ class Readback:
         return iter(())
 
 
+class Readers(Protocol):
+    """Who reads the topics; for one thread."""
+
+    def look(self, topics: Collection[str]) -> Consumers:
+        """Return who reads ``topics``, and how far behind they are; what can't be told is said in it."""
+
+    def close(self) -> None:
+        """Hang up; the next look connects again."""
+
+
+class NoReaders:
+    """There are no topics; see `Readers`."""
+
+    def look(self, topics: Collection[str]) -> Consumers:
+        """Say so."""
+        return Consumers(time.time(), "this relay only records: it writes into no topic")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 @dataclass(frozen=True, slots=True)
 class Destination:
     """A sink with all that goes with it."""
@@ -115,6 +138,7 @@ class Destination:
     service: Service = field(default_factory=Service)
     recall: Recall = field(default_factory=Recall)
     readback: Readback = field(default_factory=Readback)
+    readers: Readers = field(default_factory=NoReaders)
     #: Where the service is, as the user named it.
     address: str = ""
     #: What is asked before the relay begins, beside PostgreSQL, in words.

@@ -14,6 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from bwtui.encode.registry import SchemaRegistry
 from bwtui.kafka.client import REQUEST_SECONDS, log, new_client
 from bwtui.kafka.config import DEFAULT_MAX_MESSAGE_BYTES, IN_ORDER, client_config, producer_config
+from bwtui.kafka.groups import GroupReader
 from bwtui.model.delivery import Receipt, Span
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import DeliveryFailure, Message, MessageTuple
@@ -45,7 +46,14 @@ def open_destination(settings: RelaySettings) -> Destination:
     service = KafkaService(settings, sink)
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
     return Destination(
-        sink, registry, service, sink, service.reader, settings.broker, "Kafka and the schema registry"
+        sink,
+        registry,
+        service,
+        sink,
+        service.reader,
+        GroupReader(client_config(settings)),
+        settings.broker,
+        "Kafka and the schema registry",
     )
 
 

@@ -18,6 +18,7 @@ from bwtui.kafka.client import (
     not_let_in,
     unreachable,
 )
+from bwtui.kafka.commands import LoggedAdmin
 from bwtui.sink.destination import Limits, TopicLimits
 
 #: What no further try mends: the cluster's settings or the user's rights stand against it. A table's rows are
@@ -47,7 +48,7 @@ class TopicAdmin:
 
     def __init__(self, config: dict[str, Any], max_message_bytes: int) -> None:
         self._heard = Heard()
-        self._client = new_client(AdminClient, {**config, "error_cb": self._heard})
+        self._client = new_client(LoggedAdmin, {**config, "error_cb": self._heard})
         self._max_message_bytes = max_message_bytes
         self._broker = str(config["bootstrap.servers"])
 

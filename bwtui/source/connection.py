@@ -12,6 +12,7 @@ import psycopg2.extensions
 from psycopg import pq
 
 from bwtui.blocking import interruptible
+from bwtui.command_log import COMMANDS, POSTGRES
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.masking import mask_connection
 from bwtui.model.sql import quote_identifier, quote_literal
@@ -71,6 +72,26 @@ _UNKNOWN_KEYWORD = re.compile(r'invalid (?:connection option|URI query parameter
 Connection = psycopg2.extensions.connection
 
 
+class _Cursor(psycopg2.extensions.cursor):
+    """Notes every statement in the log of commands; parameters are no part of its text."""
+
+    def execute(self, query: Any, vars: Any = None) -> None:
+        """See psycopg2."""
+        with COMMANDS.issued(POSTGRES, query, _sqlstate):
+            super().execute(query, vars)
+
+    def copy_expert(self, sql: Any, file: Any, size: int = 8192) -> None:
+        """See psycopg2. What stands behind a quote may be a row's key, so the log does without it."""
+        shown, quote, _ = sql.partition("'")
+        with COMMANDS.issued(POSTGRES, f"{shown}…" if quote else shown, _sqlstate):
+            super().copy_expert(sql, file, size)
+
+
+def _sqlstate(error: BaseException) -> str:
+    """Say what an error of psycopg2 was; its own words may quote a row."""
+    return " ".join(filter(None, (type(error).__name__, getattr(error, "pgcode", None))))
+
+
 def connect(dsn: str) -> Connection:
     """Open an ordinary session in autocommit mode, with `PINNED` set.
 
@@ -79,8 +100,10 @@ def connect(dsn: str) -> Connection:
     try:
         # At once: psycopg2 does not connect under an encoding that Python does not know, like EUC_TW.
         conninfo = _with_defaults(dsn, client_encoding="UTF8")
-        connection: Connection = interruptible(lambda: psycopg2.connect(conninfo))
+        with COMMANDS.issued(POSTGRES, f"connect to {describe(dsn)}", _sqlstate):
+            connection: Connection = interruptible(lambda: psycopg2.connect(conninfo))
         connection.autocommit = True
+        connection.cursor_factory = _Cursor
         # psycopg2 decodes by the encoding that it knows of, which must be the one that the server uses.
         connection.set_client_encoding("UTF8")
         with connection.cursor() as cursor:
@@ -102,7 +125,9 @@ def connect_raw(dsn: str) -> pq.abc.PGconn:
     transactions that its caller did not. Raises ConnectionFailed.
     """
     info = _with_defaults(dsn, replication="database")
+    end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)} for replication")
     connection = pq.PGconn.connect(info.encode())
+    end("" if connection.status == pq.ConnStatus.OK else "ConnectionFailed")
     if connection.status != pq.ConnStatus.OK:
         message = _text(connection.error_message)
         connection.finish()
@@ -180,13 +205,22 @@ def _status(connection: pq.abc.PGconn, name: str) -> str:
 
 def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, ...]]:
     """Run one statement on a raw session and return its rows as text. Raises ServerError."""
-    result = connection.exec_(sql.encode())
+    result = exec_logged(connection, sql, sql.encode())
     if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
         raise server_error(result)
     return [
         tuple(_optional(result.get_value(row, column)) for column in range(result.nfields))
         for row in range(result.ntuples)
     ]
+
+
+def exec_logged(connection: pq.abc.PGconn, sql: str, encoded: bytes) -> pq.abc.PGresult:
+    """Run one statement on a raw session, and note it in the log of commands."""
+    end = COMMANDS.begin(POSTGRES, sql)
+    result = connection.exec_(encoded)
+    failed = result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
+    end(f"ServerError {server_error(result).sqlstate}" if failed else "")
+    return result
 
 
 class ServerError(BwtuiError):

@@ -21,6 +21,7 @@ from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US, XLOG_DATA
 from bwtui.pgoutput.transcode import Transcoder
 from bwtui.source.connection import (
     ServerError,
+    exec_logged,
     execute_raw,
     raw_decoder,
     server_error,
@@ -60,7 +61,7 @@ class ReplicationStream:
         rendered = ", ".join(f"{name} {_quoted(value)}" for name, value in chosen.items())
         sql = f"START_REPLICATION SLOT {quote_identifier(slot)} LOGICAL 0/0 ({rendered})"
         try:
-            result = connection.exec_(speak_server_encoding(connection, sql))
+            result = exec_logged(connection, sql, speak_server_encoding(connection, sql))
         except ServerError as error:
             raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
         if result.status != pq.ExecStatus.COPY_BOTH:

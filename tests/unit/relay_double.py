@@ -7,6 +7,7 @@ import time
 
 from bwtui.errors import ConnectionFailed, SlotLost
 from bwtui.model.history import History, Mark, Second
+from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
 from bwtui.settings import RelaySettings
 
@@ -68,6 +69,10 @@ class DoubleEngine:
     def settings(self) -> RelaySettings:
         """Return what it was given."""
         return self._settings
+
+    def look(self, name: LookName) -> Look:
+        """Return what was seen before the first look."""
+        return LOOKS[name]()
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return the changes up to sequence 1000."""

@@ -4,7 +4,8 @@ A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, second by second, and
 from 0 also the tables' trends),
-``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "stop"}``. Answers:
+``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "stop"}``, and one for each look of
+`bwtui.model.looks` (``slots``, ``consumers``, ``commands``, ``configuration``). Answers:
 ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
 may send any number of requests on one connection.
 
@@ -24,6 +25,7 @@ from typing import Any
 
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.history import History
+from bwtui.model.looks import Look, LookName, look_from_json
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.model.verdict import suspended
 from bwtui.relay.process import last_status
@@ -166,6 +168,10 @@ class ControlClient:
     async def schemas(self) -> list[SchemaEntry]:
         """Return every schema that the relay registered or looked up."""
         return [SchemaEntry(**data) for data in await self._ask({"request": "schemas"})]
+
+    async def look(self, name: LookName) -> Look:
+        """Return the last look of that name, at once; asking has another one taken."""
+        return look_from_json(name, await self._ask({"request": name}))
 
     async def stop(self) -> None:
         """Ask the relay to stop cleanly; returns at once, before it has stopped."""

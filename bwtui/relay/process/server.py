@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from bwtui.errors import RefusedError
 from bwtui.model.history import History
+from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.relay.process.control import UNKNOWN_REQUEST, socket_path
 from bwtui.relay.process.lock import private_folder
@@ -50,6 +51,9 @@ class StatusSource(Protocol):
 
     def settings(self) -> RelaySettings:
         """Return settings that mean the same in another process; they may hold passwords."""
+
+    def look(self, name: LookName) -> Look:
+        """Return the last answer to what is asked only while somebody looks, and have it asked again."""
 
     def stop(self) -> None:
         """Ask the relay to stop cleanly."""
@@ -96,6 +100,8 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         return [dataclasses.asdict(schema) for schema in source.schemas()]
     if kind == "settings":
         return source.settings().to_json()
+    if kind in LOOKS:
+        return dataclasses.asdict(source.look(kind))
     if kind == "stop":
         source.stop()
         return None

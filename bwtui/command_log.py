@@ -1,0 +1,122 @@
+"""What this process has asked of PostgreSQL, the registry and Kafka: every statement and request, once.
+
+Those that are the same and end in the same way are one entry with a count, so that what is asked every
+second pushes nothing out. Texts hold no value of a row (parameters are not in them), and no secret. Rows of
+the stream make no entry: what is noted has a round trip to a service beside it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import count
+
+from bwtui.masking import mask_connection
+from bwtui.model.looks import CommandEntry, Commands
+
+POSTGRES, REGISTRY, KAFKA = "PostgreSQL", "registry", "Kafka"
+UNDER_WAY = "under way"
+#: Entries that are kept, and characters of each.
+_KEPT = 500
+_LENGTH = 2_000
+
+_Key = tuple[str, str, str]
+
+
+def _kind(error: BaseException) -> str:
+    return type(error).__name__
+
+
+@dataclass(slots=True)
+class _Sum:
+    """All commands of one entry."""
+
+    first: float
+    time: float
+    seconds: float
+    slowest: float
+    total: float
+    count: int = 1
+
+
+class CommandLog:
+    """A bounded list of entries; any thread may add to it, and read it."""
+
+    def __init__(self, kept: int = _KEPT) -> None:
+        self._kept = kept
+        self._entries: dict[_Key, _Sum] = {}
+        self._under_way: dict[int, tuple[str, str, float]] = {}
+        self._numbers = count()
+        self._forgotten = 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def issued(
+        self, service: str, text: str, outcome: Callable[[BaseException], str] = _kind
+    ) -> Iterator[None]:
+        """Note that ``text`` is issued to ``service``, and how that ended; what it raises goes on.
+
+        ``outcome`` says in a few words, without any value of a row, what an error was.
+        """
+        end = self.begin(service, text)
+        try:
+            yield
+        except BaseException as error:
+            end(outcome(error))
+            raise
+        end("")
+
+    def begin(self, service: str, text: str) -> Callable[[str], None]:
+        """Note that a command is issued; what is returned is to be called once, with how it ended."""
+        text, number, begun, at = _shown(text), next(self._numbers), time.perf_counter(), time.time()
+        self._under_way[number] = (service, text, at)
+
+        def end(result: str) -> None:
+            seconds = time.perf_counter() - begun
+            with self._lock:
+                self._under_way.pop(number, None)
+                self._add((service, text, result), at, seconds)
+
+        return end
+
+    def picture(self) -> Commands:
+        """Return all entries, oldest first, and then what is under way."""
+        now = time.time()
+        with self._lock:
+            entries = [_entry(key, one) for key, one in self._entries.items()]
+            waiting = list(self._under_way.values())
+        for service, text, at in waiting:
+            age = now - at
+            entries.append(CommandEntry(service, text, UNDER_WAY, 1, at, at, age, age, age))
+        return Commands(time=now, commands=tuple(entries), forgotten=self._forgotten)
+
+    def _add(self, key: _Key, at: float, seconds: float) -> None:
+        old = self._entries.pop(key, None)
+        if old is None:
+            self._entries[key] = _Sum(at, at, seconds, seconds, seconds)
+            if len(self._entries) > self._kept:
+                del self._entries[next(iter(self._entries))]
+                self._forgotten += 1
+            return
+        old.count += 1
+        old.time, old.seconds = at, seconds
+        old.slowest = max(old.slowest, seconds)
+        old.total += seconds
+        # The newest comes last.
+        self._entries[key] = old
+
+
+def _entry(key: _Key, one: _Sum) -> CommandEntry:
+    return CommandEntry(*key, one.count, one.first, one.time, one.seconds, one.slowest, one.total)
+
+
+@lru_cache(maxsize=1_024)
+def _shown(text: str) -> str:
+    text = mask_connection(" ".join(text.split()))
+    return text if len(text) <= _LENGTH else text[:_LENGTH] + "…"
+
+
+#: That of this process.
+COMMANDS = CommandLog()

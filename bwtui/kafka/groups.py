@@ -1,0 +1,286 @@
+"""Who reads topics: consumer groups with committed offsets in them, and how far behind each of them is.
+
+A look asks Kafka's admin API for groups, their committed offsets and the partitions' ends, and reads the
+first message that a group has not read for its timestamp. What it reads is bounded, and remembered: the
+message at an offset stays the same. Nothing is committed, and no group joined.
+"""
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import OffsetSpec
+
+from bwtui.command_log import COMMANDS, KAFKA
+from bwtui.errors import BwtuiError
+from bwtui.kafka.client import REQUEST_SECONDS, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error
+from bwtui.kafka.commands import LoggedAdmin
+from bwtui.kafka.offsets import Place
+from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
+
+#: Groups, and partitions of each, that one answer holds: those that are furthest behind.
+_GROUPS, _PARTITIONS = 200, 200
+#: First unread messages that one look reads, how long it tries, and how many it remembers.
+_READS, _READ_SECONDS, _REMEMBERED = 100, 2.0, 10_000
+#: Just one batch of a partition, as small as the broker has it.
+_FETCH: Mapping[str, Any] = {
+    "group.id": "bwtui-unused",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "fetch.message.max.bytes": 1_024,
+    "queued.min.messages": 1,
+}
+#: What leaves out the one thing that was asked of, and not the whole look.
+_PASSED_OVER = frozenset(
+    {
+        *TOPIC_GONE,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+
+#: Offsets by partition: what a group committed, or where logs end.
+_Offsets = dict[Place, int]
+#: A place, and the offset from which on a group has not read there.
+_Unread = tuple[Place, int]
+
+
+class GroupReader:
+    """Looks at the groups over clients that are there from the first look to `close`; for one thread."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._heard = Heard()
+        self._admin: LoggedAdmin | None = None
+        self._consumer: Consumer | None = None
+        #: When the first message from an offset on was written, where it says so.
+        self._times: dict[_Unread, float | None] = {}
+        #: From where on the last look met nothing but marks of transactions, or offsets compacted away.
+        self._empty: set[_Unread] = set()
+
+    def look(self, topics: Collection[str]) -> Consumers:
+        """Return the groups that read ``topics``; what can't be asked is said in it."""
+        begun = time.monotonic()
+        notes: list[str] = []
+        try:
+            groups = self._groups(set(topics), notes)
+        except KafkaException as error:
+            return Consumers(time.time(), self._plain(error.args[0]), (), time.monotonic() - begun)
+        except BwtuiError as error:
+            return Consumers(time.time(), error.message, (), time.monotonic() - begun)
+        return Consumers(time.time(), "", tuple(notes), time.monotonic() - begun, groups)
+
+    def close(self) -> None:
+        """Hang up; the next look connects again."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._admin = self._consumer = None
+        # A topic may be made again meanwhile.
+        self._times.clear()
+
+    def _groups(self, topics: set[str], notes: list[str]) -> tuple[GroupEntry, ...]:
+        states = self._listed()
+        if not states:
+            notes.append("Kafka lists no consumer group that this user may see (ACL: Describe on groups)")
+        committed = self._committed(states, topics, notes)
+        ends = self._ends({place[0] for offsets in committed.values() for place in offsets}, notes)
+        unread = _unread(committed, ends)
+        self._read_times(unread, notes)
+        members = self._members(list(committed))
+        groups = [
+            self._group(name, states[name], members.get(name), offsets, ends)
+            for name, offsets in committed.items()
+        ]
+        groups.sort(key=lambda group: (-group.unread, group.name))
+        if len(groups) > _GROUPS:
+            notes.append(f"of {len(groups):,} groups the {_GROUPS} are shown that have most to read")
+        return tuple(groups[:_GROUPS])
+
+    def _listed(self) -> dict[str, str]:
+        """Return the state of each group."""
+        found = self._asked().list_consumer_groups(request_timeout=REQUEST_SECONDS).result()
+        for error in found.errors:
+            # The client's own type of it is not an Exception.
+            raise error if isinstance(error, KafkaException) else KafkaException(error)
+        return {one.group_id: _words(one.state) for one in found.valid}
+
+    def _committed(self, groups: Iterable[str], topics: set[str], notes: list[str]) -> dict[str, _Offsets]:
+        """Return what each group has committed in ``topics``, without the groups that have nothing there."""
+        admin = self._asked()
+        asked = {
+            name: admin.list_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(name)], request_timeout=REQUEST_SECONDS
+            )[name]
+            for name in groups
+        }
+        committed: dict[str, _Offsets] = {}
+        refused = 0
+        for name, future in asked.items():
+            found = _result(future)
+            if found is None:
+                refused += 1
+                continue
+            offsets = {(p.topic, p.partition): p.offset for p in found.topic_partitions if p.topic in topics}
+            offsets = {place: offset for place, offset in offsets.items() if offset >= 0}
+            if offsets:
+                committed[name] = offsets
+        if refused:
+            notes.append(f"Kafka does not let this user see what {_many(refused, 'group')} committed (ACL)")
+        return committed
+
+    def _ends(self, topics: set[str], notes: list[str]) -> _Offsets:
+        """Return where every partition of ``topics`` ends."""
+        if not topics:
+            return {}
+        admin = self._asked()
+        described = admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=REQUEST_SECONDS)
+        places: list[Place] = []
+        refused = 0
+        for topic, future in described.items():
+            found = _result(future)
+            refused += found is None
+            places += [(topic, one.id) for one in found.partitions] if found else []
+        wanted = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+        asked = admin.list_offsets(wanted, request_timeout=REQUEST_SECONDS) if wanted else {}
+        ends: _Offsets = {}
+        for at, future in asked.items():
+            found = _result(future)
+            if found is not None:
+                ends[at.topic, at.partition] = int(found.offset)
+        if refused:
+            notes.append(f"Kafka does not say where {_many(refused, 'topic')} ends: no right, or it is gone")
+        return ends
+
+    def _members(self, groups: list[str]) -> dict[str, int]:
+        if not groups:
+            return {}
+        asked = self._asked().describe_consumer_groups(groups, request_timeout=REQUEST_SECONDS)
+        found = {name: _result(future) for name, future in asked.items()}
+        return {name: len(one.members) for name, one in found.items() if one is not None}
+
+    def _group(
+        self, name: str, state: str, members: int | None, committed: _Offsets, ends: _Offsets
+    ) -> GroupEntry:
+        read = {topic for topic, _ in committed}
+        places = [place for place in ends if place[0] in read]
+        lags = [self._lag(place, committed.get(place), ends[place]) for place in places]
+        lags.sort(key=lambda lag: (-lag.unread, lag.topic, lag.partition))
+        times = [lag.unread_since for lag in lags if lag.unread_since is not None]
+        return GroupEntry(
+            name=name,
+            state=state,
+            members=members,
+            topics=tuple(sorted(read)),
+            unread=sum(lag.unread for lag in lags),
+            unread_since=min(times, default=None),
+            partition_count=len(lags),
+            uncommitted=sum(lag.committed is None and lag.end > 0 for lag in lags),
+            partitions=tuple(lags[:_PARTITIONS]),
+        )
+
+    def _lag(self, place: Place, committed: int | None, end: int) -> PartitionLag:
+        if committed is None or committed >= end:
+            return PartitionLag(*place, committed, end)
+        which = (place, committed)
+        unread = 0 if which in self._empty else end - committed
+        return PartitionLag(*place, committed, end, unread, self._times.get(which))
+
+    # When messages were written.
+
+    def _read_times(self, unread: list[_Unread], notes: list[str]) -> None:
+        """Look up when the first unread messages were written, as far as that is not known."""
+        left = [which for which in unread if which not in self._times][:_READS]
+        until = time.monotonic() + _READ_SECONDS
+        self._empty.clear()
+        if not left:
+            return
+        with COMMANDS.issued(KAFKA, "read the first unread message of partitions"):
+            while left and time.monotonic() < until:
+                # A partition is read from one place at a time.
+                now = dict(reversed(left))
+                left = [which for which in left if now.get(which[0]) != which[1]]
+                if not self._read(now, until, notes):
+                    return
+        while len(self._times) > _REMEMBERED:
+            del self._times[next(iter(self._times))]
+
+    def _read(self, places: Mapping[Place, int], until: float, notes: list[str]) -> bool:
+        """Read one message of each partition; tell whether it is worth trying others."""
+        if self._consumer is None:
+            self._consumer = new_client(Consumer, {**self._config, **_FETCH})
+        consumer, waiting = self._consumer, dict(places)
+        consumer.assign([TopicPartition(*place, offset) for place, offset in waiting.items()])
+        try:
+            while waiting and time.monotonic() < until:
+                message = consumer.poll(0.1)
+                if message is None:
+                    continue
+                place, error = (message.topic() or "", message.partition() or 0), message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    notes.append(f"how long messages wait is not known: {self._plain(error)}")
+                    return False
+                if place not in waiting:
+                    continue
+                which = (place, waiting.pop(place))
+                kind, milliseconds = message.timestamp()
+                if error is not None:
+                    self._empty.add(which)
+                else:
+                    self._times[which] = milliseconds / 1000 if kind else None
+                consumer.incremental_unassign([TopicPartition(*place)])
+        finally:
+            consumer.unassign()
+        return True
+
+    def _asked(self) -> LoggedAdmin:
+        if self._admin is None:
+            self._admin = new_client(LoggedAdmin, {**self._config, "error_cb": self._heard})
+        self._admin.poll(0)
+        self._heard.forget()
+        return self._admin
+
+    def _plain(self, error: KafkaError) -> str:
+        if self._admin is not None:
+            self._admin.poll(0)
+        return plain_kafka_error(self._heard.instead_of(error), self._config).message
+
+
+def _unread(committed: Mapping[str, _Offsets], ends: _Offsets) -> list[_Unread]:
+    """Return from where on groups have not read, those with the most before them first."""
+    found = {
+        (place, offset): ends[place] - offset
+        for offsets in committed.values()
+        for place, offset in offsets.items()
+        if offset < ends.get(place, 0)
+    }
+    return sorted(found, key=lambda which: -found[which])
+
+
+def _result(future: Future[Any]) -> Any:
+    """Return an answer, or None where the user has no right to it, or it is gone. Raises KafkaException."""
+    try:
+        return future.result()
+    except KafkaException as error:
+        if error.args[0].code() in _PASSED_OVER:
+            return None
+        raise
+
+
+def _words(state: Any) -> str:
+    return str(getattr(state, "name", state)).replace("_", " ").lower()
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

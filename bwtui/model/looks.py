@@ -1,0 +1,223 @@
+"""What the engine answers only while somebody looks, beside the `Status` that it always has.
+
+Sizes are bytes, durations seconds, times seconds since the Unix epoch, and LSNs PostgreSQL's text form. Each
+look has the ``time`` at which it was taken, 0 before the first; ``failure`` says in one sentence why there is
+nothing, and ``notes`` what is missing from it, each with what would show it.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from bwtui.model.status import made_of
+
+LookName = Literal["slots", "consumers", "commands", "configuration"]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotEntry:
+    """One replication slot of the server, of whichever database and kind."""
+
+    name: str
+    type: str
+    plugin: str | None = None
+    database: str | None = None
+    temporary: bool = False
+    active: bool = False
+    active_pid: int | None = None
+    wal_status: str | None = None
+    restart_lsn: str | None = None
+    confirmed_lsn: str | None = None
+    retained_wal_bytes: int | None = None
+    #: None: no limit is set, or the slot lost its WAL.
+    safe_wal_bytes: int | None = None
+    #: Since when nobody reads it; None while somebody does, and before PostgreSQL 17.
+    inactive_since: float | None = None
+    #: Why the server gave it up, from PostgreSQL 17 on.
+    invalidation_reason: str | None = None
+    #: What decoding for it wrote to disk so far; None for a physical slot.
+    spill_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A transaction that has been open for a while; while it writes, no slot's restart_lsn passes it."""
+
+    #: "pid 4711", or "prepared NAME" of a transaction that was prepared.
+    name: str
+    user: str = ""
+    database: str = ""
+    application: str = ""
+    #: "active", "idle in transaction" …, "prepared"; empty when it is not told.
+    state: str = ""
+    #: Since when it is open; None when the role may not know.
+    since: float | None = None
+    #: It has written something, so that slots have to keep WAL from its begin on.
+    writes: bool = False
+    #: Transactions since the oldest one that it can see; None when it keeps vacuum from nothing.
+    xmin_age: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """A standby, or another reader of physical WAL."""
+
+    name: str
+    client: str = ""
+    #: Empty when the role may not know; the lags are None then, too.
+    state: str = ""
+    sync_state: str = ""
+    slot: str | None = None
+    replay_lag_bytes: int | None = None
+    replay_lag_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """What keeps WAL on the server."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    #: max_slot_wal_keep_size, or None when there is no limit.
+    keep_limit_bytes: int | None = None
+    slots: tuple[SlotEntry, ...] = ()
+    holders: tuple[Holder, ...] = ()
+    standbys: tuple[Standby, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is in one partition, by what it last committed."""
+
+    topic: str
+    partition: int
+    #: The next offset that it will read; None when it has never committed one.
+    committed: int | None
+    end: int
+    #: Offsets from there to the end. Where a topic is compacted some of them may be empty.
+    unread: int = 0
+    #: The timestamp of the first message that it has not read; None when it is not known.
+    unread_since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEntry:
+    """A consumer group that has committed offsets in topics of the relay."""
+
+    name: str
+    #: As Kafka says it: "stable", "empty", "preparing rebalance" …
+    state: str = ""
+    #: Consumers in it now; None when the user may not know.
+    members: int | None = None
+    topics: tuple[str, ...] = ()
+    unread: int = 0
+    unread_since: float | None = None
+    #: How many partitions it reads, and those that are furthest behind, the worst one first.
+    partition_count: int = 0
+    #: Partitions of them with messages, in which it has never committed: nobody knows what it has read there.
+    uncommitted: int = 0
+    partitions: tuple[PartitionLag, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """Who reads the relay's topics."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    #: How long the look took.
+    seconds: float = 0.0
+    groups: tuple[GroupEntry, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A statement or request that was issued, with all those that were the same and ended in the same way."""
+
+    #: "PostgreSQL", "registry" or "Kafka".
+    service: str
+    #: Without values of rows, and without secrets.
+    text: str
+    #: Empty when it went well, else the kind of failure; "under way" while there is no answer.
+    result: str = ""
+    count: int = 1
+    #: When the first of them was issued, and the last.
+    first: float = 0.0
+    time: float = 0.0
+    #: How long the last of them took, the slowest, and all together.
+    seconds: float = 0.0
+    slowest: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What the engine's process has issued; the newest comes last."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    commands: tuple[CommandEntry, ...] = ()
+    #: How many entries had to make room for newer ones.
+    forgotten: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SettingEntry:
+    """One setting: its value, secrets masked, and where it came from."""
+
+    name: str
+    value: str | bool | int | tuple[str, ...] | None
+    origin: str
+
+    @property
+    def text(self) -> str:
+        """The value as people write it, "-" where there is none."""
+        value = self.value
+        if value is None or value in ("", ()):
+            return "-"
+        if isinstance(value, bool):
+            return str(value).lower()
+        return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings that the engine was started with."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    settings: tuple[SettingEntry, ...] = ()
+
+
+Look: TypeAlias = Slots | Consumers | Commands | Configuration
+LOOKS: dict[str, type[Slots] | type[Consumers] | type[Commands] | type[Configuration]] = {
+    "slots": Slots,
+    "consumers": Consumers,
+    "commands": Commands,
+    "configuration": Configuration,
+}
+_PARTS: dict[str, type[Any]] = {
+    "slots": SlotEntry,
+    "holders": Holder,
+    "standbys": Standby,
+    "groups": GroupEntry,
+    "partitions": PartitionLag,
+    "commands": CommandEntry,
+    "settings": SettingEntry,
+}
+
+
+def look_from_json(name: LookName, data: dict[str, Any]) -> Look:
+    """Rebuild a look from ``dataclasses.asdict``; what this version does not know is left out."""
+    return _rebuilt(LOOKS[name], data)  # type: ignore[no-any-return]
+
+
+def _rebuilt(kind: type[Any], data: dict[str, Any]) -> Any:
+    parts = {
+        key: tuple(_rebuilt(_PARTS[key], one) for one in value) if key in _PARTS else value
+        for key, value in data.items()
+    }
+    return made_of(kind, parts)

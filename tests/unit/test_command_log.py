@@ -1,0 +1,101 @@
+"""The log of commands: each one counted, few kept, and nothing in it that is nobody's business."""
+
+import threading
+
+import pytest
+
+from bwtui.command_log import KAFKA, POSTGRES, UNDER_WAY, CommandLog
+from bwtui.model.looks import LOOKS, Consumers, GroupEntry, PartitionLag, look_from_json
+from bwtui.relay.process import looks
+from bwtui.relay.process.looks import Watch
+from tests.waiting import eventually
+
+
+def texts(log: CommandLog) -> list[str]:
+    return [entry.text for entry in log.picture().commands]
+
+
+def test_the_same_command_is_one_entry_and_the_newest_comes_last() -> None:
+    log = CommandLog()
+    for text in ("select 1", "select 2", "select\n  1"):
+        with log.issued(POSTGRES, text):
+            pass
+    second, first = log.picture().commands
+    assert (second.text, second.count) == ("select 2", 1)
+    assert (first.text, first.count, first.result) == ("select 1", 2, "")
+    assert first.total >= first.slowest >= first.seconds > 0
+    assert first.time >= first.first > 0
+
+
+def test_what_failed_is_apart_from_what_went_well() -> None:
+    log = CommandLog()
+    with log.issued(POSTGRES, "select 1"):
+        pass
+    with pytest.raises(ValueError, match="hunter2"), log.issued(POSTGRES, "select 1"):
+        raise ValueError("a row's value: hunter2")
+    assert [entry.result for entry in log.picture().commands] == ["", "ValueError"]
+
+
+def test_what_has_no_answer_yet_is_seen() -> None:
+    log = CommandLog()
+    end = log.begin(KAFKA, "list_topics")
+    waiting = log.picture().commands[0]
+    assert (waiting.result, waiting.text) == (UNDER_WAY, "list_topics")
+    end("_TIMED_OUT")
+    assert [entry.result for entry in log.picture().commands] == ["_TIMED_OUT"]
+
+
+def test_few_are_kept_and_the_rest_is_counted() -> None:
+    log = CommandLog(kept=3)
+    for number in range(10):
+        log.begin(POSTGRES, f"select {number}")("")
+    assert texts(log) == ["select 7", "select 8", "select 9"]
+    assert log.picture().forgotten == 7
+
+
+def test_secrets_are_masked_and_long_texts_cut() -> None:
+    log = CommandLog()
+    log.begin(POSTGRES, "create subscription s connection 'host=x password=hunter2'")("")
+    log.begin(POSTGRES, "select " + "x" * 10_000)("")
+    assert "hunter2" not in "".join(texts(log))
+    assert max(map(len, texts(log))) < 2_100
+
+
+def test_a_look_survives_json_and_an_older_version() -> None:
+    import dataclasses
+
+    lag = PartitionLag("t", 1, 5, 9, 4, 12.5)
+    look = Consumers(1.0, "", ("a note",), 0.1, (GroupEntry("g", partitions=(lag,)),))
+    data = dataclasses.asdict(look) | {"from a newer version": 1}
+    assert look_from_json("consumers", data) == look
+    assert all(look_from_json(name, {}) == kind() for name, kind in LOOKS.items())  # type: ignore[arg-type]
+
+
+def test_nobody_is_waited_for_and_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "ATTENTION_SECONDS", 0.2)
+    monkeypatch.setattr(looks, "_PAUSE_SECONDS", 0.01)
+    answered, closed = threading.Event(), threading.Event()
+
+    def look() -> Consumers:
+        assert answered.wait(60)
+        return Consumers(7.0)
+
+    watch = Watch(look, closed.set)
+    # The look hangs, and the answer is there all the same.
+    assert watch.latest() == Consumers()
+    answered.set()
+    eventually("the look is there", lambda: watch.latest().time == 7.0)
+    assert closed.wait(60)
+    # Whoever comes later finds it at work again.
+    closed.clear()
+    watch.latest()
+    assert closed.wait(60)
+
+
+def test_a_look_that_breaks_says_so() -> None:
+    def look() -> Consumers:
+        raise ZeroDivisionError
+
+    watch = Watch(look, lambda: None)
+    eventually("it says so", lambda: "ZeroDivisionError" in watch.latest().failure)
+    watch.stop()
