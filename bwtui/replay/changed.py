@@ -4,11 +4,11 @@ What was sent is noted by partition and position. With other keys' bytes, anothe
 was made anew, the same notes would leave out what was never sent, and send again what was.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from bwtui.errors import RefusedError
 from bwtui.kafka.offsets import Pinned
-from bwtui.replay.job import Plan, TopicPlan
+from bwtui.replay.job import Plan
 from bwtui.replay.progress import Progress, RouteProgress
 from bwtui.replay.rows import Hash
 from bwtui.replay.schemas import SchemaUse
@@ -23,7 +23,10 @@ def refuse_changed(
 
     ``topics`` has the partitions of each topic of the cluster, ``ids`` the ids of those that are written.
     """
-    for topic, known in _known(earlier, plan):
+    for topic in plan.topics:
+        known = earlier.routes.get(topic.recorded)
+        if known is None:
+            continue
         if not topic.exists:
             raise RefusedError(f"topic {topic.topic} is gone, with what was sent into it", _RESTART)
         # A broker that does not know ids says nothing.
@@ -59,13 +62,6 @@ def refuse_cut(progress: Progress, pinned: Pinned) -> None:
                 f"it had written up to {lane.last_offset}: the broker lost the end",
                 _RESTART,
             )
-
-
-def _known(earlier: Progress, plan: Plan) -> Iterator[tuple[TopicPlan, RouteProgress]]:
-    for topic in plan.topics:
-        known = earlier.routes.get(topic.recorded)
-        if known is not None:
-            yield topic, known
 
 
 def _refuse_other_id(use: SchemaUse, known: RouteProgress) -> None:

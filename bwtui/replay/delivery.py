@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -31,23 +30,14 @@ _END_SECONDS = 30.0
 _RATE_SECONDS = 5.0
 
 
-class Cancellable(Protocol):
-    """What is needed of `bwtui.replay.replaying.Replay`."""
-
-    watch: Watch
-
-    def is_cancelled(self) -> bool:
-        """Whether to stop."""
-
-
 class Delivery:
     """Sends what was planned."""
 
     def __init__(
-        self, job: Job, replay: Cancellable, spark: SparkSession, file: ProgressFile, progress: Progress
+        self, job: Job, watch: Watch, spark: SparkSession, file: ProgressFile, progress: Progress
     ) -> None:
         self._job = job
-        self._replay = replay
+        self._watch = watch
         self._spark = spark
         self._file = file
         self._progress = progress
@@ -159,7 +149,7 @@ class Delivery:
             # What is on its way becomes durable first, and is noted.
             self._failed = Interrupted()
             self._end(ended)
-        if self._failed is not None or self._replay.is_cancelled():
+        if self._is_stopped():
             with contextlib.suppress(BwtuiError):
                 self._file.save(self._progress)
             raise self._interrupted(self._failed)
@@ -185,7 +175,7 @@ class Delivery:
             ended.wait(_END_SECONDS)
 
     def _is_stopped(self) -> bool:
-        return self._failed is not None or self._replay.is_cancelled()
+        return self._failed is not None or self._watch.is_cancelled()
 
     def _interrupted(self, error: BwtuiError | None) -> BwtuiError:
         if error is not None and not isinstance(error, Interrupted):
@@ -218,7 +208,7 @@ class Delivery:
         since, before = self._rates[0]
         rate = (done - before) / (now - since) if now > since else 0.0
         left = (self._progress.total - done) / rate if rate else None
-        self._replay.watch.progress(done, self._progress.total, rate, left)
+        self._watch.progress(done, self._progress.total, rate, left)
 
     def _outcome(self, plan: Plan, results: list[Sent], seconds: float) -> Outcome:
         for row in results:
@@ -228,7 +218,7 @@ class Delivery:
                 lane.position, lane.part, lane.last_offset = row.position, row.part, row.offset
         self._progress.is_finished = True
         self._file.save(self._progress)
-        self._replay.watch.progress(self._progress.sent, self._progress.total, 0.0, 0.0)
+        self._watch.progress(self._progress.sent, self._progress.total, 0.0, 0.0)
         return Outcome(
             plan,
             "done",

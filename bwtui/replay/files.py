@@ -6,6 +6,7 @@ each costs it thirty (docs/adr/0032-replay.md).
 """
 
 import contextlib
+import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,11 +22,12 @@ from pyspark.sql import SparkSession
 
 from bwtui.errors import RefusedError
 from bwtui.model.duckdb_text import parquet, quoted
+from bwtui.recording.manifest import SealedFile
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
-from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, Surveyed, surveyed, surveys
+from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
 from bwtui.replay.plan import NOT_REFUSED, Count, conditions, files_of, sendable
-from bwtui.replay.rows import Route
+from bwtui.replay.rows import Ints, Route
 from bwtui.replay.send import Sent, Work, send
 from bwtui.spark.failure import in_task
 from bwtui.spark.handover import Handed
@@ -61,27 +63,17 @@ _ROWS = (20_000, 5_000, 1_000, 200, 50, 10)
 _ROWS_BYTES = 160 << 20
 
 
-class File(NamedTuple):
-    """A sealed file."""
-
-    path: str
-    rows: int
-    bytes: int
-    first: int
-    last: int
-
-
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files, and which of their rows are meant; what a task needs to read them."""
+    """Files under their absolute paths, and which of their rows are meant; what a task needs to read them."""
 
-    files: tuple[File, ...]
+    files: tuple[SealedFile, ...]
     where: str
 
-    def read(self, file: File, columns: Sequence[str], start: int = 0) -> Iterator[pa.RecordBatch]:
+    def read(self, file: SealedFile, columns: Sequence[str], start: int = 0) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file from a position on, in order. Raises RefusedError."""
         found = f"select {', '.join(columns)} from {_from([file])} where {self.where}"
-        found += f" and position >= {start}" if start > file.first else ""
+        found += f" and position >= {start}" if start > file.first_position else ""
         try:
             # One thread reads in order, and the task's core is busy enough.
             with duckdb.connect(config={"threads": 1}) as connection:
@@ -98,11 +90,11 @@ class Files:
     def in_order(self, columns: Sequence[str], start: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all files from a position on, in the order of the recording."""
 
-        def read(chain: list[File]) -> Iterator[pa.RecordBatch]:
+        def read(chain: list[SealedFile]) -> Iterator[pa.RecordBatch]:
             return (
                 batch
                 for file in chain
-                if file.last >= start
+                if file.last_position >= start
                 for batch in self.read(file, columns, start)
                 if batch.num_rows
             )
@@ -110,11 +102,11 @@ class Files:
         return merged([read(chain) for chain in chains(self.files)])
 
 
-def chains(files: Sequence[File]) -> list[list[File]]:
+def chains(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
     """Return files in chains, of each of which a file begins where the one before has ended, or later."""
-    found: list[list[File]] = []
-    for file in sorted(files, key=lambda one: (one.first, one.last)):
-        chain = next((chain for chain in found if chain[-1].last < file.first), None)
+    found: list[list[SealedFile]] = []
+    for file in sorted(files, key=lambda one: (one.first_position, one.last_position)):
+        chain = next((chain for chain in found if chain[-1].last_position < file.first_position), None)
         if chain is None:
             found.append([file])
         else:
@@ -145,7 +137,7 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
         yield from source
 
 
-def _rows_at_a_time(file: File) -> int:
+def _rows_at_a_time(file: SealedFile) -> int:
     """Return how many rows of a file are read together, so that the largest ones together fit into memory."""
     metadata = pq.read_metadata(file.path)
     groups = [_group(metadata.row_group(number)) for number in range(metadata.num_row_groups)]
@@ -171,10 +163,10 @@ def _largest(groups: Sequence[tuple[int, int]], rows: int) -> int:
     return found
 
 
-def _shares(files: Sequence[File]) -> Iterator[list[File]]:
+def _shares(files: Sequence[SealedFile]) -> Iterator[list[SealedFile]]:
     """Yield files in some groups of about as many rows."""
     least = sum(file.rows for file in files) / _STEPS
-    group: list[File] = []
+    group: list[SealedFile] = []
     for file in files:
         group.append(file)
         if sum(one.rows for one in group) >= least:
@@ -184,7 +176,7 @@ def _shares(files: Sequence[File]) -> Iterator[list[File]]:
         yield group
 
 
-def _from(files: Sequence[File]) -> str:
+def _from(files: Sequence[SealedFile]) -> str:
     return parquet(file.path for file in files)
 
 
@@ -205,21 +197,14 @@ class FileRows:
         """Raises UsageError when no file can hold any of it."""
         self._selection = selection
         found = tuple(
-            File(
-                str((sealed.root / file.path).resolve()),
-                file.rows,
-                file.bytes,
-                file.first_position,
-                file.last_position,
-            )
+            replace(file, path=str((sealed.root / file.path).resolve()))
             for file in files_of(sealed, selection)
         )
         self._files = Files(found, f"{conditions(selection)} and {sendable(selection)}")
 
     def of_topics(self, topics: Sequence[str]) -> "FileRows":
         """Return the rows of some topics."""
-        found = object.__new__(FileRows)
-        found._selection = self._selection
+        found = copy.copy(self)
         names = ", ".join(map(quoted, topics))
         found._files = replace(self._files, where=f"{self._files.where} and topic in ({names})")
         return found
@@ -251,7 +236,7 @@ class FileRows:
 
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
-        files = [file for file in self._files.files if file.first <= position <= file.last]
+        files = [file for file in self._files.files if file.first_position <= position <= file.last_position]
         found = self._ask(_RECEIVED, files, where=f"position = {position}") if files else []
         return int(found[0].received) if found else None
 
@@ -259,7 +244,7 @@ class FileRows:
         """Whether a key of a topic was in two partitions."""
         return bool(self._ask(_SPREAD, self._files.files, where=self._files.where, topic=quoted(topic)))
 
-    def _ask(self, text: str, files: Sequence[File], **parts: str) -> list[Any]:
+    def _ask(self, text: str, files: Sequence[SealedFile], **parts: str) -> list[Any]:
         with _duckdb() as connection:
             asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(files), **parts)
             answer = connection.sql(asked)
@@ -268,18 +253,18 @@ class FileRows:
 
     def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
         """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
-        files, found, done = self._files.files, list[Surveyed](), 0
+        files, counts, done = self._files.files, lane_counts((), routes), 0
 
-        def look(file: File) -> list[Surveyed]:
-            return surveyed(self._files.read(file, _SURVEYED), routes)
+        def count(file: SealedFile) -> Ints:
+            return lane_counts(self._files.read(file, _SURVEYED), routes)
 
         # Nearly all of it is done outside Python, so threads do.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            for file, some in zip(files, pool.map(look, files), strict=True):
-                found += some
+            for file, counted in zip(files, pool.map(count, files), strict=True):
+                counts += counted
                 done += file.rows
                 told(done, self._rows)
-        return surveys(found, routes)
+        return surveys(counts, routes)
 
     def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
         """Send them in as many tasks as ``placing`` has."""

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from bwtui.recording.sealed import Sealed
 from bwtui.recording.selection import Selection
-from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, surveyed, surveys
+from bwtui.replay.place import HEADER_COLUMNS, Placing, Survey, lane_counts, surveys
 from bwtui.replay.plan import NOT_REFUSED, conditions, files_of
 from bwtui.replay.rows import Route
 from bwtui.replay.send import Sent, Work, send
@@ -28,8 +29,7 @@ _COLUMNS = (
     "unix_micros(cast(received as timestamp)) as received",
     "if(state = 'acknowledged', partition, null) as recorded",
 )
-_RESULT = "lane int, sent bigint, found bigint, doubled bigint, position bigint, part int, offset bigint"
-_TYPES = (pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64(), pa.int32(), pa.int64())
+_RESULT = pa.schema([(name, pa.int32() if name in ("lane", "part") else pa.int64()) for name in Sent._fields])
 
 
 def messages(spark: SparkSession, sealed: Sealed) -> DataFrame:
@@ -55,10 +55,6 @@ class FrameRows:
         """Return the rows of some topics."""
         return FrameRows(self._rows.where(self._rows["topic"].isin(list(topics))))
 
-    def is_spread(self, topic: str) -> bool:
-        """Answer yes: keys are asked for only where all of a topic is sent."""
-        return True
-
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
         row = self._rows.where(f"position = {position}").select("received").first()
@@ -67,13 +63,15 @@ class FrameRows:
     def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
         """Return, for each route, how its messages spread; they are few, and not told of."""
         keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
-        return surveys(surveyed(keys.toArrow().to_batches(), routes), routes)
+        return surveys(lane_counts(keys.toArrow().to_batches(), routes), routes)
 
     def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
         """Send them in as many tasks as ``placing`` has."""
-        placed = self._rows.mapInArrow(_Placed(placing), placing.columns)
+        placed = self._rows.mapInArrow(_Placed(placing), from_arrow_schema(placing.schema))
         tasks = placed.repartitionById(max(placing.tasks) + 1, "task")
-        job = tasks.sortWithinPartitions("position", "part").mapInArrow(_Sending(work), _RESULT)
+        job = tasks.sortWithinPartitions("position", "part").mapInArrow(
+            _Sending(work), from_arrow_schema(_RESULT)
+        )
         return [Sent(*row) for row in job.collect()]
 
 
@@ -90,6 +88,5 @@ class _Sending:
     work: Handed[Work]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for one in in_task(send)(batches, self.work):
-            cells = zip(_TYPES, one, strict=True)
-            yield pa.RecordBatch.from_arrays([pa.array([cell], kind) for kind, cell in cells], Sent._fields)
+        for lane in in_task(send)(batches, self.work):
+            yield pa.RecordBatch.from_pylist([lane._asdict()], schema=_RESULT)

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypedDict
 
 from pyspark.sql import SparkSession
 
+from bwtui.errors import Interrupted
 from bwtui.recording.selection import Selection
 from bwtui.replay.place import Placing, Survey
 from bwtui.replay.plan import Count
@@ -51,9 +52,6 @@ class Rows(Protocol):
     def of_topics(self, topics: Sequence[str]) -> "Rows":
         """Return those of some topics."""
 
-    def is_spread(self, topic: str) -> bool:
-        """Whether a key of a topic was in two partitions."""
-
     def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
         """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
 
@@ -82,6 +80,20 @@ class TopicPlan:
     placement: str = "key"
 
 
+class MissingCounts(TypedDict):
+    """How many messages a report has as missing, and what becomes of them."""
+
+    reported: int
+    #: Of these, how many are sent.
+    messages: int
+    #: How many will stand behind newer ones of their keys, and how many keys' newest message is sent again.
+    late: int
+    sent_again: int
+    #: How many are in the topics by now, and of how many the recording has no message.
+    there: int
+    without_message: int
+
+
 @dataclass(slots=True)
 class Plan:
     """What a replay is about to do."""
@@ -92,8 +104,8 @@ class Plan:
     #: What an earlier run has done: messages.
     resumed: int = 0
     is_resumed: bool = False
-    #: Of ``--only-missing``: see `Missing.told`.
-    missing: dict[str, int] | None = None
+    #: Of ``--only-missing``.
+    missing: MissingCounts | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -145,5 +157,24 @@ class Watch:
         """Raise to keep anything from being written."""
 
     def is_cancelled(self) -> bool:
-        """Whether to stop."""
+        """Whether to stop: what is on its way becomes durable, and the next run goes on from there."""
         return False
+
+
+class Control:
+    """Tells a watch how a run goes, and ends the run between two steps when the watch says so."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def phase(self, name: str) -> None:
+        """Tell what is being done now. Raises Interrupted when it was cancelled."""
+        if self.watch.is_cancelled():
+            raise Interrupted()
+        self.watch.phase(name)
+
+    def count(self, done: int, total: int) -> None:
+        """Tell how many messages or rows of it are done. Raises Interrupted when it was cancelled."""
+        if self.watch.is_cancelled():
+            raise Interrupted()
+        self.watch.count(done, total)

@@ -25,6 +25,7 @@ from bwtui.kafka.offsets import pin
 from bwtui.model.lsn import parse_lsn
 from bwtui.replay.files import FileRows
 from bwtui.replay.frames import columns
+from bwtui.replay.job import MissingCounts
 from bwtui.replay.place import RAW
 from bwtui.replay.plan import Count, TopicCount
 from bwtui.spark.kafka_source import read_kafka
@@ -65,7 +66,9 @@ class Missing:
         self.digest = hashlib.sha256(raw).hexdigest()
         if not isinstance(self._recording, str):
             raise UsageError(f"{report} is no report of the audit of a recording", _HINT)
-        self._told: dict[str, int] = {"reported": self._wanted.num_rows}
+        self.reported: int = self._wanted.num_rows
+        #: What is known of them once `look` has looked.
+        self.counts: MissingCounts | None = None
         self._rows: DataFrame | None = None
 
     def refuse_other(self, recording: str, cluster: str) -> None:
@@ -119,10 +122,10 @@ class Missing:
         sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))
         sent.createOrReplaceTempView("replay_sent")
         self._rows = spark.sql(_PLACED).localCheckpoint()
-        self._tell(sum(found.values()))
+        self.counts = self._counts(sum(found.values()))
 
-    def _tell(self, known: int) -> None:
-        """Count; the recording has ``known`` of what was reported."""
+    def _counts(self, recorded: int) -> MissingCounts:
+        """Count what is sent; the recording has ``recorded`` of the messages that were reported."""
         again = f"position >= {_AGAIN}"
         late = "select count(*) from replay_missing left semi join replay_again using (topic, key)"
         row = (
@@ -131,27 +134,23 @@ class Missing:
             .first()
         )
         assert row is not None
-        self._told |= {"messages": row.found, "late": row.late, "sent_again": row.again}
-        self._told["there"] = known - row.found
-        self._told["without_message"] = self._told["reported"] - known
         if not row.found:
             raise RefusedError(
                 "all that the report found missing is in the topics by now", "verify again: there may be more"
             )
+        return {
+            "reported": self.reported,
+            "messages": row.found,
+            "late": row.late,
+            "sent_again": row.again,
+            "there": recorded - row.found,
+            "without_message": self.reported - recorded,
+        }
 
     def rows(self) -> DataFrame:
         """Return the rows to send, in the form in which they are placed."""
         assert self._rows is not None
         return self._rows
-
-    def told(self) -> dict[str, int]:
-        """Return numbers to be told.
-
-        ``reported``; ``messages``: those of them that are sent; ``there``: those that are in the topics by
-        now; ``without_message``: those of which the recording has no message; ``late``: those that will stand
-        behind newer ones of their keys, and ``sent_again``: the newest of these keys.
-        """
-        return self._told
 
     def count(self) -> Count:
         """Return what there is to send."""

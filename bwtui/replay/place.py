@@ -1,24 +1,19 @@
 """The place of every message of a replay: which partition, and so which task, and with which schema ids."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from bwtui.kafka.columns import COLUMNS, HEADERS
+from bwtui.kafka.columns import HEADERS
 from bwtui.recording.format.sent_headers import sent_headers
 from bwtui.replay.rows import Ints, Route, partitions_of, routes_of, with_ids
 
-HEADER_COLUMNS = ("header_form", "lsn", "ordinal", "op", "xid", "session")
 #: Headers as they stand in Kafka.
 RAW = "headers"
-_HEADERS = "header_form string, lsn bigint, ordinal int, op string, xid bigint, session string"
 #: What goes to the tasks that send.
-_SENT_COLUMNS = (
-    "task int, lane int, position bigint, part int, stamp bigint, received bigint, key binary, value binary"
-)
 _SENT = pa.schema(
     [
         ("task", pa.int32()),
@@ -31,6 +26,7 @@ _SENT = pa.schema(
         ("value", pa.binary()),
     ]
 )
+#: What the headers of a message follow from.
 _HEADER_TYPES = [
     ("header_form", pa.string()),
     ("lsn", pa.int64()),
@@ -39,27 +35,18 @@ _HEADER_TYPES = [
     ("xid", pa.int64()),
     ("session", pa.string()),
 ]
+HEADER_COLUMNS = tuple(name for name, _ in _HEADER_TYPES)
 
 
-class Surveyed(NamedTuple):
-    """What some rows of a recording have for one partition; ``moved`` of them stood in another."""
+class Survey(NamedTuple):
+    """How many messages of a route go into each partition, and how many were recorded in another one."""
 
-    route: int
-    partition: int
-    messages: int
+    messages: dict[int, int]
     moved: int
 
 
-@dataclass(slots=True)
-class Survey:
-    """How many messages of a route go where, and how many of them stood elsewhere."""
-
-    messages: dict[int, int] = field(default_factory=dict)
-    moved: int = 0
-
-
-def surveyed(batches: Iterable[pa.RecordBatch], routes: Sequence[Route]) -> list[Surveyed]:
-    """Count rows by route and partition."""
+def lane_counts(batches: Iterable[pa.RecordBatch], routes: Sequence[Route]) -> Ints:
+    """Return two rows with a number for each lane: its messages, and those recorded in another partition."""
     lanes = routes[-1].first_lane + routes[-1].partitions
     messages, moved = np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     for batch in batches:
@@ -68,22 +55,15 @@ def surveyed(batches: Iterable[pa.RecordBatch], routes: Sequence[Route]) -> list
         at = batch["recorded"].fill_null(-1).to_numpy(zero_copy_only=False)
         messages += np.bincount(lane, minlength=lanes)
         moved += np.bincount(lane, (at >= 0) & (at != chosen), minlength=lanes).astype(np.int64)
-    return [
-        Surveyed(number, partition, int(messages[lane]), int(moved[lane]))
-        for number, route in enumerate(routes)
-        for partition in range(route.partitions)
-        for lane in [route.first_lane + partition]
-        if messages[lane]
-    ]
+    return np.stack([messages, moved])
 
 
-def surveys(found: Iterable[Surveyed], routes: Sequence[Route]) -> list[Survey]:
-    """Return, for each route, how its messages spread."""
-    made = [Survey() for _ in routes]
-    for row in found:
-        one = made[row.route]
-        one.messages[row.partition] = one.messages.get(row.partition, 0) + row.messages
-        one.moved += row.moved
+def surveys(counts: Ints, routes: Sequence[Route]) -> list[Survey]:
+    """Return, for each route, how its messages spread; ``counts`` are those of `lane_counts`."""
+    made = []
+    for route in routes:
+        messages, moved = counts[:, route.first_lane : route.first_lane + route.partitions].tolist()
+        made.append(Survey({number: count for number, count in enumerate(messages) if count}, sum(moved)))
     return made
 
 
@@ -110,10 +90,10 @@ class Placing:
     with_raw: bool = False
 
     @property
-    def columns(self) -> str:
-        """The columns that are yielded, as Spark writes them."""
-        found = f"{_SENT_COLUMNS}, {_HEADERS}" if self.with_headers else _SENT_COLUMNS
-        return f"{found}, {RAW} {COLUMNS[RAW]}" if self.with_raw else found
+    def schema(self) -> pa.Schema:
+        """The columns that are yielded."""
+        schema = pa.schema([*_SENT, *_HEADER_TYPES]) if self.with_headers else _SENT
+        return schema.append(pa.field(RAW, HEADERS)) if self.with_raw else schema
 
     @property
     def begin(self) -> int:
@@ -138,15 +118,11 @@ class Placing:
                 yield self._made(rows, of, {"lane": lane.astype(np.int32), "task": tasks[lane]})
 
     def _made(self, rows: pa.RecordBatch, of: Ints, more: dict[str, Any]) -> pa.RecordBatch:
-        schema = self._schema()
+        schema = self.schema
         found = {name: rows[name] for name in schema.names if name in rows.schema.names}
         found |= {name: pa.array(cells) for name, cells in more.items()}
         found["value"] = with_ids(rows["value"], rows["value_schema_id"], of, self.routes, "value")
         return pa.RecordBatch.from_arrays([found[name] for name in schema.names], schema=schema)
-
-    def _schema(self) -> pa.Schema:
-        schema = pa.schema([*_SENT, *_HEADER_TYPES]) if self.with_headers else _SENT
-        return schema.append(pa.field(RAW, HEADERS)) if self.with_raw else schema
 
     def _left(self, batch: pa.RecordBatch, lane: Ints) -> Any:
         lanes = int(max(lane.max(initial=0), *self.done)) + 1
@@ -172,7 +148,7 @@ def row_headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None
     """Return what tells the headers of a row, or None where no row has any."""
     if "header_form" not in columns:
         return None
-    said = [columns[name] for name in ("header_form", "lsn", "ordinal", "op", "xid", "session")]
+    said = [columns[name] for name in HEADER_COLUMNS]
     values, raw = columns["value"], columns.get("headers")
 
     def headers(row: int) -> Any:

@@ -13,18 +13,17 @@ one of its own. What was sent is noted, so a run that was cancelled or killed is
 import contextlib
 import functools
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from bwtui.errors import Interrupted, UsageError
+from bwtui.errors import UsageError
 from bwtui.kafka.offsets import partitions
 from bwtui.recording.folder import SegmentPath, existing_segments, segments
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
-from bwtui.replay.job import Job, Options, Outcome, Plan, TopicPlan, Watch
+from bwtui.replay.job import Control, Job, Options, Outcome, Plan, TopicPlan, Watch
 from bwtui.replay.missing import Missing
 from bwtui.replay.steps import Steps, progress_file
 from bwtui.replay.target import Target
@@ -41,8 +40,8 @@ class Replay:
 
     def __init__(self, job: Job, watch: Watch | None = None) -> None:
         self._job = job
-        self.watch = watch or Watch()
-        self._cancelled = threading.Event()
+        self._watch = watch or Watch()
+        self._control = Control(self._watch)
 
     def run(self, open_session: OpenSession) -> Outcome:
         """Do it. The session must be one with `bwtui.spark.session.WRITE_ONCE`.
@@ -64,7 +63,7 @@ class Replay:
         with contextlib.ExitStack() as stack:
             spark = functools.cache(lambda: self._start(open_session, stack))
             sealed = stack.enter_context(self._sealed(spark))
-            return Steps(job, self, spark, sealed, cluster, topics, missing).run()
+            return Steps(job, self._control, spark, sealed, cluster, topics, missing).run()
 
     def _foresee(self, missing: Missing, first: SegmentPath, cluster: str) -> None:
         """Have refused before Spark starts what would be refused behind it all."""
@@ -76,32 +75,12 @@ class Replay:
         # A run that was interrupted is gone on with unasked, as it was begun with a yes.
         is_begun = not job.options.restart and progress_file(job, recording, cluster, missing).load()
         if not is_begun and not job.options.dry_run:
-            self.watch.will_ask(missing.told()["reported"])
+            self._watch.will_ask(missing.reported)
 
     def _start(self, open_session: OpenSession, stack: contextlib.ExitStack) -> SparkSession:
         """Start Spark, which is done when it is first needed: planning and asking do without."""
-        self.phase("starting Spark")
+        self._control.phase("starting Spark")
         return stack.enter_context(open_session())
-
-    def cancel(self) -> None:
-        """Stop: what is on its way becomes durable, and the next run goes on from there."""
-        self._cancelled.set()
-
-    def is_cancelled(self) -> bool:
-        """Whether it was cancelled, here or by the watch."""
-        return self._cancelled.is_set() or self.watch.is_cancelled()
-
-    def phase(self, name: str) -> None:
-        """Tell what is being done now. Raises Interrupted when it was cancelled."""
-        if self.is_cancelled():
-            raise Interrupted()
-        self.watch.phase(name)
-
-    def count(self, done: int, total: int) -> None:
-        """Tell how much of the phase is done. Raises Interrupted when it was cancelled."""
-        if self.is_cancelled():
-            raise Interrupted()
-        self.watch.count(done, total)
 
     @contextlib.contextmanager
     def _sealed(self, spark: Callable[[], SparkSession]) -> Iterator[Sealed]:
@@ -111,20 +90,24 @@ class Replay:
         with contextlib.suppress(UsageError):
             found = open_sealed(folder, check_files=False)
         if found is not None and not found.behind:
-            yield self._checked(found)
+            self._check(found)
+            yield found
             return
         session = spark()
-        self.phase("sealing the recording")
+        self._control.phase("sealing the recording")
         with _sealable(folder) as place:
-            seal(place, lambda: contextlib.nullcontext(session), self.watch.count)
+            seal(place, lambda: contextlib.nullcontext(session), self._watch.count)
             yield open_sealed(place, check_files=False)
 
-    def _checked(self, found: Sealed) -> Sealed:
-        self.phase("checking the recording")
+    def _check(self, found: Sealed) -> None:
+        self._control.phase("checking the recording")
         rows = found.manifest.rows
         # Bytes are what is checked, and rows what is told of everywhere.
-        check_all(found.root, found.manifest.files, lambda done, all_: self.count(rows * done // all_, rows))
-        return found
+        check_all(
+            found.root,
+            found.manifest.files,
+            lambda done, all_: self._control.count(rows * done // all_, rows),
+        )
 
 
 @contextlib.contextmanager

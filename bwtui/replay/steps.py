@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from pyspark.sql import SparkSession
 
@@ -14,7 +13,7 @@ from bwtui.replay.changed import refuse_changed
 from bwtui.replay.delivery import Delivery
 from bwtui.replay.files import FileRows
 from bwtui.replay.frames import FrameRows, messages
-from bwtui.replay.job import Job, Outcome, Plan, Rows, TopicPlan, Watch
+from bwtui.replay.job import Control, Job, Outcome, Plan, Rows, TopicPlan
 from bwtui.replay.missing import Missing
 from bwtui.replay.place import Survey
 from bwtui.replay.plan import Count
@@ -26,21 +25,6 @@ from bwtui.replay.topics import judge_topic, refuse_names
 
 _TOPIC_SECONDS = 30.0
 _LOOK_SECONDS = 0.1
-
-
-class Control(Protocol):
-    """What the steps need of `bwtui.replay.replaying.Replay`."""
-
-    watch: Watch
-
-    def phase(self, name: str) -> None:
-        """Tell what is being done now. Raises Interrupted when it was cancelled."""
-
-    def count(self, done: int, total: int) -> None:
-        """Tell how many messages or rows of it are done. Raises Interrupted when it was cancelled."""
-
-    def is_cancelled(self) -> bool:
-        """Whether to stop."""
 
 
 def progress_file(job: Job, recording: str, cluster: str, missing: Missing | None) -> ProgressFile:
@@ -68,7 +52,7 @@ class Steps:
     def __init__(
         self,
         job: Job,
-        replay: Control,
+        control: Control,
         spark: Callable[[], SparkSession],
         sealed: Sealed,
         cluster: str,
@@ -76,8 +60,7 @@ class Steps:
         missing: Missing | None,
     ) -> None:
         self._job = job
-        self._watch = replay.watch
-        self._replay = replay
+        self._control = control
         self._spark = spark
         self._sealed = sealed
         self._cluster = cluster
@@ -101,7 +84,7 @@ class Steps:
                     "verify again and give the new report, or give --restart",
                 )
             earlier = None
-        self._phase("looking what there is to send")
+        self._control.phase("looking what there is to send")
         plan, rows = self._plan(earlier)
         if earlier is not None:
             self._refuse_changed(plan, earlier)
@@ -111,39 +94,34 @@ class Steps:
         if not plan.messages:
             raise UsageError("there is no message to send", "check --where, --table and the range")
         if earlier is None:
-            self._watch.confirm(plan)
-        self._phase("preparing topics and schemas")
+            self._control.watch.confirm(plan)
+        self._control.phase("preparing topics and schemas")
         routes = self._routes(plan, plan.topics, earlier, self._prepare(plan))
         surveys = self._place(plan, plan.topics, rows, routes, earlier)
         progress = earlier or Progress(self._file.what)
-        delivery = Delivery(self._job, self._replay, self._spark(), self._file, progress)
-        self._phase("sending")
+        delivery = Delivery(self._job, self._control.watch, self._spark(), self._file, progress)
+        self._control.phase("sending")
         return delivery.run(plan, rows, routes, surveys, self._missing is not None)
-
-    def _phase(self, name: str) -> None:
-        self._replay.phase(name)
 
     # -- what there is to do -------------------------------------------------------------------------------
 
     def _plan(self, earlier: Progress | None) -> tuple[Plan, Rows]:
         """Return the plan, and the messages."""
-        job = self._job
-        told = None
         rows: Rows
         if self._missing is not None:
             rows, counted = self._look_for_missing(self._missing, earlier)
-            told = self._missing.told()
         else:
-            rows = found = FileRows(self._sealed, job.selection)
-            counted = found.count(self._replay.count)
+            rows = found = FileRows(self._sealed, self._job.selection)
+            counted = found.count(self._control.count)
         prefix = str(self._sealed.manifest.source.get("topic_prefix") or "")
-        names = {one: target_topic(one, prefix, job.options.prefix) for one in sorted(counted.topics)}
+        wanted = self._job.options.prefix
+        names = {recorded: target_topic(recorded, prefix, wanted) for recorded in sorted(counted.topics)}
         refuse_names(names, self._topics)
-        plan = Plan(counted, missing=told)
+        plan = Plan(counted, missing=None if self._missing is None else self._missing.counts)
         for recorded, topic in names.items():
-            one = counted.topics[recorded]
-            exists, has_keys = topic in self._topics, not one.without_key
-            plan.topics.append(TopicPlan(recorded, topic, one.messages, one.bytes, exists, has_keys))
+            count = counted.topics[recorded]
+            exists, has_keys = topic in self._topics, not count.without_key
+            plan.topics.append(TopicPlan(recorded, topic, count.messages, count.bytes, exists, has_keys))
         plan.schemas = self._schemas(counted, names)
         if earlier is not None:
             plan.is_resumed, plan.resumed = True, earlier.sent
@@ -175,30 +153,22 @@ class Steps:
         return schemas
 
     def _look_at_topics(self, plan: Plan) -> None:
-        windows = {}
-        for topic in plan.topics:
-            one = plan.count.topics[topic.recorded]
-            if topic.exists:
-                windows[topic.topic] = (one.first_stamp, one.last_stamp)
+        counts = {topic.topic: plan.count.topics[topic.recorded] for topic in plan.topics if topic.exists}
+        windows = {topic: (count.first_stamp, count.last_stamp) for topic, count in counts.items()}
         pinned = pin(self._job.target.client, windows)
-        found = held(self._job.target.client, pinned, windows)
+        held_by_topic = held(self._job.target.client, pinned, windows)
         for topic in plan.topics:
-            topic.held = found.get(topic.topic, {})
+            topic.held = held_by_topic.get(topic.topic, {})
             if topic.exists:
-                one = plan.count.topics[topic.recorded]
-                plan.notes += judge_topic(pinned.topics[topic.topic], one)
+                plan.notes += judge_topic(pinned.topics[topic.topic], counts[topic.topic])
 
     def _look_ahead(self, plan: Plan, rows: Rows, earlier: Progress | None) -> None:
         """Say by partition what would go where, as far as topics and ids are there already."""
-        ready = [
-            one
-            for one in plan.topics
-            if one.exists
-            and not any(use.is_new for use in plan.schemas.uses if use.recorded_topic == one.recorded)
-        ]
+        unregistered = {use.recorded_topic for use in plan.schemas.new}
+        ready = [topic for topic in plan.topics if topic.exists and topic.recorded not in unregistered]
         if ready:
             routes = self._routes(plan, ready, earlier, self._topics)
-            rows = rows.of_topics([one.recorded for one in ready])
+            rows = rows.of_topics([topic.recorded for topic in ready])
             self._place(plan, ready, rows, routes, earlier)
 
     def _refuse_changed(self, plan: Plan, earlier: Progress) -> None:
@@ -235,72 +205,53 @@ class Steps:
             time.sleep(_LOOK_SECONDS)
 
     def _routes(
-        self, plan: Plan, topics: list[TopicPlan], earlier: Progress | None, found: dict[str, int]
+        self, plan: Plan, topics: list[TopicPlan], earlier: Progress | None, counts: dict[str, int]
     ) -> list[Route]:
-        routes = self._make_routes(plan, topics, found)
-        for route in routes if earlier is not None else ():
-            known = earlier.routes.get(route.recorded) if earlier is not None else None
-            route.keeps_partitions = known is not None and known.keeps_partitions
-        return routes
-
-    def _make_routes(self, plan: Plan, topics: list[TopicPlan], found: dict[str, int]) -> list[Route]:
-        routes = [
-            Route(
-                topic.recorded,
-                topic.topic,
-                found[topic.topic],
-                plan.schemas.ids(topic.recorded, "key"),
-                plan.schemas.ids(topic.recorded, "value"),
-                hash=self._job.target.hash,
-                keeps_partitions=self._missing is not None,
-            )
-            for topic in topics
-        ]
+        """Return the topics' routes; ``counts``: how many partitions each topic has."""
+        routes = []
+        for topic in topics:
+            keeps_partitions = self._missing is not None
+            if earlier is not None:
+                before = earlier.routes.get(topic.recorded)
+                keeps_partitions = before is not None and before.keeps_partitions
+            keys, values = (plan.schemas.ids(topic.recorded, part) for part in ("key", "value"))
+            route = Route(topic.recorded, topic.topic, counts[topic.topic], keys, values, keeps_partitions)
+            route.hash = self._job.target.hash
+            routes.append(route)
         number_lanes(routes)
         return routes
 
     def _place(
         self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route], earlier: Progress | None
     ) -> list[Survey]:
-        self._phase("looking where it goes")
-        if earlier is None:
-            return self._choose_places(plan, topics, rows, routes)
-        found = rows.survey(routes, self._replay.count)
-        for topic, route, one in zip(topics, routes, found, strict=True):
-            topic.partitions = one.messages
-            topic.placement = "recorded" if route.keeps_partitions else "key"
-        return found
-
-    def _choose_places(
-        self, plan: Plan, topics: list[TopicPlan], rows: Rows, routes: list[Route]
-    ) -> list[Survey]:
-        """Let keys decide where that is what was recorded, or where the recorded partitions can't be kept."""
-        found = rows.survey(routes, self._replay.count)
-        kept = []
-        for number, (topic, route) in enumerate(zip(topics, routes, strict=True)):
-            topic.partitions = found[number].messages
-            if not found[number].moved:
-                continue
-            if self._can_keep(plan, route, rows):
-                route.keeps_partitions = True
+        self._control.phase("looking where it goes")
+        surveys = rows.survey(routes, self._control.count)
+        if earlier is None and self._keep_partitions(plan, rows, routes, surveys):
+            surveys = rows.survey(routes, self._control.count)
+        for topic, route, survey in zip(topics, routes, surveys, strict=True):
+            topic.partitions = survey.messages
+            if route.keeps_partitions and (earlier is not None or self._missing is None):
                 topic.placement = "recorded"
-                kept.append(number)
-            else:
+        return surveys
+
+    def _keep_partitions(self, plan: Plan, rows: Rows, routes: list[Route], surveys: list[Survey]) -> bool:
+        """Keep the recorded partitions where keys alone would choose others; return whether any are kept."""
+        are_kept = False
+        for route, survey in zip(routes, surveys, strict=True):
+            if survey.moved and self._can_keep(plan, route, rows):
+                route.keeps_partitions = are_kept = True
+            elif survey.moved:
                 plan.notes.append(
-                    f"{found[number].moved:,} messages of {route.recorded} go into other partitions of "
+                    f"{survey.moved:,} messages of {route.recorded} go into other partitions of "
                     f"{route.topic} than they were recorded in, for its keys' bytes or partitions are others"
                 )
-        if kept:
-            found = rows.survey(routes, self._replay.count)
-            for topic, one in zip(topics, found, strict=True):
-                topic.partitions = one.messages
-        return found
+        return are_kept
 
     def _can_keep(self, plan: Plan, route: Route, rows: Rows) -> bool:
-        one = plan.count.topics[route.recorded]
-        if self._missing is not None or one.unplaced or plan.schemas.changes_keys(route.recorded):
+        count = plan.count.topics[route.recorded]
+        if count.unplaced or plan.schemas.changes_keys(route.recorded):
             return False
-        if max(one.partitions) >= route.partitions:
+        if max(count.partitions) >= route.partitions:
             return False
         # A key that was in two partitions can't be kept in order where it was.
-        return not rows.is_spread(route.recorded)
+        return isinstance(rows, FileRows) and not rows.is_spread(route.recorded)

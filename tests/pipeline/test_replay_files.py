@@ -8,17 +8,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bwtui.replay.files import File, Files, chains, merged
+from bwtui.recording.manifest import SealedFile
+from bwtui.replay.files import Files, chains, merged
 from bwtui.replay.place import share_out
 
 
-def _file(first: int, last: int) -> File:
-    return File(f"{first}-{last}", last - first + 1, 100, first, last)
+def _file(first: int, last: int) -> SealedFile:
+    name, rows = f"{first}-{last}", last - first + 1
+    return SealedFile(name, "changes", rows, 100, "", first_position=first, last_position=last)
 
 
 def test_files_that_follow_each_other_are_one_chain() -> None:
     files = [_file(20, 29), _file(0, 9), _file(10, 19), _file(5, 25), _file(30, 40)]
-    found = [[one.first for one in chain] for chain in chains(files)]
+    found = [[one.first_position for one in chain] for chain in chains(files)]
     assert found == [[0, 10, 20, 30], [5]]
 
 
@@ -52,7 +54,7 @@ def test_large_values_are_read_a_few_at_a_time(tmp_path: Path) -> None:
             writer.write_table(table)
         # Small ones follow.
         writer.write_table(pa.table([list(range(240, 3_000)), [b"k"] * 2_760, [b"v"] * 2_760], schema))
-    file = File(str(path), 3_000, path.stat().st_size, 0, 2_999)
+    file = SealedFile(str(path), "changes", 3_000, path.stat().st_size, "", last_position=2_999)
     batches = list(Files((file,), "true").in_order(("position", "key", "value"), 0))
     assert max(batch.nbytes for batch in batches) <= 64 << 20
     assert max(batch.num_rows for batch in batches) < 240

@@ -5,14 +5,22 @@ import pytest
 from bwtui.cli.output.replay_view import Screen, question, summary
 from bwtui.cli.output.verify_view import Lines, View, view_of
 from bwtui.errors import RefusedError
+from bwtui.replay.job import MissingCounts
 from bwtui.replay.plan import Count
 from bwtui.replay.replaying import Outcome, Plan
 
 
 def mended(messages: int, late: int, *, there: int = 0) -> Plan:
     """Return the plan of a replay of what was missing."""
-    known = {"messages": messages, "late": late, "sent_again": late, "there": there}
-    return Plan(Count(), missing={"reported": messages + there, "without_message": 0, **known})
+    counts: MissingCounts = {
+        "reported": messages + there,
+        "messages": messages,
+        "late": late,
+        "sent_again": late,
+        "there": there,
+        "without_message": 0,
+    }
+    return Plan(Count(), missing=counts)
 
 
 Captured = pytest.CaptureFixture[str]

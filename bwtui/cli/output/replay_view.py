@@ -8,6 +8,7 @@ from bwtui.cli.output.table import columns, size
 from bwtui.cli.output.verify_view import Bar, View
 from bwtui.console import agreed, say
 from bwtui.errors import RefusedError
+from bwtui.replay.job import MissingCounts
 from bwtui.replay.replaying import Outcome, Plan, Watch
 
 
@@ -174,7 +175,7 @@ def _plan(plan: Plan) -> list[str]:
     return lines
 
 
-def _missing(numbers: dict[str, int]) -> list[str]:
+def _missing(numbers: MissingCounts) -> list[str]:
     recorded = numbers["messages"] + numbers["there"]
     lines = [f"{recorded:,} of {numbers['reported']:,} missing messages are in the recording"]
     if numbers["late"]:
