@@ -1,4 +1,4 @@
-"""The sending itself: a Spark job whose tasks are watched from the desk, and its progress, which is kept."""
+"""The sending itself: a Spark job whose tasks report to a coordinator, and its progress, which is kept."""
 
 import contextlib
 import secrets
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from bwtui.errors import BwtuiError, Interrupted
 from bwtui.kafka.offsets import pin
 from bwtui.replay.changed import refuse_cut
-from bwtui.replay.desk import Desk, LaneDone
+from bwtui.replay.coordinator import Coordinator, LaneDone
 from bwtui.replay.job import Job, Outcome, Plan, Rows, Watch
 from bwtui.replay.place import Placing, Survey, share_out
 from bwtui.replay.progress import LaneProgress, Progress, ProgressFile, RouteProgress
@@ -56,13 +56,15 @@ class Delivery:
         began = time.monotonic()
         host = self._spark.sparkContext.getConf().get("spark.driver.host") or "127.0.0.1"
         options, target = self._job.options, self._job.target
-        with Desk(host, secrets.token_hex(16), options.rate, self._told, self._is_stopped) as desk:
+        with Coordinator(
+            host, secrets.token_hex(16), options.rate, self._take_report, self._is_stopped
+        ) as coordinator:
             tails = {lane: self._lane(lane).tail for lane in range(len(self._places))} if is_resumed else {}
             work = Work(
                 fitting(target.client, target.producer, [route.topic for route in routes]),
                 dict(target.client),
                 self._places,
-                desk.address,
+                coordinator.address,
                 options.pace,
                 self._pace_from(plan, rows),
                 tails,
@@ -185,9 +187,9 @@ class Delivery:
             f"interrupted: {done:,} of {total:,} messages are sent", "the same command goes on from there"
         )
 
-    # -- what is told --------------------------------------------------------------------------------------
+    # -- progress ------------------------------------------------------------------------------------------
 
-    def _told(self, lanes: dict[int, LaneDone]) -> None:
+    def _take_report(self, lanes: dict[int, LaneDone]) -> None:
         """Take a task's report, in the order in which the reports come."""
         for lane, (messages, position, part, offset) in lanes.items():
             one = self._lane(lane)

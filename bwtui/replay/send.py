@@ -20,7 +20,7 @@ from pyspark import TaskContext
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.kafka.client import Heard, new_client, plain_kafka_error
-from bwtui.replay.desk import MOST, DeskAddress, DeskLine, LaneDone
+from bwtui.replay.coordinator import MOST, CoordinatorAddress, CoordinatorClient, LaneDone
 from bwtui.replay.place import row_headers
 from bwtui.replay.tail import Tail, read_tail
 from bwtui.spark.handover import Handed
@@ -69,7 +69,7 @@ class Work:
     client: Mapping[str, Any]
     #: Topic and partition of every lane.
     places: Sequence[tuple[str, int]]
-    desk: DeskAddress
+    coordinator: CoordinatorAddress
     #: Recorded time runs so many times as fast, from ``pace_from`` (Unix microseconds); None: at once.
     pace: float | None = None
     pace_from: int = 0
@@ -153,7 +153,7 @@ class _Sender:
         self.is_stopped = False
         settings = {**work.producer, **FIXED, "error_cb": self._heard}
         self._producer = new_client(Producer, settings)
-        self._desk = DeskLine(work.desk)
+        self._coordinator = CoordinatorClient(work.coordinator)
         self._ask(0)
 
     def send(self, batch: pa.RecordBatch) -> None:
@@ -166,7 +166,7 @@ class _Sender:
             until = min(at + chunk, count)
             if self._work.pace is not None:
                 until = self._due(columns["received"], at, until)
-            until = min(until, at + self._leave(until - at))
+            until = min(until, at + self._allowed(until - at))
             if until > at:
                 self._hand_over(columns, at, until)
                 at = until
@@ -184,7 +184,7 @@ class _Sender:
     def close(self) -> None:
         """Let go of everything; what is not durable is dropped."""
         self._producer.purge()
-        self._desk.close()
+        self._coordinator.close()
 
     def result(self) -> Iterator[Sent]:
         """Yield what became of each lane."""
@@ -194,10 +194,10 @@ class _Sender:
 
     # -- how fast ------------------------------------------------------------------------------------------
 
-    def _leave(self, want: int) -> int:
-        """Return how many may be sent now; asks the desk when no leave is left."""
+    def _allowed(self, want: int) -> int:
+        """Return how many messages may be sent now; asks the coordinator when none are left."""
         if want and not self._granted:
-            # The desk gives less where there is a rate.
+            # The coordinator gives less where there is a rate.
             self._ask(MOST)
         found = min(want, self._granted)
         self._granted -= found
@@ -221,7 +221,7 @@ class _Sender:
     def _ask(self, want: int) -> None:
         lanes = {number: self._lanes[number].state() for number in self._dirty}
         self._dirty.clear()
-        answer = self._desk.ask(lanes, want)
+        answer = self._coordinator.ask(lanes, want)
         self._reported = time.monotonic()
         self._granted += answer.messages
         self._clock = (answer.elapsed, self._reported)

@@ -1,4 +1,4 @@
-"""The desk: where a replay's tasks, wherever they run, report what is durable and ask how much more to send.
+"""The coordinator of a replay: its tasks report what is durable, and ask how much more they may send.
 
 It is a small server beside the driver. Each task holds one connection and exchanges one line of JSON at a
 time: what became of its lanes against how many messages it may send now, and whether it is to stop. So the
@@ -21,9 +21,9 @@ from bwtui.errors import ConnectionFailed
 LaneDone = tuple[int, int, int, int]
 _GRANT_SECONDS = 0.1
 _ANSWER_SECONDS = 60.0
-#: How long a caller may take to say the word, and the longest lines that are read of it, before and after.
-_WORD_SECONDS = 10.0
-_WORD_BYTES, _LINE_BYTES = 1 << 10, 1 << 24
+#: How long a client may take to send the token, and the longest lines that are read of it, before and after.
+_TOKEN_SECONDS = 10.0
+_TOKEN_BYTES, _LINE_BYTES = 1 << 10, 1 << 24
 #: Before another connection is taken when the system has nothing left for one.
 _REST_SECONDS = 0.2
 _REFUSAL = b"error: this is no task of the replay that runs here\n"
@@ -32,38 +32,38 @@ MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class DeskAddress:
-    """Where the desk is, and the word that it asks for."""
+class CoordinatorAddress:
+    """Where the coordinator listens, and the token that a task must send first."""
 
     host: str
     port: int
-    word: str
+    token: str
 
     def __repr__(self) -> str:
-        return f"DeskAddress({self.host}:{self.port})"
+        return f"CoordinatorAddress({self.host}:{self.port})"
 
 
 @dataclass(slots=True)
 class Answer:
-    """What the desk says: send so many, at ``elapsed`` seconds since the sending began; or stop."""
+    """How many messages a task may send, ``elapsed`` seconds after the sending began, or that it stops."""
 
     messages: int
     elapsed: float
     stop: bool
 
 
-class Desk:
-    """The driver's side; a context manager."""
+class Coordinator:
+    """The server beside the driver; a context manager."""
 
     def __init__(
         self,
         host: str,
-        word: str,
+        token: str,
         rate: float | None,
-        told: Callable[[dict[int, LaneDone]], None],
+        on_report: Callable[[dict[int, LaneDone]], None],
         is_stopped: Callable[[], bool],
     ) -> None:
-        self._told = told
+        self._on_report = on_report
         self._is_stopped = is_stopped
         self._rate = rate
         self._lock = threading.Lock()
@@ -71,10 +71,10 @@ class Desk:
         self._began: float | None = None
         self._closing = threading.Event()
         self._socket = socket.create_server((host, 0))
-        self.address = DeskAddress(host, self._socket.getsockname()[1], word)
-        self._thread = threading.Thread(target=self._serve, name="replay-desk", daemon=True)
+        self.address = CoordinatorAddress(host, self._socket.getsockname()[1], token)
+        self._thread = threading.Thread(target=self._serve, name="replay-coordinator", daemon=True)
 
-    def __enter__(self) -> "Desk":
+    def __enter__(self) -> "Coordinator":
         self._thread.start()
         return self
 
@@ -98,14 +98,14 @@ class Desk:
 
     def _talk(self, connection: socket.socket) -> None:
         with contextlib.suppress(OSError, ValueError), connection, connection.makefile("rwb") as lines:
-            connection.settimeout(_WORD_SECONDS)
-            word = lines.readline(_WORD_BYTES).rstrip(b"\r\n")
-            if not hmac.compare_digest(word, self.address.word.encode()):
+            connection.settimeout(_TOKEN_SECONDS)
+            token = lines.readline(_TOKEN_BYTES).rstrip(b"\r\n")
+            if not hmac.compare_digest(token, self.address.token.encode()):
                 lines.write(_REFUSAL)
                 return
             connection.settimeout(None)
             while line := lines.readline(_LINE_BYTES):
-                lanes, want = _said(line)
+                lanes, want = _report(line)
                 answer = self._answer(lanes, want)
                 lines.write(json.dumps(answer).encode() + b"\n")
                 lines.flush()
@@ -113,7 +113,7 @@ class Desk:
     def _answer(self, lanes: dict[int, Any], want: int) -> tuple[int, float, bool]:
         with self._lock:
             if lanes:
-                self._told(lanes)
+                self._on_report(lanes)
             if self._began is None:
                 self._began = time.monotonic()
         granted = self._grant(want) if want and not self._is_stopped() else 0
@@ -141,23 +141,23 @@ class Desk:
                 return 0
 
 
-def _said(line: bytes) -> tuple[dict[int, Any], int]:
+def _report(line: bytes) -> tuple[dict[int, Any], int]:
     """Return the lanes that a task reports, and how much it wants to send. Raises ValueError."""
     try:
-        said = json.loads(line)
-        return {int(lane): tuple(done) for lane, done in said["lanes"].items()}, int(said["want"])
+        report = json.loads(line)
+        return {int(lane): tuple(done) for lane, done in report["lanes"].items()}, int(report["want"])
     except (LookupError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise ValueError("it is no report") from error
 
 
-class DeskLine:
-    """A task's line to the desk."""
+class CoordinatorClient:
+    """A task's connection to the coordinator."""
 
-    def __init__(self, address: DeskAddress) -> None:
+    def __init__(self, address: CoordinatorAddress) -> None:
         try:
             self._socket = socket.create_connection((address.host, address.port), _ANSWER_SECONDS)
             self._lines = self._socket.makefile("rw")
-            self._lines.write(address.word + "\n")
+            self._lines.write(address.token + "\n")
             self._lines.flush()
         except OSError as error:
             raise ConnectionFailed(
@@ -165,7 +165,7 @@ class DeskLine:
             ) from error
 
     def ask(self, lanes: dict[int, LaneDone], want: int = 0) -> Answer:
-        """Report, and ask for leave to send ``want`` more. Raises ConnectionFailed when nobody answers."""
+        """Report, and ask to send ``want`` more messages. Raises ConnectionFailed when nobody answers."""
         try:
             self._lines.write(json.dumps({"lanes": lanes, "want": want}) + "\n")
             self._lines.flush()
@@ -179,7 +179,7 @@ class DeskLine:
         )
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection; the coordinator goes on."""
         with contextlib.suppress(OSError):
             self._lines.close()
             self._socket.close()
