@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from bwtui.model.delivery import Receipt
 from bwtui.model.status import SchemaEntry, Status
@@ -98,7 +98,7 @@ class Stream:
         self.deliver()
         self.recorder.close()
 
-    def begin_pass(self, kind: str = "stream") -> None:
+    def begin_pass(self, kind: Literal["snapshot", "stream"] = "stream") -> None:
         """Begin a pass; what was not flushed is lost, what was not committed comes again."""
         self._pending.clear()
         for route in self._batch_routes:

@@ -14,7 +14,6 @@ from bwtui.recording.format.blocks import (
     TRAILER_SIZE,
     Block,
     DamagedAt,
-    IndexEntry,
     Kind,
     Place,
     SegmentFile,
@@ -22,9 +21,8 @@ from bwtui.recording.format.blocks import (
     pack_index,
     segment_name,
 )
-from bwtui.recording.format.statements import Foot, event_said, foot_said, statement
+from bwtui.recording.format.statements import Foot, event_said, foot_said, is_sent, statement
 from bwtui.recording.format.walk import Step, Walk, durable_damage
-from bwtui.recording.segment import Totals
 
 _CHUNK = 1 << 20
 
@@ -69,14 +67,12 @@ class SegmentCheck:
         self.damages: list[DamagedAt] = []
         #: How the end of an unfinished segment is torn, if it is.
         self.torn: DamagedAt | None = None
-        self.totals = Totals()
         self.messages = 0
         self.deliveries = 0
         #: Also where the head can't be read, so that no delivery seems wrong.
         self._is_sent = True
-        self._entries: list[IndexEntry] = []
-        self._transactions: list[bytes] = []
         self._walk = Walk(self.name)
+        self.totals = self._walk.totals
 
     def close(self) -> None:
         """Close the file."""
@@ -145,11 +141,6 @@ class SegmentCheck:
         return following
 
     def _take(self, step: Step, chain: Chain) -> None:
-        self.totals.add(step.entry)
-        for count in step.counts:
-            self.totals.count(*count)
-        self._entries.append(step.entry)
-        self._transactions.append(step.transactions)
         block = step.block
         if block.kind == Kind.HEAD:
             self._take_head(chain)
@@ -171,9 +162,8 @@ class SegmentCheck:
             chain.is_certain = True
 
     def _take_head(self, chain: Chain) -> None:
-        head = self._walk.known.head
-        source = head["source"]
-        self._is_sent = bool(source.get("cluster") or source.get("broker"))
+        head = self._walk.context.head
+        self._is_sent = is_sent(head)
         for what, told, expected in (
             ("the sha256 of the segment before", head["previous"], chain.previous),
             ("its first change", head["first_position"], chain.position),
@@ -233,12 +223,16 @@ class SegmentCheck:
 
     def _compare(self, blocks: list[Block], foot: Foot, digest: str) -> None:
         index, transactions, end = blocks
-        if index.payload != pack_index(self._entries):
+        if index.payload != pack_index(self._walk.index):
             self._found(index.offset, "the index differs from the blocks")
-        if transactions.payload != b"".join(self._transactions):
+        if transactions.payload != self._walk.transactions:
             self._found(transactions.offset, "the list of transactions differs from the frames")
-        blocks_said = {"sha256": digest, "blocks": len(self._entries), **self._walk.foot()}
-        expected = {**self.totals.to_json(), **blocks_said}
+        expected = {
+            **self.totals.to_json(),
+            "sha256": digest,
+            "blocks": len(self._walk.index),
+            **self._walk.end(foot["ended"]),
+        }
         for name, value in expected.items():
             if foot.get(name) != value:
                 self._found(end.offset, f"the foot's {name} differs from the blocks")

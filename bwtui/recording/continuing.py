@@ -12,7 +12,7 @@ from bwtui.file_errors import file_failed
 from bwtui.model.status import RecordingStatus
 from bwtui.recording.folder import LOCK, FolderLock, SegmentPath, segments
 from bwtui.recording.format.blocks import Kind, Place, SegmentFile, damaged
-from bwtui.recording.format.context import Known
+from bwtui.recording.format.context import SegmentContext
 from bwtui.recording.format.statements import Head
 from bwtui.recording.recover import Recovered, check_end, foot_of, recover_locked
 
@@ -190,10 +190,10 @@ def head_of(path: Path) -> Head:
     try:
         with path.open("rb") as file:
             source = SegmentFile(file, path.name)
-            known, block = Known(), source.block(0)
+            context, block = SegmentContext(), source.block(0)
             if block.kind != Kind.HEAD:
                 raise damaged(Place(path.name, 0), "a segment begins with its HEAD block")
-            known.take(block, path.name)
-            return known.head
+            context.take(block, path.name)
+            return context.head
     except OSError as error:
         raise file_failed(f"{path} can't be read", error) from error

@@ -139,18 +139,14 @@ def _take_events(recording: Recording, found: Info) -> None:
     for segment in recording.segments:
         if segment.index and segment.head["session"] not in found.sessions:
             found.sessions.append(segment.head["session"])
-        for at, entry in enumerate(segment.index):
-            if entry.kind == Kind.ERROR:
-                found.errors += 1
-                _tell(found, segment.json_at(entry), entry.received)
-            elif entry.kind == Kind.EVENT:
-                event = segment.event_at(entry)
-                if event["event"] == "pass":
-                    found.passes.append(
-                        _pass(event, entry.received, segment.first_position + segment.starts[at])
-                    )
-                elif event["event"] == "gap":
-                    found.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
+        for block, error in segment.json_blocks(Kind.ERROR):
+            found.errors += 1
+            _tell(found, error, block.received)
+        for position, entry, event in segment.events():
+            if event["event"] == "pass":
+                found.passes.append(_pass(event, entry.received, position))
+            elif event["event"] == "gap":
+                found.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
 
 
 def _tell(found: Info, error: dict[str, Any], received: int) -> None:

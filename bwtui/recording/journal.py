@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bwtui.errors import StateFailed
 from bwtui.recording.format.blocks import Kind, pack_synced
-from bwtui.recording.segment import SegmentWriter
+from bwtui.recording.format.statements import Head, SegmentEnd
+from bwtui.recording.segment import BlockOut, SegmentWriter
 
 #: A segment is finished when it has this many bytes, or is this old in seconds.
 SEGMENT_BYTES = 64 << 20
@@ -30,25 +30,10 @@ _SYNC_IDLE_SECONDS = 0.02
 
 
 @dataclass(slots=True)
-class BlockOut:
-    """A block on its way into the journal; see `SegmentWriter.append`."""
-
-    kind: Kind
-    parts: Sequence[bytes]
-    lsns: tuple[int, int] = (0, 0)
-    changes: int = 0
-    transactions: bytes = b""
-    n_transactions: int = 0
-    #: Counters to add: (table, counter, number).
-    counts: Sequence[tuple[str, str, int]] = ()
-    received: int = 0
-
-
-@dataclass(slots=True)
 class Opening:
     """The first blocks of a segment: the HEAD, which still lacks its "previous", and what is live."""
 
-    head: dict[str, Any]
+    head: Head
     blocks: list[BlockOut]
 
 
@@ -191,8 +176,8 @@ class Journal:
         """Whether the segment is old enough to be finished, if it holds anything."""
         return time.monotonic() - self._begun >= self._segment_seconds
 
-    def rotate(self, foot: dict[str, Any], opening: Opening) -> None:
-        """Finish the segment with ``foot``, and begin the next."""
+    def rotate(self, end: SegmentEnd, opening: Opening) -> None:
+        """Finish the segment, whose foot says ``end``, and begin the next."""
         self._begun = time.monotonic()
         self._synced.wait()
         self._name_synced()
@@ -205,7 +190,7 @@ class Journal:
             self._is_whole = self._fail(error)
             return
         try:
-            _, previous = self._segment.finish(foot)
+            _, previous = self._segment.finish(end)
         except OSError as error:
             # The announcement stays: the file may have its name all the same, and one too many harms nobody.
             following.abandon()
@@ -220,13 +205,13 @@ class Journal:
         except OSError as error:
             self._fail(error)
 
-    def close(self, foot: dict[str, Any]) -> None:
+    def close(self, end: SegmentEnd) -> None:
         """Finish the segment. Raises StateFailed when that, or anything before, has failed."""
         self.write_told()
         self._end_thread()
         try:
             if self.failure is None:
-                self._segment.finish(foot)
+                self._segment.finish(end)
         except OSError as error:
             self._fail(error)
         if self.failure is not None:
@@ -239,7 +224,7 @@ class Journal:
         with contextlib.suppress(OSError):
             self._segment.put_back() if is_expected or self.segments else self._segment.discard()
 
-    def close_given_up(self, foot: dict[str, Any], last_words: Sequence[BlockOut]) -> bool:
+    def close_given_up(self, end: SegmentEnd, last_words: Sequence[BlockOut]) -> bool:
         """Finish the segment with ``last_words`` behind a write that failed; return whether there was room.
 
         Nothing is tried where it is not certain what the file holds.
@@ -250,7 +235,7 @@ class Journal:
                 return False
             for block in last_words:
                 self._append(block)
-            self._segment.finish(foot)
+            self._segment.finish(end)
         except OSError as error:
             self._fail(error)
             return False
@@ -264,17 +249,7 @@ class Journal:
         self._thread.join()
 
     def _append(self, block: BlockOut) -> None:
-        self._segment.append(
-            block.kind,
-            block.received or time.time_ns() // 1000,
-            block.lsns,
-            block.parts,
-            block.changes,
-            block.transactions,
-            block.n_transactions,
-        )
-        for table, counter, number in block.counts:
-            self._segment.totals.count(table, counter, number)
+        self._segment.append(block, block.received or time.time_ns() // 1000)
 
     def _begin_segment(self, opening: Opening, previous: str) -> None:
         self._asked_size = self._synced_size = self._named_size = 0

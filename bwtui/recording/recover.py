@@ -136,14 +136,14 @@ def _recover_segment(segment: SegmentPath, before: SegmentPath | None, *, force:
             walk = Walk(source.name)
             reason = _adopt(writer, source, walk, force=force)
             cut = source.size - writer.size
-        if not walk.known.head:
+        if not walk.context.head:
             # Not even its first block is whole: there is nothing of it to keep.
             writer.discard() if before is None else writer.put_back()
             return Recovered(name, "", 0, 0, 0, 0, 0, cut, reason)
-        _check_follows(segment, before, walk.known.head)
+        _check_follows(segment, before, walk.context.head)
         kept = writer.size
         writer.cut_back()
-        path, _ = writer.finish({**walk.foot(), "ended": "recovered"})
+        path, _ = writer.finish(walk.end("recovered"))
     finally:
         writer.abandon()
     totals = writer.totals
@@ -171,10 +171,7 @@ def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: boo
         if block is None or block.kind in ENDING:
             # An index that is not followed by a name is made again.
             return _NOT_TORN
-        step = walk.take(block)
-        writer.adopt(source.raw(block), step.entry, step.transactions)
-        for table, counter, number in step.counts:
-            writer.totals.count(table, counter, number)
+        writer.adopt(source.raw(block), walk.take(block))
 
 
 def check_end(last: SegmentPath, foot: Foot) -> None:

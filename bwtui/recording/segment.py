@@ -1,14 +1,12 @@
 """Writes one segment: blocks behind each other, then its index and foot."""
 
-import dataclasses
 import errno
 import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bwtui.durable import sync
 from bwtui.recording.folder import next_path, partial_path
@@ -21,6 +19,10 @@ from bwtui.recording.format.blocks import (
     pack_trailer,
     segment_name,
 )
+from bwtui.recording.format.parsing import Count
+from bwtui.recording.format.statements import SegmentEnd
+from bwtui.recording.format.totals import Totals
+from bwtui.recording.format.walk import Step
 
 #: A segment with so many blocks is large, whatever they hold: its index is kept in memory.
 _BLOCKS = 1 << 18
@@ -30,39 +32,21 @@ _HASH_BYTES = 1 << 20
 
 
 @dataclass(slots=True)
-class Totals:
-    """What a segment holds so far; times in Unix microseconds. ``tables`` maps names to counters."""
+class BlockOut:
+    """A block on its way into a segment."""
 
+    kind: Kind
+    #: The payload is these, one behind the other.
+    parts: Sequence[bytes]
+    #: The first and the last commit LSN in it.
+    lsns: tuple[int, int] = (0, 0)
     changes: int = 0
-    transactions: int = 0
-    first_lsn: int = 0
-    last_lsn: int = 0
-    first_received: int = 0
-    last_received: int = 0
-    #: Everything up to this LSN was durable at the sink.
-    reached: int = 0
-    tables: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    def add(self, entry: IndexEntry) -> None:
-        """Count one block."""
-        self.changes += entry.changes
-        self.transactions += entry.transactions
-        self.first_received = self.first_received or entry.received
-        self.last_received = max(self.last_received, entry.received)
-        if entry.kind in (Kind.CHANGES, Kind.ROWS):
-            self.first_lsn = self.first_lsn or entry.first_lsn
-            self.last_lsn = max(self.last_lsn, entry.last_lsn)
-        elif entry.kind == Kind.REACHED:
-            self.reached = max(self.reached, entry.last_lsn)
-
-    def count(self, table: str, counter: str, number: int) -> None:
-        """Add ``number`` to a table's counter."""
-        counters = self.tables.setdefault(table, {})
-        counters[counter] = counters.get(counter, 0) + number
-
-    def to_json(self) -> dict[str, Any]:
-        """Return what the foot says of it."""
-        return dataclasses.asdict(self)
+    #: Its entries of TRANSACTIONS, packed, and how many.
+    transactions: bytes = b""
+    n_transactions: int = 0
+    #: What to add to the tables' counters.
+    counts: Sequence[Count] = ()
+    received: int = 0
 
 
 class SegmentWriter:
@@ -113,34 +97,24 @@ class SegmentWriter:
         self._transactions = bytearray()
         self.blocks = 0
 
-    def append(
-        self,
-        kind: Kind,
-        received: int,
-        lsns: tuple[int, int],
-        parts: Sequence[bytes],
-        changes: int = 0,
-        transactions: bytes = b"",
-        n_transactions: int = 0,
-    ) -> None:
-        """Write one block; ``lsns`` are the first and last commit LSN in it, ``changes`` those it holds.
+    def append(self, block: BlockOut, received: int) -> None:
+        """Write one block, ``received`` in Unix microseconds.
 
-        ``transactions`` are its TRANSACTIONS entries. A payload larger than `MAX_PAYLOAD` raises OSError
-        (EMSGSIZE), and nothing of it is written.
+        A payload larger than `MAX_PAYLOAD` raises OSError (EMSGSIZE), and nothing of it is written.
         """
-        first, last = lsns
+        kind, parts, lsns = block.kind, block.parts, block.lsns
         length = sum(map(len, parts))
         if length > MAX_PAYLOAD:
             raise OSError(errno.EMSGSIZE, f"a block of {length} bytes is larger than the format allows")
-        entry = IndexEntry(self.size, kind, changes, n_transactions, received, first, last)
-        self._write([pack_header(kind, self.blocks, received, first, last, parts), *parts])
-        self._note(entry, transactions)
+        entry = IndexEntry(self.size, kind, block.changes, block.n_transactions, received, *lsns)
+        self._write([pack_header(kind, self.blocks, received, *lsns, parts), *parts])
+        self._note(entry, block.transactions, block.counts)
 
-    def _note(self, entry: IndexEntry, transactions: bytes) -> None:
+    def _note(self, entry: IndexEntry, transactions: bytes, counts: Sequence[Count]) -> None:
         self._index += pack_index([entry])
         self._transactions += transactions
         self.blocks += 1
-        self.totals.add(entry)
+        self.totals.add(entry, counts)
 
     @property
     def has_many_blocks(self) -> bool:
@@ -154,12 +128,12 @@ class SegmentWriter:
         writer._begin(path, number, os.open(path, os.O_RDWR | os.O_CLOEXEC))
         return writer
 
-    def adopt(self, raw: bytes, entry: IndexEntry, transactions: bytes) -> None:
+    def adopt(self, raw: bytes, step: Step) -> None:
         """Take a block into account that stands in the file already."""
         self._hash.update(raw)
         self.size += len(raw)
         self._hashed = self.size
-        self._note(entry, transactions)
+        self._note(step.entry, step.transactions, step.counts)
 
     def sync(self) -> None:
         """Wait until everything written so far is on the disk; any thread may."""
@@ -185,14 +159,14 @@ class SegmentWriter:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def finish(self, foot: dict[str, Any]) -> tuple[Path, str]:
+    def finish(self, end: SegmentEnd) -> tuple[Path, str]:
         """Write index and foot, make all of it durable, and give the file its name.
 
         Return that name and the sha256 that the next segment's head repeats.
         """
         begins = self.size
         try:
-            digest = self._write_ending(foot)
+            digest = self._write_ending(end)
         except OSError:
             # Half an ending is none.
             self.size = begins
@@ -207,7 +181,7 @@ class SegmentWriter:
         self.path = final
         return final, digest
 
-    def _write_ending(self, foot: dict[str, Any]) -> str:
+    def _write_ending(self, end: SegmentEnd) -> str:
         totals = self.totals
         begins = self.size
         received = totals.last_received
@@ -216,13 +190,8 @@ class SegmentWriter:
         self._final(Kind.TRANSACTIONS, received, lsns, bytes(self._transactions))
         self.hash_written()
         digest = self._hash.hexdigest()
-        content = {
-            **foot,
-            "sha256": digest,
-            "blocks": self.blocks,
-            **totals.to_json(),
-        }
-        self._final(Kind.FOOT, received, lsns, json.dumps(content).encode())
+        foot = {**end, "sha256": digest, "blocks": self.blocks, **totals.to_json()}
+        self._final(Kind.FOOT, received, lsns, json.dumps(foot).encode())
         self._write([pack_trailer(begins)])
         return digest
 

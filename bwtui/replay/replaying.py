@@ -69,7 +69,7 @@ class Replay:
         """Have refused before Spark starts what would be refused behind it all."""
         job = self._job
         with contextlib.closing(SegmentReader(first)) as segment:
-            recording = str(segment.known_before(1).head.get("recording", ""))
+            recording = str(segment.head.get("recording", ""))
         if recording:
             missing.refuse_other(recording, cluster)
         # A run that was interrupted is gone on with unasked, as it was begun with a yes.

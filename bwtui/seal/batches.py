@@ -15,7 +15,7 @@ from bwtui.model.delivery import REFUSED, UNKNOWN
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET, POSTGRES_EPOCH_US
 from bwtui.recording.format.batch import Batch, Section
 from bwtui.recording.format.blocks import Block, Kind
-from bwtui.recording.format.context import Known, KnownRoute
+from bwtui.recording.format.context import RecordedRoute, SegmentContext
 
 Ints = npt.NDArray[np.int64]
 
@@ -75,7 +75,7 @@ class Messages:
 
 @dataclass(slots=True)
 class Gathered:
-    """Batches of one kind that stand behind each other, under one state of `Known`."""
+    """Batches of one kind that stand behind each other, under one state of `SegmentContext`."""
 
     kind: Kind = Kind.CHANGES
     relation: int = 0
@@ -83,7 +83,7 @@ class Gathered:
     offset: int = 0
     frames: list[bytes] = field(default_factory=list)
     letters: bytes = b""
-    routes: dict[int, KnownRoute] = field(default_factory=dict)
+    routes: dict[int, RecordedRoute] = field(default_factory=dict)
     without: dict[int, int] = field(default_factory=dict)
     filled: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
     _begun: list[_Begun] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Gathered:
         block: Block,
         batch: Batch,
         letters: bytes,
-        known: Known,
+        context: SegmentContext,
         position: int,
         deliveries: Deliveries,
     ) -> None:
@@ -120,7 +120,7 @@ class Gathered:
         if block.kind == Kind.CHANGES:
             self._take_stream(batch, letters, base)
         for number, section in enumerate(batch.sections):
-            self.routes[section.route] = known.routes[section.route]
+            self.routes[section.route] = context.routes[section.route]
             self._sections.append((base, section, deliveries.get((batch.number, number))))
         for frame, reason in batch.without.items():
             self.without[base + frame] = reason

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from bwtui.recording.export.parquet import SCHEMA
 from bwtui.recording.format.batch import HeaderForm, Without
-from bwtui.recording.format.context import Known
+from bwtui.recording.format.context import SegmentContext
 from bwtui.seal.batches import STATES, Gathered, Ints, Messages, Places
 from bwtui.seal.text import OPERATIONS, Texts
 
@@ -70,11 +70,11 @@ def lay_out(messages: Messages, places: Places) -> Layout:
     return Layout(change, part, message, False)
 
 
-def of_changes(gathered: Gathered, places: Places, known: Known, layout: Layout) -> Columns:
+def of_changes(gathered: Gathered, places: Places, context: SegmentContext, layout: Layout) -> Columns:
     """Return what a change has of its transaction, its block and its pass."""
     change = layout.change
     lsn, ordinal = places.lsn[change], places.ordinal[change]
-    seen_lsn, seen_ordinal = known.seen
+    seen_lsn, seen_ordinal = context.seen
     repeats = (lsn < seen_lsn) | ((lsn == seen_lsn) & (ordinal <= seen_ordinal))
     if gathered.is_snapshot:
         repeats = np.zeros(len(change), bool)
@@ -84,7 +84,7 @@ def of_changes(gathered: Gathered, places: Places, known: Known, layout: Layout)
     reasons = reasons[places.frames][change]
     return {
         "position": pa.array(gathered.first_position + change, pa.int64()),
-        "pass": pa.array(np.full(len(change), known.pass_number, np.int32)),
+        "pass": pa.array(np.full(len(change), context.pass_number, np.int32)),
         "is_repeat": pa.array(repeats),
         "lsn": pa.array(lsn),
         "ordinal": pa.array(ordinal.astype(np.int32)),
@@ -96,7 +96,7 @@ def of_changes(gathered: Gathered, places: Places, known: Known, layout: Layout)
     }
 
 
-def of_messages(messages: Messages, layout: Layout, gathered: Gathered, known: Known) -> Columns:
+def of_messages(messages: Messages, layout: Layout, gathered: Gathered, context: SegmentContext) -> Columns:
     """Return what was sent, and what became of it."""
     at = layout.message
     missing = at < 0
@@ -113,7 +113,9 @@ def of_messages(messages: Messages, layout: Layout, gathered: Gathered, known: K
     return {
         "topic": _at(route, [one.topic for one in known_routes], at, missing),
         "header_form": _at(forms, _FORMS, at, missing),
-        "session": _at(np.zeros(len(forms)), [known.head["session"]], at, missing, forms == HeaderForm.NONE),
+        "session": _at(
+            np.zeros(len(forms)), [context.head["session"]], at, missing, forms == HeaderForm.NONE
+        ),
         "state": _at(messages.state, STATES, at, missing),
         "partition": layout.by_message(pa.array(messages.partition.astype(np.int32), mask=unplaced)),
         "offset": layout.by_message(pa.array(messages.offset, mask=unplaced)),

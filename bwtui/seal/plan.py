@@ -9,6 +9,7 @@ from pathlib import Path
 from bwtui.errors import BwtuiError, DamagedRecording
 from bwtui.recording.folder import SegmentPath, existing_segments, is_being_written
 from bwtui.recording.format.blocks import Place, damaged
+from bwtui.recording.format.statements import is_sent
 from bwtui.recording.manifest import MANIFEST, SEALED, Manifest, SealedFile, read_manifest
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.segment_reader import SegmentReader
@@ -84,8 +85,7 @@ def finished_segments(folder: Path, found: list[SegmentPath], plan: Plan) -> lis
 def _settled(readers: Sequence[SegmentReader]) -> int:
     """Return of how many segments, from the first on, it is recorded what became of all messages."""
     for at in range(len(readers) - 1, -1, -1):
-        source = readers[at].known_before(1).head["source"]
-        if not (source.get("cluster") or source.get("broker")):
+        if not is_sent(readers[at].head):
             return at + 1
         book = DeliveryBook(readers[at:])
         book.read_for(int(readers[at].foot["next_batch"]) - 1)

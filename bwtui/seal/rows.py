@@ -16,7 +16,8 @@ from bwtui.recording.export.parquet import SCHEMA
 from bwtui.recording.export.rows import message_rows
 from bwtui.recording.format.batch import Batch
 from bwtui.recording.format.blocks import Block, Kind
-from bwtui.recording.format.context import Known
+from bwtui.recording.format.context import SegmentContext
+from bwtui.recording.format.statements import is_sent
 from bwtui.recording.reading.assembly import Assembly, key_columns
 from bwtui.seal.batches import Deliveries, Gathered, Ints, Places
 from bwtui.seal.columns import CODED_SCHEMA, lay_out, of_changes, of_messages, of_tables, of_texts
@@ -35,7 +36,7 @@ class Rows(NamedTuple):
 
 
 class RowMaker:
-    """Makes the rows of one segment; `forget` whenever what `Known` knows has changed."""
+    """Makes the rows of one segment; `forget` whenever what `SegmentContext` knows has changed."""
 
     def __init__(self) -> None:
         self._tables: list[tuple[str, str]] = []
@@ -46,23 +47,23 @@ class RowMaker:
         """Forget what relations and routes are."""
         self._makers.clear()
 
-    def suits(self, block: Block, batch: Batch, letters: bytes, known: Known) -> bool:
+    def suits(self, block: Block, batch: Batch, letters: bytes, context: SegmentContext) -> bool:
         """Whether `rows` can make the rows of a batch; otherwise `rare_rows` can. ``letters``: its tags."""
         if block.kind == Kind.ROWS:
-            return bool(batch.frames) and bool(known.relations[batch.relation].columns) and not batch.filled
+            return bool(batch.frames) and bool(context.relations[batch.relation].columns) and not batch.filled
         return b"T" not in letters and all(
-            known.routes[section.route].key_columns
-            == known.route_of[known.routes[section.route].relation_oid].key_columns
+            context.routes[section.route].key_columns
+            == context.route_of[context.routes[section.route].relation_oid].key_columns
             for section in batch.sections
         )
 
     def rare_rows(
-        self, block: Block, batch: Batch, known: Known, deliveries: Deliveries, position: int
+        self, block: Block, batch: Batch, context: SegmentContext, deliveries: Deliveries, position: int
     ) -> Iterator[Rows]:
         """Yield the rows of any batch, through its changes."""
         found: dict[tuple[tuple[str, str], int], list[tuple[object, ...]]] = {}
         schema, table, time = (SCHEMA.get_field_index(name) for name in ("schema", "table", "commit_time"))
-        for change in Assembly(block, batch, known, deliveries, position).changes():
+        for change in Assembly(block, batch, context, deliveries, position).changes():
             for row in message_rows(change):
                 where = ((str(row[schema]), str(row[table])), int(row[time]) // HOUR_US)
                 found.setdefault(where, []).append(row)
@@ -74,20 +75,19 @@ class RowMaker:
             batch_of = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
             yield Rows(name, hour, batch_of.cast(CODED_SCHEMA))
 
-    def rows(self, gathered: Gathered, known: Known) -> Iterator[Rows]:
+    def rows(self, gathered: Gathered, context: SegmentContext) -> Iterator[Rows]:
         """Yield the rows of gathered batches. Raises what a batch that contradicts itself makes it raise."""
         places = gathered.places()
         count = len(places.frames)
         if not count:
             return
-        texts = list(self._texts(gathered, places, known))
-        is_sent = bool(known.head["source"].get("cluster") or known.head["source"].get("broker"))
-        messages = gathered.messages(is_sent=is_sent)
+        texts = list(self._texts(gathered, places, context))
+        messages = gathered.messages(is_sent=is_sent(context.head))
         layout = lay_out(messages, places)
         tables = np.array([one[0] for one in texts], np.int64)
-        sent = of_messages(messages, layout, gathered, known)
+        sent = of_messages(messages, layout, gathered, context)
         columns = {
-            **of_changes(gathered, places, known, layout),
+            **of_changes(gathered, places, context, layout),
             **sent,
             **of_texts(texts, layout, sent["value"]),
             **of_tables(tables, self._tables, layout),
@@ -110,13 +110,13 @@ class RowMaker:
 
     # -- texts ---------------------------------------------------------------------------------------------
 
-    def _texts(self, gathered: Gathered, places: Places, known: Known) -> Iterator[Texts]:
+    def _texts(self, gathered: Gathered, places: Places, context: SegmentContext) -> Iterator[Texts]:
         if gathered.kind == Kind.ROWS:
-            make = self.maker(gathered.relation, known).snapshot
+            make = self.maker(gathered.relation, context).snapshot
             for line in gathered.frames:
                 yield make(unescape_copy_line(line))
             return
-        functions = _Functions(self, known)
+        functions = _Functions(self, context)
         frames, filled = gathered.frames, gathered.filled
         if not filled:
             for at in places.frames.tolist():
@@ -127,16 +127,16 @@ class RowMaker:
             frame = frames[at]
             if at in filled:
                 oid = int.from_bytes(frame[PAYLOAD_OFFSET + 1 : PAYLOAD_OFFSET + 5], "big")
-                yield self.maker(oid, known).completed(frame, filled[at])
+                yield self.maker(oid, context).completed(frame, filled[at])
             else:
                 yield functions[frame[_TAG_AND_OID]](frame)
 
-    def maker(self, oid: int, known: Known) -> TextMaker:
+    def maker(self, oid: int, context: SegmentContext) -> TextMaker:
         """Return what makes the texts of a relation's rows, as it is now."""
         maker = self._makers.get(oid)
         if maker is None:
-            relation = known.relations[oid]
-            key = key_columns(known.route_of.get(oid), relation)
+            relation = context.relations[oid]
+            key = key_columns(context.route_of.get(oid), relation)
             maker = self._cached.get((relation, key))
             if maker is None:
                 table = (relation.namespace, relation.name)
@@ -151,12 +151,12 @@ class RowMaker:
 class _Functions(dict[bytes, Callable[[bytes], Texts]]):
     """Tag and oid → what makes the texts of such a frame."""
 
-    def __init__(self, maker: RowMaker, known: Known) -> None:
+    def __init__(self, maker: RowMaker, context: SegmentContext) -> None:
         self._maker = maker
-        self._known = known
+        self._context = context
 
     def __missing__(self, key: bytes) -> Callable[[bytes], Texts]:
-        maker = self._maker.maker(int.from_bytes(key[1:], "big"), self._known)
+        maker = self._maker.maker(int.from_bytes(key[1:], "big"), self._context)
         made = {ord("I"): maker.insert, ord("U"): maker.update, ord("D"): maker.delete}[key[0]]
         self[key] = made
         return made

@@ -19,7 +19,7 @@ from bwtui.durable import sync, write_durably, write_whole
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.format.batch import Batch
 from bwtui.recording.format.blocks import Block, Kind, Place, TransactionEntry, damaged
-from bwtui.recording.format.context import Known, read_batch
+from bwtui.recording.format.context import SegmentContext, read_batch
 from bwtui.recording.format.parsing import tags
 from bwtui.recording.format.statements import schema_said
 from bwtui.recording.format.validation import array, obj, text
@@ -42,7 +42,7 @@ PART = "part.json"
 #: So many frames are made into columns at one time.
 _GATHERED = 4_096
 _TELL_SECONDS = 0.5
-#: Blocks behind which what `Known` says may be another.
+#: Blocks behind which what `SegmentContext` says may be another.
 _CHANGING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.EVENT)
 
 
@@ -138,7 +138,7 @@ class _Sealing:
         self._files = PartFiles(made, task.name)
         self._rows = RowMaker()
         self._gathered = Gathered()
-        self._known = Known()
+        self._context = SegmentContext()
         self._transactions: list[tuple[TransactionEntry, int, int]] = []
         self._lengths = TransactionLengths()
         self._done = 0
@@ -153,16 +153,16 @@ class _Sealing:
             for at in range(self._task.last - self._task.first + 1):
                 segment = self._segments[at]
                 part.segments.append(_checked_segment(segment, self._segments.path(at)))
-                self._known = Known()
+                self._context = SegmentContext()
                 self._rows.forget()
                 self._seal(segment)
-                _check_head(segment, self._known, previous)
+                _check_head(segment, self._context, previous)
                 previous = part.segments[-1].sha256
-                for entry in self._known.schemas.values():
+                for entry in self._context.schemas.values():
                     schemas.setdefault((entry.subject, entry.id), asdict(entry))
             self._files.finish()
             part.files = [*self._files.files, self._transactions_file()]
-            part.recording, part.source = self._known.head["recording"], self._known.head["source"]
+            part.recording, part.source = self._context.head["recording"], self._context.head["source"]
             part.schemas = list(schemas.values())
             return part
         finally:
@@ -185,7 +185,7 @@ class _Sealing:
                     self._rows.forget()
                     if block.kind == Kind.EVENT:
                         self._lengths.interrupted(position)
-                self._known.take(block, segment.name)
+                self._context.take(block, segment.name)
         self._flush(segment)
         if position != segment.stop_position:
             raise damaged(Place(segment.name, 0), "its foot counts other changes than its blocks")
@@ -198,23 +198,23 @@ class _Sealing:
         for entry in begun:
             start = segment.first_position + entry.position
             self._lengths.begun(start)
-            self._transactions.append((entry, start, self._known.pass_number))
+            self._transactions.append((entry, start, self._context.pass_number))
 
     def _take(self, segment: SegmentReader, block: Block, batch: Batch, position: int) -> None:
         try:
             letters = tags(batch.frames) if block.kind == Kind.CHANGES else b""
             if batch.sections:
                 self._book.read_for(batch.number)
-            if not self._rows.suits(block, batch, letters, self._known):
+            if not self._rows.suits(block, batch, letters, self._context):
                 self._flush(segment)
-                for rows in self._rows.rare_rows(block, batch, self._known, self._book.found, position):
+                for rows in self._rows.rare_rows(block, batch, self._context, self._book.found, position):
                     self._files.write(rows)
                 return
         except (KeyError, ValueError, IndexError) as error:
             raise _contradicts(segment, block.offset) from error
         if not self._gathered.fits(block, batch):
             self._flush(segment)
-        self._gathered.add(block, batch, letters, self._known, position, self._book.found)
+        self._gathered.add(block, batch, letters, self._context, position, self._book.found)
         if len(self._gathered.frames) >= _GATHERED:
             self._flush(segment)
 
@@ -224,7 +224,7 @@ class _Sealing:
             return
         self._gathered = Gathered()
         try:
-            for rows in self._rows.rows(gathered, self._known):
+            for rows in self._rows.rows(gathered, self._context):
                 self._files.write(rows)
         except (KeyError, ValueError, IndexError, OverflowError) as error:
             raise _contradicts(segment, gathered.offset) from error
@@ -286,8 +286,8 @@ def _checked_segment(segment: SegmentReader, path: Path) -> SealedSegment:
     return SealedSegment(segment.name, digest, segment.first_position, segment.changes, size)
 
 
-def _check_head(segment: SegmentReader, known: Known, previous: str) -> None:
-    if known.head.get("previous", "") != previous:
+def _check_head(segment: SegmentReader, context: SegmentContext, previous: str) -> None:
+    if context.head.get("previous", "") != previous:
         raise damaged(Place(segment.name, 0), "it does not follow the segment before it")
 
 

@@ -4,13 +4,12 @@ import contextlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bwtui.audit.core import PARTS
 from bwtui.errors import DamagedRecording
 from bwtui.recording.folder import SegmentPath, segments
 from bwtui.recording.format.blocks import Kind, SegmentFile
-from bwtui.recording.format.statements import statement
+from bwtui.recording.format.statements import Event, event_said
 from bwtui.recording.reading.segment_reader import SegmentReader
 
 LARGEST = (1 << 63) - 1
@@ -69,38 +68,37 @@ def read_facts(folder: Path, names: Collection[str] | None = None) -> Facts:
 def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -> None:
     facts.changes += segment.changes
     facts.confirmed = max(facts.confirmed, int(segment.foot.get("reached", 0)))
-    facts.cluster = str(segment.known_before(1).head["source"].get("cluster") or "")
-    at = {entry.offset: start for entry, start in zip(segment.index, segment.starts, strict=True)}
+    facts.cluster = str(segment.head["source"].get("cluster") or "")
     newest = -1
     if (last := segment.last_transaction()) is not None:
         # The rest of it may be in the next segment.
-        facts.resumed, newest = last.commit_lsn - 1, last.position
-    for block, event in segment.json_blocks(Kind.EVENT):
+        facts.resumed, newest = last.commit_lsn - 1, segment.first_position + last.position
+    for position, _, event in segment.events():
         if event["event"] == "pass":
             _take_pass(event, facts, kinds)
-            if at[block.offset] > newest:
-                facts.resumed = int(event["start_lsn"])
+            if position > newest:
+                facts.resumed = event["start_lsn"]
         elif event["event"] == "gap":
-            facts.gaps.append((segment.first_position + at[block.offset]) * PARTS)
+            facts.gaps.append(position * PARTS)
 
 
-def _take_pass(event: dict[str, Any], facts: Facts, kinds: dict[int, str]) -> None:
-    kinds[int(event["pass"])] = event["kind"]
+def _take_pass(event: Event, facts: Facts, kinds: dict[int, str]) -> None:
+    kinds[event["pass"]] = event["kind"]
     facts.sessions.add(event.get("session", ""))
     # A stream begins at what its slot has confirmed.
     if event["kind"] != "snapshot":
-        facts.confirmed = max(facts.confirmed, int(event["start_lsn"]))
+        facts.confirmed = max(facts.confirmed, event["start_lsn"])
 
 
 def _read_later(path: SegmentPath, facts: Facts) -> None:
     """Note who writes a segment that is not looked at, and from where on."""
     for event in _passes(path):
-        facts.sessions.add(str(event.get("session", "")))
+        facts.sessions.add(event.get("session", ""))
         if event.get("kind") == "stream":
-            facts.resumed = min(facts.resumed, int(event["start_lsn"]))
+            facts.resumed = min(facts.resumed, event["start_lsn"])
 
 
-def _passes(path: SegmentPath) -> Iterator[dict[str, Any]]:
+def _passes(path: SegmentPath) -> Iterator[Event]:
     """Yield the passes that begin in a segment, up to where it can be read."""
     with (
         contextlib.suppress(OSError, DamagedRecording),
@@ -109,6 +107,6 @@ def _passes(path: SegmentPath) -> Iterator[dict[str, Any]]:
         source = SegmentFile(file, path.path.name)
         for block in source.blocks(with_payload=False):
             if block.kind == Kind.EVENT:
-                event = statement(source.block(block.offset), path.path.name)
+                event = event_said(source.block(block.offset), path.path.name)
                 if event["event"] == "pass":
                     yield event

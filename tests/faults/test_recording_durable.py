@@ -274,7 +274,7 @@ def test_a_disk_that_stays_full_behind_a_segment_damages_nothing(
     with pytest.raises(StateFailed, match="No space left"):
         stream.settle()
     with pytest.raises(StateFailed, match="No space left"):
-        stream.recorder._journal.close({})
+        stream.recorder._journal.close(stream.recorder._end("stopped"))
     stream.recorder._before.release()
     for _ in range(2):
         before = continue_in(stream.folder, dict(SOURCE))

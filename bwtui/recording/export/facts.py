@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from bwtui.model.lsn import format_lsn
 from bwtui.recording.folder import is_being_written
-from bwtui.recording.format.blocks import Kind
 from bwtui.recording.reading.reader import Recording
 from bwtui.recording.reading.whole import whole_until
 from bwtui.recording.view import RecordingView
@@ -79,13 +78,9 @@ def facts(view: RecordingView) -> Facts:
         return NOTHING
     gaps, kinds = [], set()
     for segment in view.segments:
-        for at, entry in enumerate(segment.index):
-            if entry.kind != Kind.EVENT:
-                continue
-            event = segment.event_at(entry)
+        for position, _, event in segment.events():
             if event["event"] == "gap":
-                position = segment.first_position + segment.starts[at]
-                gaps.append(Gap(position, int(event["from_lsn"]), int(event["to_lsn"])))
+                gaps.append(Gap(position, event["from_lsn"], event["to_lsn"]))
             elif event["event"] == "pass":
                 kinds.add(event["kind"])
     whole = whole_until(view.segments, view.last_lsn)

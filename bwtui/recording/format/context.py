@@ -24,7 +24,7 @@ from bwtui.recording.format.statements import Head, Pass, event_said, head_said,
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRoute:
+class RecordedRoute:
     """Where the rows of a relation go."""
 
     relation_oid: int
@@ -36,15 +36,15 @@ class KnownRoute:
 
 
 @dataclass(slots=True)
-class Known:
+class SegmentContext:
     """The state that a segment's blocks build up; `take` them in order."""
 
     #: Empty before it was read.
     head: Head = field(default_factory=lambda: cast(Head, {}))
     relations: dict[int, Relation] = field(default_factory=dict)
-    routes: dict[int, KnownRoute] = field(default_factory=dict)
+    routes: dict[int, RecordedRoute] = field(default_factory=dict)
     #: The newest route of each relation, by oid.
-    route_of: dict[int, KnownRoute] = field(default_factory=dict)
+    route_of: dict[int, RecordedRoute] = field(default_factory=dict)
     schemas: dict[tuple[str, int], SchemaEntry] = field(default_factory=dict)
     current_pass: Pass = field(default_factory=lambda: cast(Pass, {}))
 
@@ -82,7 +82,7 @@ class Known:
             self.relations[relation.oid] = relation
         elif block.kind == Kind.ROUTE:
             data = statement(block, segment)
-            route = KnownRoute(
+            route = RecordedRoute(
                 data["relation"],
                 data["table"],
                 data["topic"],
@@ -123,18 +123,18 @@ class BatchSummary:
     last: Transaction
 
 
-def summarize(block: Block, batch: Batch, known: Known, position: int) -> BatchSummary:
+def summarize(block: Block, batch: Batch, context: SegmentContext, position: int) -> BatchSummary:
     """Return what the writer noted of a batch; ``position``: the segment's changes before it.
 
     Raises KeyError when it refers to what the segment has not described.
     """
-    tables = [known.routes[section.route].table for section in batch.sections]
+    tables = [context.routes[section.route].table for section in batch.sections]
     counts = count_messages(tables, batch.sections, [size_of(section) for section in batch.sections])
     for frame, reason in batch.without.items():
         if reason == Without.DROPPED:
-            counts.append((_table_of(block.kind, batch, frame, known), "dropped", 1))
+            counts.append((_table_of(block.kind, batch, frame, context), "dropped", 1))
     if block.kind == Kind.ROWS:
-        table = known.relations[batch.relation].qualified_name
+        table = context.relations[batch.relation].qualified_name
         changes = len(batch.frames) or sum(
             frame == NO_FRAME for section in batch.sections for frame in section.frames
         )
@@ -145,7 +145,7 @@ def summarize(block: Block, batch: Batch, known: Known, position: int) -> BatchS
     else:
         letters = tags(batch.frames)
         found = scan(batch.frames, letters, batch.before, position)
-        counts = count_changes(batch.frames, letters, known.relations) + counts
+        counts = count_changes(batch.frames, letters, context.relations) + counts
     entry = IndexEntry(
         block.offset,
         block.kind,
@@ -158,11 +158,11 @@ def summarize(block: Block, batch: Batch, known: Known, position: int) -> BatchS
     return BatchSummary(entry, found.entries, counts, found.last)
 
 
-def _table_of(kind: Kind, batch: Batch, frame: int, known: Known) -> str:
+def _table_of(kind: Kind, batch: Batch, frame: int, context: SegmentContext) -> str:
     oid = batch.relation
     if kind == Kind.CHANGES:
         data = batch.frames[frame]
         at = PAYLOAD_OFFSET + 1
         named = truncated(data) if data[PAYLOAD_OFFSET] == ord("T") else ()
         oid = named[0] if named else int.from_bytes(data[at : at + 4], "big")
-    return known.relations[oid].qualified_name
+    return context.relations[oid].qualified_name

@@ -22,7 +22,9 @@ _BEGIN, _TRUNCATE = ord("B"), ord("T")
 #: 1 for the tags of changes, 0 for all others.
 _IS_CHANGE = bytes(tag in b"IUDT" for tag in range(256))
 
-Counts = list[tuple[str, str, int]]
+#: What to add to a counter of a table: table, counter, and number.
+Count = tuple[str, str, int]
+Counts = list[Count]
 
 
 class Scan(NamedTuple):

@@ -63,30 +63,40 @@ Head = TypedDict(
     },
     total=False,
 )
-#: A finished segment's last block.
-Foot = TypedDict(
-    "Foot",
+#: Where a segment ends, as the relay says it. ``noted``: up to where one that gave up has noted what lacks.
+SegmentEnd = TypedDict(
+    "SegmentEnd",
     {
-        "sha256": str,
-        "ended": str,
-        "blocks": int,
-        "changes": int,
-        "transactions": int,
         "first_position": int,
         "first_batch": int,
         "next_batch": int,
-        "first_lsn": int,
-        "last_lsn": int,
-        "first_received": int,
-        "last_received": int,
-        #: Up to which LSN all was durable at the sink, and what a relay that gave up has noted beyond it.
-        "reached": int,
-        "noted": NotRequired[int],
         "seen": list[int],
         "pass": Pass,
-        "tables": dict[str, dict[str, int]],
+        "ended": str,
+        "noted": NotRequired[int],
     },
 )
+
+
+class Foot(SegmentEnd):
+    """A finished segment's last block: its end, and what follows from its blocks."""
+
+    sha256: str
+    blocks: int
+    changes: int
+    transactions: int
+    first_lsn: int
+    last_lsn: int
+    first_received: int
+    last_received: int
+    #: Up to which LSN all was durable at the sink.
+    reached: int
+    tables: dict[str, dict[str, int]]
+
+
+def is_sent(head: Head) -> bool:
+    """Whether the messages of a segment were for Kafka, and not only recorded."""
+    return bool(head["source"].get("cluster") or head["source"].get("broker"))
 
 
 def head_said(block: Block, segment: str) -> Head:

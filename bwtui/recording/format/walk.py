@@ -3,7 +3,6 @@
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.format.batch import Batch
@@ -18,8 +17,10 @@ from bwtui.recording.format.blocks import (
     damaged,
     synced_before,
 )
-from bwtui.recording.format.context import Known, read_batch, summarize
-from bwtui.recording.format.parsing import Counts
+from bwtui.recording.format.context import SegmentContext, read_batch, summarize
+from bwtui.recording.format.parsing import Count
+from bwtui.recording.format.statements import SegmentEnd
+from bwtui.recording.format.totals import Totals
 
 BATCHES = (Kind.CHANGES, Kind.ROWS)
 #: What must be known to read the blocks behind them.
@@ -34,7 +35,7 @@ class Step:
     entry: IndexEntry
     batch: Batch | None = None
     transactions: bytes = b""
-    counts: Sequence[tuple[str, str, int]] | Counts = ()
+    counts: Sequence[Count] = ()
 
 
 class Walk:
@@ -42,8 +43,11 @@ class Walk:
 
     def __init__(self, segment: str) -> None:
         self._segment = segment
-        self.known = Known()
-        self.changes = 0
+        self.context = SegmentContext()
+        self.totals = Totals()
+        self.index: list[IndexEntry] = []
+        #: The entries of TRANSACTIONS, packed.
+        self.transactions = bytearray()
         #: Which block comes next; who passes over damage says so.
         self.number = 0
         #: The batch behind the last one, or None.
@@ -51,19 +55,27 @@ class Walk:
         #: The identity of the newest change of the stream.
         self.seen = (0, 0)
 
-    def foot(self) -> dict[str, Any]:
-        """Return what the foot says of where the blocks so far lead; a HEAD was among them."""
-        head = self.known.head
+    def end(self, ended: str) -> SegmentEnd:
+        """Return where a segment ends that has the blocks so far; a HEAD was among them."""
+        head = self.context.head
         return {
             "first_position": head["first_position"],
             "first_batch": head["first_batch"],
             "next_batch": head["first_batch"] if self.next_batch is None else self.next_batch,
             "seen": list(self.seen),
-            "pass": self.known.current_pass,
+            "pass": self.context.current_pass,
+            "ended": ended,
         }
 
     def take(self, block: Block) -> Step:
         """Take a block with its payload. Raises DamagedAt when it says what no relay writes."""
+        step = self._step(block)
+        self.totals.add(step.entry, step.counts)
+        self.index.append(step.entry)
+        self.transactions += step.transactions
+        return step
+
+    def _step(self, block: Block) -> Step:
         place = Place(self._segment, block.offset)
         if block.number != self.number or (block.kind == Kind.HEAD) != (block.number == 0):
             raise damaged(place, f"block {self.number} should stand here")
@@ -72,19 +84,18 @@ class Walk:
         if block.kind == Kind.REACHED:
             _check_synced(block, place)
         if block.kind not in BATCHES:
-            self.known.take(block, self._segment)
+            self.context.take(block, self._segment)
             if block.kind == Kind.HEAD:
-                self.seen = self.known.seen_before
+                self.seen = self.context.seen_before
             return Step(block, entry)
         batch = read_batch(block, self._segment)
         try:
-            summary = summarize(block, batch, self.known, self.changes)
+            summary = summarize(block, batch, self.context, self.totals.changes)
         except (BwtuiError, LookupError, ValueError, ArithmeticError, struct.error) as error:
             raise damaged(place, "a batch refers to what was not recorded") from error
         self.next_batch = batch.number + 1
         if block.kind == Kind.CHANGES:
             self.seen = max(self.seen, (summary.last.commit_lsn, summary.last.ordinal))
-        self.changes += summary.entry.changes
         return Step(block, summary.entry, batch, summary.transactions, summary.counts)
 
 

@@ -12,7 +12,8 @@ from bwtui.pgoutput.messages import Begin, Delete, Field, Insert, Relation, Trun
 from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
 from bwtui.recording.format.batch import NO_FRAME, Batch, HeaderForm, Section, Transaction
 from bwtui.recording.format.blocks import Block, Kind
-from bwtui.recording.format.context import Known, KnownRoute
+from bwtui.recording.format.context import RecordedRoute, SegmentContext
+from bwtui.recording.format.statements import is_sent
 
 #: (batch, section) → partitions and offsets, one for each message.
 Deliveries = Mapping[tuple[int, int], tuple["list[int]", "list[int]"]]
@@ -27,16 +28,16 @@ class Assembly:
     """Makes the changes of one batch. Raises ValueError or KeyError where it contradicts itself."""
 
     def __init__(
-        self, block: Block, batch: Batch, known: Known, deliveries: Deliveries, position: int
+        self, block: Block, batch: Batch, context: SegmentContext, deliveries: Deliveries, position: int
     ) -> None:
-        """``known`` holds what the blocks before have said; ``position`` is the first change's."""
+        """``context`` holds what the blocks before have said; ``position`` is the first change's."""
         self._block = block
         self._batch = batch
-        self._known = known
+        self._context = context
         self._deliveries = deliveries
         self._position = position
-        self._session = bytes.fromhex(known.head["session"])
-        self.is_sent = bool(known.head["source"].get("cluster") or known.head["source"].get("broker"))
+        self._session = bytes.fromhex(context.head["session"])
+        self.is_sent = is_sent(context.head)
         self._sent: dict[int, list[_Sent]] = {}
         for number, section in enumerate(batch.sections):
             for index, frame in enumerate(section.frames):
@@ -53,7 +54,7 @@ class Assembly:
             yield from self._stream()
 
     def _snapshot(self) -> Iterator[Change]:
-        relation = self._known.relations[self._batch.relation]
+        relation = self._context.relations[self._batch.relation]
         before = self._batch.before
         for frame, line in enumerate(self._batch.frames):
             transaction = before._replace(ordinal=before.ordinal + frame + 1)
@@ -77,10 +78,12 @@ class Assembly:
     ) -> Change:
         if isinstance(message, Truncate):
             named = [
-                self._known.relations[oid] for oid in message.relation_oids if oid in self._known.relations
+                self._context.relations[oid]
+                for oid in message.relation_oids
+                if oid in self._context.relations
             ]
             return self._change("truncate", frame, transaction, named[0], None, None, truncated=tuple(named))
-        relation = self._known.relations[message.relation_oid]
+        relation = self._context.relations[message.relation_oid]
         if isinstance(message, Insert):
             return self._change("insert", frame, transaction, relation, None, message.new)
         old_is_key = message.old_kind == "K"
@@ -109,9 +112,9 @@ class Assembly:
             after = completed
         sent = [only] if only is not None else self._sent.get(frame, [])
         messages = tuple(self._message(part, one, operation, transaction) for part, one in enumerate(sent))
-        route = self._known.route_of.get(relation.oid)
+        route = self._context.route_of.get(relation.oid)
         if sent:
-            route = self._known.routes[self._batch.sections[sent[0].section].route]
+            route = self._context.routes[self._batch.sections[sent[0].section].route]
         without = self._batch.without.get(frame)
         identity = (transaction.commit_lsn, transaction.ordinal)
         in_stream = operation not in ("snapshot", "cleanup")
@@ -119,7 +122,7 @@ class Assembly:
         self._position += 1
         return Change(
             position=position,
-            pass_number=self._known.pass_number,
+            pass_number=self._context.pass_number,
             lsn=transaction.commit_lsn,
             ordinal=transaction.ordinal,
             xid=transaction.xid,
@@ -136,12 +139,12 @@ class Assembly:
             filled=tuple(relation.columns[column].name for column, _ in filled),
             messages=messages,
             without=without.name.lower() if without is not None else None,
-            is_repeat=in_stream and identity <= self._known.seen,
+            is_repeat=in_stream and identity <= self._context.seen,
         )
 
     def _message(self, part: int, sent: _Sent, operation: Operation, transaction: Transaction) -> SentMessage:
         section = self._batch.sections[sent.section]
-        route = self._known.routes[section.route]
+        route = self._context.routes[section.route]
         key, value = section.keys[sent.place], section.values[sent.place]
         state, partition, offset = self._delivery(sent)
         return SentMessage(
@@ -181,7 +184,7 @@ class Assembly:
         )
 
 
-def key_columns(route: KnownRoute | None, relation: Relation) -> tuple[str, ...]:
+def key_columns(route: RecordedRoute | None, relation: Relation) -> tuple[str, ...]:
     """Return the columns of a row's key: its route's, or, of what has none yet, the replica identity's."""
     if route is not None:
         return route.key_columns

@@ -11,7 +11,7 @@ from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format.blocks import Block, Kind, Place, damaged
-from bwtui.recording.format.context import Known, read_batch, summarize
+from bwtui.recording.format.context import SegmentContext, read_batch, summarize
 from bwtui.recording.format.statements import Head
 from bwtui.recording.format.walk import BATCHES, DESCRIBING
 from bwtui.recording.reading.assembly import Assembly
@@ -124,31 +124,31 @@ class Recording:
         # A book of its own: several readers may be under way.
         book = DeliveryBook(self.segments)
         book.go_to(at, number)
-        known = self.segments[at].known_before(number)
+        context = self.segments[at].context_before(number)
         for index in range(at, len(self.segments)):
             segment = self.segments[index]
             if index > at:
-                number, known = 0, Known()
-            yield from self._of_segment(segment, number, known, book)
+                number, context = 0, SegmentContext()
+            yield from self._of_segment(segment, number, context, book)
 
     def _of_segment(
-        self, segment: SegmentReader, number: int, known: Known, book: DeliveryBook
+        self, segment: SegmentReader, number: int, context: SegmentContext, book: DeliveryBook
     ) -> Iterator[Change]:
         for at in range(number, len(segment.index)):
             entry = segment.index[at]
             if entry.kind in BATCHES:
                 if entry.changes:
                     position = segment.first_position + segment.starts[at]
-                    yield from self._of_block(segment, segment.block(entry), known, book, position)
+                    yield from self._of_block(segment, segment.block(entry), context, book, position)
             elif entry.kind in DESCRIBING:
-                known.take(segment.block(entry), segment.name)
+                context.take(segment.block(entry), segment.name)
 
     def _of_block(
-        self, segment: SegmentReader, block: Block, known: Known, book: DeliveryBook, position: int
+        self, segment: SegmentReader, block: Block, context: SegmentContext, book: DeliveryBook, position: int
     ) -> Iterator[Change]:
         batch = read_batch(block, segment.name)
         try:
-            assembly = Assembly(block, batch, known, book.found, position)
+            assembly = Assembly(block, batch, context, book.found, position)
             if batch.sections and assembly.is_sent:
                 book.read_for(batch.number)
             yield from assembly.changes()
@@ -236,8 +236,8 @@ class Recording:
             whole = segment.stop_position <= position
             for table, counters in segment.foot["tables"].items() if whole else ():
                 _add(totals.setdefault(table, {}), counters)
-            known = self._replay(segment, position, None if whole else totals)
-            for route in known.routes.values():
+            context = self._replay(segment, position, None if whole else totals)
+            for route in context.routes.values():
                 routes[route.table] = {
                     "topic": route.topic,
                     "key_schema_id": route.key_schema_id,
@@ -253,25 +253,25 @@ class Recording:
 
     def _replay(
         self, segment: SegmentReader, position: int, totals: dict[str, dict[str, int]] | None
-    ) -> Known:
+    ) -> SegmentContext:
         """Return what the segment's blocks before ``position`` say; count its batches too if asked to."""
         if totals is None:
-            return segment.known_before(len(segment.index))
-        known = Known()
+            return segment.context_before(len(segment.index))
+        context = SegmentContext()
         for at, entry in enumerate(segment.index):
             place = segment.first_position + segment.starts[at]
             if place >= position and entry.changes:
                 break
             if entry.kind in DESCRIBING:
-                known.take(segment.block(entry), segment.name)
+                context.take(segment.block(entry), segment.name)
             elif entry.kind in BATCHES and place + entry.changes <= position:
                 block = segment.block(entry)
-                summary = summarize(block, read_batch(block, segment.name), known, 0)
+                summary = summarize(block, read_batch(block, segment.name), context, 0)
                 for table, counter, number in summary.counts:
                     _add(totals.setdefault(table, {}), {counter: number})
             elif entry.kind in BATCHES:
                 self._count_part(place, position, totals)
-        return known
+        return context
 
     def _count_part(self, start: int, stop: int, totals: dict[str, dict[str, int]]) -> None:
         for change in self.changes(start, stop):

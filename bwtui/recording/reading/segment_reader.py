@@ -22,11 +22,10 @@ from bwtui.recording.format.blocks import (
     is_sensible,
     unpack_index,
 )
-from bwtui.recording.format.context import Known
+from bwtui.recording.format.context import SegmentContext
 from bwtui.recording.format.statements import Event, Foot, Head, foot_said, statement
 from bwtui.recording.format.walk import BATCHES as BATCHES
 from bwtui.recording.format.walk import DESCRIBING, Walk, durable_damage
-from bwtui.recording.segment import Totals
 
 
 class SegmentReader:
@@ -81,34 +80,27 @@ class SegmentReader:
 
     def _walk(self) -> None:
         """Make the index of a segment that has none yet."""
-        walk, totals = Walk(self.name), Totals()
-        entries: list[IndexEntry] = []
-        transactions: list[bytes] = []
+        walk = Walk(self.name)
         try:
             for block in self.file.blocks():
                 if block.kind in ENDING:
                     break
-                step = walk.take(block)
-                entries.append(step.entry)
-                transactions.append(step.transactions)
-                totals.add(step.entry)
-                for count in step.counts:
-                    totals.count(*count)
+                walk.take(block)
         except DamagedAt as damage:
             durable = durable_damage(self.file, damage, walk.number)
             if durable is not None:
                 raise durable from damage
             self.torn = damage.message
-        self.index = entries
-        self._transactions = b"".join(transactions)
-        self.changes = totals.changes
-        self.first_position = int(walk.known.head.get("first_position", 0))
+        self.index = walk.index
+        self._transactions = bytes(walk.transactions)
+        self.changes = walk.totals.changes
+        self.first_position = int(walk.context.head.get("first_position", 0))
         foot = {
             "first_position": self.first_position,
             "ended": "unfinished",
             "seen": walk.seen,
-            "pass": walk.known.current_pass,
-            **totals.to_json(),
+            "pass": walk.context.current_pass,
+            **walk.totals.to_json(),
         }
         # It has no checksum, and has confirmed nothing.
         self.foot = cast(Foot, foot)
@@ -133,7 +125,7 @@ class SegmentReader:
     @cached_property
     def head(self) -> Head:
         """What the segment's first block says of where it comes from."""
-        return self.known_before(1).head
+        return self.context_before(1).head
 
     @cached_property
     def starts(self) -> list[int]:
@@ -190,13 +182,13 @@ class SegmentReader:
             at -= 1
         return at
 
-    def known_before(self, number: int) -> Known:
+    def context_before(self, number: int) -> SegmentContext:
         """Return what the segment's blocks before block ``number`` of the index have said."""
-        known = Known()
+        context = SegmentContext()
         for entry in self.index[:number]:
             if entry.kind in DESCRIBING:
-                known.take(self.block(entry), self.name)
-        return known
+                context.take(self.block(entry), self.name)
+        return context
 
     def next_start(self, position: int) -> int | None:
         """Return the first position of the segment behind ``position`` where something else begins, or None.
@@ -231,6 +223,12 @@ class SegmentReader:
     def event_at(self, entry: IndexEntry) -> Event:
         """Return what an EVENT says. Raises DamagedRecording."""
         return cast(Event, self.json_at(entry))
+
+    def events(self) -> Iterator[tuple[int, IndexEntry, Event]]:
+        """Yield each EVENT with its entry in the index, and the position of the recording where it stands."""
+        for entry, start in zip(self.index, self.starts, strict=True):
+            if entry.kind == Kind.EVENT:
+                yield self.first_position + start, entry, self.event_at(entry)
 
     def json_blocks(self, kind: Kind, stop: int | None = None) -> Iterator[tuple[Block, dict[str, Any]]]:
         """Yield the blocks of a kind that hold JSON, up to block ``stop`` of the index."""

@@ -7,7 +7,7 @@ from typing import Any
 from bwtui.errors import StateFailed
 from bwtui.model.status import ErrorEntry
 from bwtui.recording.format.blocks import Kind
-from bwtui.recording.journal import BlockOut
+from bwtui.recording.segment import BlockOut
 from bwtui.relay.recording.as_json import gap_error, gap_json
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings

@@ -7,7 +7,7 @@ An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from bwtui.errors import BwtuiError, StateFailed
 from bwtui.model.delivery import Receipt
@@ -27,7 +27,9 @@ from bwtui.recording.format.batch import (
 )
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.format.parsing import Counts, count_changes, count_messages, scan, size_of, tags
-from bwtui.recording.journal import BlockOut, Journal, Opening, cannot_write
+from bwtui.recording.format.statements import Head, Pass, SegmentEnd
+from bwtui.recording.journal import Journal, Opening, cannot_write
+from bwtui.recording.segment import BlockOut
 from bwtui.relay.recording.as_json import (
     StatusSchedule,
     another_history,
@@ -73,7 +75,7 @@ class Recorder:
         self._position = self._segment_position = before.position
         self._batch = self._segment_batch = before.batch
         self._seen = before.seen
-        self._pass: dict[str, Any] = {"pass": before.pass_number}
+        self._pass: Pass = {"pass": before.pass_number}
         self._transaction = Transaction()
         self._snapshot: Relation | None = None
         self._unsent = Unsent()
@@ -97,13 +99,13 @@ class Recorder:
 
     # -- the stream ----------------------------------------------------------------------------------------
 
-    def begin_pass(self, kind: str, start_lsn: int) -> None:
+    def begin_pass(self, kind: Literal["snapshot", "stream"], start_lsn: int) -> None:
         """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before."""
         self._forget_batch()
         self._references.begin_pass()
         self._transaction = Transaction()
         self._snapshot = None
-        number = int(self._pass["pass"]) + 1
+        number = self._pass["pass"] + 1
         if kind == "snapshot":
             self._began_anew = True
         else:
@@ -111,7 +113,7 @@ class Recorder:
             self._journal.go_back(start_lsn)
         if kind == "stream" and number == self._before.pass_number + 1:
             self._note_gap(start_lsn)
-        begun = {
+        begun: Pass = {
             "pass": number,
             "kind": kind,
             "start_lsn": start_lsn,
@@ -177,8 +179,7 @@ class Recorder:
         sections = [self._section(route, route.messages, route.positions) for route in routes]
         snapshot = self._snapshot
         tables = [route.relation.qualified_name for route in routes]
-        counts = count_messages(tables, sections, [route.bytes for route in routes])
-        counts += self._unsent.counts()
+        counts = count_messages(tables, sections, [route.bytes for route in routes]) + self._unsent.counts()
         parts = pack_batch(
             self._batch,
             snapshot.oid if snapshot else 0,
@@ -269,7 +270,7 @@ class Recorder:
     # -- segments ------------------------------------------------------------------------------------------
 
     def _opening(self) -> Opening:
-        head = {
+        head: Head = {
             "version": 1,
             "recording": self._before.recording,
             "session": self._session.hex(),
@@ -281,7 +282,7 @@ class Recorder:
         }
         return Opening(head, self._references.begin_segment())
 
-    def _foot(self, ended: str) -> dict[str, Any]:
+    def _end(self, ended: str) -> SegmentEnd:
         return {
             "first_position": self._segment_position,
             "first_batch": self._segment_batch,
@@ -302,7 +303,7 @@ class Recorder:
 
     def _rotate(self) -> None:
         self._status.forget()
-        self._journal.rotate(self._foot("rotated"), self._opening())
+        self._journal.rotate(self._end("rotated"), self._opening())
         self._segment_position = self._position
         self._segment_batch = self._batch
 
@@ -351,7 +352,7 @@ class Recorder:
         """Report the gap at the recording's end, in the recording too if there is room again."""
         begun = self._pass.get("start_lsn", 0) if self._pass.get("kind") == "stream" else 0
         noted, blocks = self._ending.last_blocks(max(self._journal.reached, self._before.reached or 0, begun))
-        self._journal.close_given_up({**self._foot("given up"), "noted": noted}, blocks)
+        self._journal.close_given_up({**self._end("given up"), "noted": noted}, blocks)
 
     # -- statuses, errors and the end ----------------------------------------------------------------------
 
@@ -389,7 +390,7 @@ class Recorder:
             if self._ending.gave_up:
                 self._close_given_up()
             else:
-                self._journal.close(self._foot("stopped"))
+                self._journal.close(self._end("stopped"))
         except StateFailed as failure:
             if not self._ending.is_reported:
                 self._ending.give_up(failure)

@@ -14,7 +14,7 @@ from bwtui.encode.names import subject_names
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.format.relation import pack_relation
-from bwtui.recording.journal import BlockOut
+from bwtui.recording.segment import BlockOut
 from bwtui.relay.recording.as_json import route_json
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route

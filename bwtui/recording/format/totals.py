@@ -1,0 +1,43 @@
+"""What a segment holds so far, as its foot says it."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bwtui.recording.format.blocks import IndexEntry, Kind
+from bwtui.recording.format.parsing import Count
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a segment holds so far; times in Unix microseconds. ``tables`` maps names to counters."""
+
+    changes: int = 0
+    transactions: int = 0
+    first_lsn: int = 0
+    last_lsn: int = 0
+    first_received: int = 0
+    last_received: int = 0
+    #: Everything up to this LSN was durable at the sink.
+    reached: int = 0
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, entry: IndexEntry, counts: Sequence[Count]) -> None:
+        """Count one block, and add to the tables' counters."""
+        self.changes += entry.changes
+        self.transactions += entry.transactions
+        self.first_received = self.first_received or entry.received
+        self.last_received = max(self.last_received, entry.received)
+        if entry.kind in (Kind.CHANGES, Kind.ROWS):
+            self.first_lsn = self.first_lsn or entry.first_lsn
+            self.last_lsn = max(self.last_lsn, entry.last_lsn)
+        elif entry.kind == Kind.REACHED:
+            self.reached = max(self.reached, entry.last_lsn)
+        for table, counter, number in counts:
+            counters = self.tables.setdefault(table, {})
+            counters[counter] = counters.get(counter, 0) + number
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the foot says of it."""
+        return dataclasses.asdict(self)
