@@ -162,7 +162,7 @@ def _assign(connection: duckdb.DuckDBPyConnection, candidates: str, how: str) ->
             matched.add(number)
             taken.add(place)
             matches.append((number, *place, how))
-    _insert(connection, "match", matches)
+    insert(connection, "match", matches)
 
 
 def _match_equal_rows(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
@@ -190,7 +190,7 @@ def _inspect_extras(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -
         " order by topic_id, partition_id, log_offset"
     )
     for rows in _chunks(connection, extras):
-        _insert(connection, "inspected", list(reader.inspect([RecordPlace(*row) for row in rows])))
+        insert(connection, "inspected", list(reader.inspect([RecordPlace(*row) for row in rows])))
 
 
 def _mark_miscoded(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
@@ -218,7 +218,7 @@ def _find_late(connection: duckdb.DuckDBPyConnection) -> None:
             rows = []
         rows.append(row)
     late_ones += _late_of_key(rows)
-    _insert(connection, "late_message", late_ones)
+    insert(connection, "late_message", late_ones)
 
 
 def _late_of_key(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -273,7 +273,8 @@ def one(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
     return None if row is None else row[0]
 
 
-def _insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+def insert(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Insert rows into a table at once, by way of Arrow."""
     if rows:
         columns = [list(column) for column in zip(*rows, strict=True)]
         made = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])

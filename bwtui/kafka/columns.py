@@ -97,22 +97,6 @@ class Batches:
         return pa.array(offsets if name == "offset" else [one + 1 for one in offsets], pa.int64())
 
 
-def _timestamps(messages: list[Message]) -> pa.Array:
-    return pa.array([message.timestamp()[1] for message in messages], pa.int64())
-
-
-def _timestamp_types(messages: list[Message]) -> pa.Array:
-    return pa.array([message.timestamp()[0] for message in messages], pa.int32())
-
-
-def _keys(messages: list[Message]) -> pa.Array:
-    return pa.array([message.key() for message in messages], pa.binary())
-
-
-def _values(messages: list[Message]) -> pa.Array:
-    return pa.array([message.value() for message in messages], pa.binary())
-
-
 def _headers(messages: list[Message]) -> pa.Array:
     every: list[Any] = [headers_of(message) for message in messages]
     starts, end = [0], 0
@@ -126,9 +110,9 @@ def _headers(messages: list[Message]) -> pa.Array:
 
 
 _MADE: dict[str, Callable[[list[Message]], pa.Array]] = {
-    "timestamp": _timestamps,
-    "timestamp_type": _timestamp_types,
-    "key": _keys,
-    "value": _values,
+    "timestamp": lambda messages: pa.array([one.timestamp()[1] for one in messages], pa.int64()),
+    "timestamp_type": lambda messages: pa.array([one.timestamp()[0] for one in messages], pa.int32()),
+    "key": lambda messages: pa.array([one.key() for one in messages], pa.binary()),
+    "value": lambda messages: pa.array([one.value() for one in messages], pa.binary()),
     "headers": _headers,
 }

@@ -75,7 +75,6 @@ class SegmentCheck:
         self.totals = self._walk.totals
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
     def check(self, chain: Chain, hashing: ThreadPoolExecutor, told: Callable[[int], None]) -> None:

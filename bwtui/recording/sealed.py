@@ -90,8 +90,7 @@ def open_sealed(folder: str | Path, told: OnBytes | None = None, *, check_files:
     except OSError as error:
         raise file_failed(f"{path} can't be read", error) from error
     behind = _check_segments(folder, manifest)
-    for file in manifest.files:
-        check_size(folder / SEALED, file)
+    check_sizes(folder / SEALED, manifest.files)
     if check_files:
         check_all(folder / SEALED, manifest.files, told)
     return Sealed(folder, manifest, behind)
@@ -112,14 +111,15 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
     return behind
 
 
-def check_size(root: Path, file: SealedFile) -> None:
-    """Raise DamagedRecording unless the file is there, and as large as it was."""
-    try:
-        size = (root / file.path).stat().st_size
-    except OSError as error:
-        raise damaged_file(file.path, "it is missing") from error
-    if size != file.bytes:
-        raise damaged_file(file.path, f"it has {size:,} bytes, and had {file.bytes:,}")
+def check_sizes(root: Path, files: Iterable[SealedFile]) -> None:
+    """Raise DamagedRecording unless the files are there, and as large as they were."""
+    for file in files:
+        try:
+            size = (root / file.path).stat().st_size
+        except OSError as error:
+            raise damaged_file(file.path, "it is missing") from error
+        if size != file.bytes:
+            raise damaged_file(file.path, f"it has {size:,} bytes, and had {file.bytes:,}")
 
 
 def check_file(root: Path, file: SealedFile) -> int:

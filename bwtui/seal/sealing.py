@@ -12,7 +12,6 @@ import fcntl
 import os
 import secrets
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -25,18 +24,18 @@ from bwtui.durable import private_parent, write_durably
 from bwtui.errors import DamagedRecording, RefusedError, StateFailed
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
-from bwtui.recording.sealed import check_all, check_size
+from bwtui.recording.sealed import check_all, check_sizes
 from bwtui.seal.files import SCHEMAS, sync_folders, write_table
 from bwtui.seal.plan import TASK_BYTES, Plan, finished_segments, make_plan
 from bwtui.seal.task import Part, Task, read_part, run
 from bwtui.spark.failure import in_task
+from bwtui.spark.watching import watching
 
 #: Told how many changes are sealed, and how many are to be.
 OnProgress = Callable[[int, int], None]
 #: Gives a Spark session for as long as it is needed.
 OpenSession = Callable[[], contextlib.AbstractContextManager[Any]]
 _LOCK = "seal.lock"
-_LOOK_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def seal(
     # Refused before anything is made for the work.
     finished_segments(folder, existing_segments(folder), Plan())
     begin = time.monotonic()
-    with _lock(folder), _plain_os_errors(folder):
+    with _plain_os_errors(folder), _lock(folder):
         work = _own_folder(folder / SEALING)
         plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
         resumed = sum(segment.changes for part in plan.parts.values() for segment in part.segments)
@@ -86,13 +85,12 @@ def seal(
                     f"{folder.name} can not be sealed yet: it is being written, and no segment is complete",
                     "stop the relay, or wait: a segment ends at 64 MiB, or when it is five minutes old",
                 )
-            manifest = plan.manifest
-            _check_unchanged(folder / SEALED, manifest)
-            return Outcome(manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
+            check_sizes(folder / SEALED, plan.manifest.files)
+            check_all(folder / SEALED, plan.manifest.files)
+            return Outcome(plan.manifest, 0, 0, 0, plan.left, time.monotonic() - begin)
         before = len(plan.manifest.segments) if plan.manifest else 0
         if plan.manifest is not None:
-            for file in plan.manifest.files:
-                check_size(folder / SEALED, file)
+            check_sizes(folder / SEALED, plan.manifest.files)
         if plan.tasks:
             with open_session() as spark, _watched(plan, work, told):
                 _run(spark, plan.tasks)
@@ -195,22 +193,13 @@ def _remove_strangers(sealed: Path, manifest: Manifest) -> None:
             path.unlink()
 
 
-def _check_unchanged(sealed: Path, manifest: Manifest) -> None:
-    for file in manifest.files:
-        check_size(sealed, file)
-    check_all(sealed, manifest.files)
-
-
 # -- around it -----------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
     """Keep others from sealing the same recording; whoever writes the journal is not kept from it."""
-    try:
-        fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise _refused(folder, error) from error
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -244,21 +233,10 @@ def _watched(plan: Plan, work: Path, told: OnProgress | None) -> Iterator[None]:
     if told is None:
         yield
         return
-    ended = threading.Event()
-
-    def look() -> None:
-        while not ended.wait(_LOOK_SECONDS):
-            told(_progress(plan, work, finished), plan.changes)
-
     finished: dict[str, int] = {}
-    thread = threading.Thread(target=look, daemon=True)
-    thread.start()
-    try:
+    with watching(lambda: told(_progress(plan, work, finished), plan.changes)):
         yield
-        told(plan.changes, plan.changes)
-    finally:
-        ended.set()
-        thread.join()
+    told(plan.changes, plan.changes)
 
 
 def _progress(plan: Plan, work: Path, finished: dict[str, int]) -> int:

@@ -107,17 +107,11 @@ def spark_session(
     if not _MEMORY.fullmatch(memory):
         raise UsageError(f"{memory!r} is no amount of memory", "give it as 512m or 2g")
     with _as_interrupts():
-        yield from _opened(master, app_name, memory, config)
-
-
-def _opened(
-    master: str, app_name: str, memory: str, config: Mapping[str, str] | None
-) -> Iterator[SparkSession]:
-    java = spark_java()
-    with scratch("bwtui-spark-") as folder, _quiet_py4j():
-        opened = _Session(java, folder, memory, _settings(master, app_name, memory, folder, config))
-        with opened.closing():
-            yield opened.spark
+        java = spark_java()
+        with scratch("bwtui-spark-") as folder, _quiet_py4j():
+            opened = _Session(java, folder, memory, _settings(master, app_name, memory, folder, config))
+            with opened.closing():
+                yield opened.spark
 
 
 def _say_nothing(*_: Any) -> None:

@@ -7,7 +7,6 @@ word by word: rows that differ in nothing but the last bytes of two words often 
 """
 
 import contextlib
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from bwtui.recording.manifest import SealedFile
 from bwtui.spark.failure import in_task
 from bwtui.spark.handover import hand_over
 from bwtui.spark.kafka_source import Request, read_split
+from bwtui.spark.watching import watching
 from bwtui.verify.deep import COLUMNS, Comparison
 
 #: Called with how many rows were read, and how many there are.
@@ -66,7 +66,6 @@ _FILE = 250_000
 #: Files of a recording are gathered into tasks of so many rows.
 _TASK = 250_000
 _MEMORY = "512MB"
-_LOOK_SECONDS = 0.3
 
 
 class Sides(NamedTuple):
@@ -125,7 +124,7 @@ def write_digests(
 
     for folder in sides:
         folder.mkdir()
-    with watching(sides, sum(file.rows for file in files) + pinned.messages, on_count):
+    with counting_rows(sides, sum(file.rows for file in files) + pinned.messages, on_count):
         # No DataFrame: compiling a plan for it takes Java longer than the tasks take.
         every = spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).mapPartitions(run).collect()
     return Compared(sum(one.messages for one in every), [id_ for one in every for id_ in one.miscoded])
@@ -238,25 +237,18 @@ def _finish(path: Path, batches: list[pa.RecordBatch]) -> None:
 
 
 @contextlib.contextmanager
-def watching(folders: Sequence[Path], total: int, on_count: OnCount | None) -> Iterator[None]:
+def counting_rows(folders: Sequence[Path], total: int, on_count: OnCount | None) -> Iterator[None]:
     """While the block runs, and after, call ``on_count`` with the rows in finished files, and ``total``."""
     if on_count is None:
         yield
         return
-    ended = threading.Event()
 
-    def watch() -> None:
-        while not ended.wait(_LOOK_SECONDS):
-            files = (path for folder in folders for path in folder.glob("*.parquet"))
-            done = sum(int(path.stem.rpartition("-")[2]) for path in files)
-            if done:
-                on_count(min(done, total), total)
+    def look() -> None:
+        files = (path for folder in folders for path in folder.glob("*.parquet"))
+        done = sum(int(path.stem.rpartition("-")[2]) for path in files)
+        if done:
+            on_count(min(done, total), total)
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
+    with watching(look):
         yield
-    finally:
-        ended.set()
-        watcher.join()
     on_count(total, total)

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
-import pyarrow as pa
 
+from bwtui.audit.core import insert
 from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.audit.forms import Row, decode, decode_key
 from bwtui.kafka.client import Config
@@ -355,12 +355,7 @@ class Fold:
         return self._store.execute(sql, list(values)).fetchall()[0][0]
 
     def _put(self, table: str, found: Sequence[tuple[Any, ...]]) -> None:
-        if found:
-            columns = [list(column) for column in zip(*found, strict=True)]
-            made = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])
-            self._store.register("put", made)
-            self._store.execute(f"insert into {table} select * from put")
-            self._store.unregister("put")
+        insert(self._store, table, found)
 
 
 def _digest(row: str) -> str:

@@ -1,33 +1,16 @@
 """Exports a recording: chooses changes, and hands them to the writer of a format; memory holds one batch."""
 
 from collections.abc import Iterator
-from typing import BinaryIO, Literal, Protocol, get_args
+from typing import BinaryIO, Literal
 
 from bwtui.recording.change import Change
 from bwtui.recording.export.facts import NOTHING, Facts
+from bwtui.recording.export.writer import Writer
 from bwtui.recording.selection import Selection
 from bwtui.recording.view import OnProgress, RecordingView
 
 Format = Literal["parquet", "jsonl", "sql"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 _PROGRESS_EVERY = 1024
-
-
-class Writer(Protocol):
-    """Writes changes in one format."""
-
-    def write(self, change: Change) -> None:
-        """Write one change."""
-
-    def finish(self) -> None:
-        """Write what is left, and the end."""
-
-    def abandon(self) -> None:
-        """Let go of the file, which is about to be thrown away."""
-
-    @property
-    def notes(self) -> list[str]:
-        """What the file can't say as it was, a line each."""
 
 
 def export(view: RecordingView, selection: Selection, writer: Writer, told: OnProgress | None = None) -> int:

@@ -7,32 +7,21 @@ from typing import Any, BinaryIO
 
 from bwtui.pgoutput.messages import Field, UnchangedToast
 from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.export.writer import Writer
 from bwtui.recording.query.rows import NotThere, key_is_old, known, unchanged_columns
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class JsonWriter:
-    """Writes lines."""
+class JsonWriter(Writer):
+    """Writes a line for each change, in which every value is exact."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
     def write(self, change: Change) -> None:
-        """Write one line."""
         self._file.write(self._encode(change_object(change)).encode() + b"\n")
-
-    def finish(self) -> None:
-        """Write nothing more."""
-
-    def abandon(self) -> None:
-        """Hold nothing."""
-
-    @property
-    def notes(self) -> list[str]:
-        """Return nothing: every value is exact."""
-        return []
 
 
 def change_object(change: Change) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from bwtui.recording.change import Change
 from bwtui.recording.export.rows import COLUMNS, message_rows
+from bwtui.recording.export.writer import Writer
 
 _TYPES: dict[str, pa.DataType] = {
     "position": pa.int64(),
@@ -35,8 +36,8 @@ _BYTES = 32 << 20
 _SIZED = tuple(COLUMNS.index(name) for name in ("key", "value", "before", "after"))
 
 
-class ParquetWriter:
-    """Writes row groups; memory holds one."""
+class ParquetWriter(Writer):
+    """Writes row groups, in which every value is exact; memory holds one."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._writer = pq.ParquetWriter(
@@ -46,7 +47,6 @@ class ParquetWriter:
         self._bytes = 0
 
     def write(self, change: Change) -> None:
-        """Write the rows of one change."""
         for row in message_rows(change):
             self._rows.append(row)
             self._bytes += sum(len(row[index]) for index in _SIZED if row[index] is not None)
@@ -64,11 +64,6 @@ class ParquetWriter:
         with contextlib.suppress(Exception):
             self._writer.close()
         self._writer.is_open = False
-
-    @property
-    def notes(self) -> list[str]:
-        """Return nothing: every value is exact."""
-        return []
 
     def _flush(self) -> None:
         arrays = [

@@ -14,6 +14,7 @@ from bwtui.recording.change import Change
 from bwtui.recording.export.facts import NOTHING, Facts, Gap, counted, listed
 from bwtui.recording.export.jsonl import time_text
 from bwtui.recording.export.sql_tables import Doubt, TableWriter, is_built_in
+from bwtui.recording.export.writer import Writer
 from bwtui.recording.query.rows import NotThere, known
 
 _HEAD = """\
@@ -45,7 +46,7 @@ _DOUBTS: tuple[tuple[Doubt, str], ...] = (
 )
 
 
-class SqlWriter:
+class SqlWriter(Writer):
     """Writes a transaction for each that was recorded, and one for every few rows of a snapshot."""
 
     def __init__(
@@ -72,7 +73,6 @@ class SqlWriter:
             self._say(f"-- {comment(line)}\n")
 
     def write(self, change: Change) -> None:
-        """Write the statements of one change."""
         # It cleared up a topic; the table knew nothing of it.
         if change.operation == "cleanup":
             return
@@ -122,9 +122,6 @@ class SqlWriter:
                 f"-- the transaction above, {format_lsn(lsn)}, may be cut off by the gap that follows\n"
             )
         self._say(f"-- gap: {gap.line}\n")
-
-    def abandon(self) -> None:
-        """Hold nothing."""
 
     def _say(self, text: str) -> None:
         self._file.write(text.encode())

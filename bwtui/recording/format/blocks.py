@@ -189,7 +189,6 @@ class SegmentFile:
         self.size = file.seek(0, 2)
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
     def block(self, offset: int, *, with_payload: bool = True) -> Block:

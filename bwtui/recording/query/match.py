@@ -5,7 +5,6 @@ An answer is true, false, or unknown, which is None.
 
 import operator
 from collections.abc import Callable
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
@@ -148,41 +147,29 @@ def _is_table(wanted: str) -> Test:
     return test
 
 
+def _of_text(lookup: Lookup, holds: Callable[[str], bool]) -> Test:
+    """Return the test that ``holds`` is of a column's text; of what is no text, the answer is unknown."""
+
+    def test(change: Change, message: SentMessage | None) -> Answer:
+        found = lookup(change, message)
+        return holds(found) if isinstance(found, str) else None
+
+    return test
+
+
 def _compare_column(lookup: Lookup, order: str, operand: Text) -> Test:
-    wanted = operand.value
+    wanted, compare = operand.value, _ORDERS[order]
     if operand.bare and order == "=" and wanted.lower() in BOOLEANS:
-        return _is_one_of(lookup, BOOLEANS[wanted.lower()])
+        return _of_text(lookup, BOOLEANS[wanted.lower()].__contains__)
     number = as_number(wanted) if operand.bare else None
-    compare = _ORDERS[order]
-    if number is not None:
-        return _compare_number(lookup, compare, wanted, number)
+    if number is None:
+        return _of_text(lookup, lambda text: compare(text, wanted))
 
-    def test(change: Change, message: SentMessage | None) -> Answer:
-        found = lookup(change, message)
-        return compare(found, wanted) if isinstance(found, str) else None
+    def compared(text: str) -> bool:
+        value = as_number(text)
+        return compare(text, wanted) if value is None else compare(value, number)
 
-    return test
-
-
-def _is_one_of(lookup: Lookup, wanted: tuple[str, ...]) -> Test:
-    def test(change: Change, message: SentMessage | None) -> Answer:
-        found = lookup(change, message)
-        return found in wanted if isinstance(found, str) else None
-
-    return test
-
-
-def _compare_number(
-    lookup: Lookup, compare: Callable[[Any, Any], bool], wanted: str, number: Decimal
-) -> Test:
-    def test(change: Change, message: SentMessage | None) -> Answer:
-        found = lookup(change, message)
-        if not isinstance(found, str):
-            return None
-        value = as_number(found)
-        return compare(found, wanted) if value is None else compare(value, number)
-
-    return test
+    return _of_text(lookup, compared)
 
 
 def _compare_columns(left: Lookup, compare: Callable[[Any, Any], bool], right: Lookup) -> Test:
@@ -219,12 +206,7 @@ def _match(node: Match) -> Test:
             search(change.relation.name) is not None or search(change.relation.qualified_name) is not None
         )
     value = _lookup(node.ref) if node.ref.kind == "column" else _VALUES[node.ref.field.name]
-
-    def test(change: Change, message: SentMessage | None) -> Answer:
-        found = value(change, message)
-        return search(found) is not None if isinstance(found, str) else None
-
-    return test
+    return _of_text(value, lambda text: search(text) is not None)
 
 
 def _is_null(ref: Ref) -> Test:

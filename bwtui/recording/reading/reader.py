@@ -26,7 +26,7 @@ _SOURCE_FIELDS = frozenset(Source.__dataclass_fields__) - {"more", "recording"}
 
 
 class Recording:
-    """See `bwtui.recording.view.RecordingView`."""
+    """A recording's segments as one; see `bwtui.recording.view.RecordingView` for what its methods return."""
 
     def __init__(self, folder: Path, *, may_lack_first: bool = False) -> None:
         """Open every segment's foot. Raises UsageError, DamagedRecording or StateFailed.
@@ -70,7 +70,6 @@ class Recording:
                     raise
 
     def close(self) -> None:
-        """Close the files."""
         for segment in self.segments:
             segment.close()
 
@@ -106,7 +105,6 @@ class Recording:
     # -- changes -------------------------------------------------------------------------------------------
 
     def changes(self, start: int = 0, stop: int | None = None) -> Iterator[Change]:
-        """See `RecordingView.changes`."""
         stop = self.length if stop is None else min(stop, self.length)
         start = max(start, self.first_position)
         if start >= stop:
@@ -166,7 +164,6 @@ class Recording:
         return max(at, 0)
 
     def at_time(self, time: int) -> int:
-        """See `RecordingView.at_time`."""
         for segment in self.segments:
             if segment.foot["last_received"] < time:
                 continue
@@ -176,7 +173,6 @@ class Recording:
         return self.length
 
     def at_lsn(self, lsn: int) -> int:
-        """See `RecordingView.at_lsn`."""
         for segment in self.segments:
             if segment.foot["last_lsn"] < lsn:
                 continue
@@ -189,7 +185,6 @@ class Recording:
         return self.length
 
     def of_xid(self, xid: int, start: int = 0) -> int | None:
-        """See `RecordingView.of_xid`."""
         for segment in self.segments:
             if segment.stop_position >= start:
                 for found in segment.find_xid(xid, start):
@@ -200,7 +195,6 @@ class Recording:
         return None
 
     def transaction(self, position: int) -> tuple[int, int]:
-        """See `RecordingView.transaction`."""
         change = next(self.changes(position, position + 1), None)
         if change is None:
             raise IndexError(position)
@@ -218,7 +212,6 @@ class Recording:
         return self.length
 
     def time_at(self, position: int) -> int:
-        """See `RecordingView.time_at`."""
         if position >= self.length:
             return self.last_time
         segment = self.segments[self._segment_at(position)]
@@ -227,7 +220,6 @@ class Recording:
     # -- what was known then -------------------------------------------------------------------------------
 
     def counts(self, position: int) -> dict[str, TableCounts]:
-        """See `RecordingView.counts`."""
         totals: dict[str, dict[str, int]] = {}
         routes: dict[str, dict[str, Any]] = {}
         for segment in self.segments:
@@ -286,7 +278,6 @@ class Recording:
                 _add(counters, added)
 
     def status(self, position: int) -> dict[str, Any]:
-        """See `RecordingView.status`."""
         time = self.time_at(position)
         for segment in reversed(self.segments):
             if segment.first_position > position:
@@ -297,7 +288,6 @@ class Recording:
         return {}
 
     def errors(self, position: int) -> list[ErrorEntry]:
-        """See `RecordingView.errors`."""
         found: list[ErrorEntry] = []
         for segment in reversed(self.segments):
             if segment.first_position > position:
@@ -312,7 +302,6 @@ class Recording:
         return found[-_ERRORS:]
 
     def schemas(self, position: int) -> list[SchemaEntry]:
-        """See `RecordingView.schemas`."""
         found: dict[tuple[str, int], SchemaEntry] = {}
         for segment in self.segments:
             if segment.first_position > position:
@@ -329,7 +318,6 @@ class Recording:
         return bisect.bisect_right(segment.starts, position - segment.first_position)
 
     def timeline(self, buckets: int) -> list[Bucket]:
-        """See `RecordingView.timeline`."""
         begin, width = self.first_time, max(1, (self.last_time - self.first_time) // buckets + 1)
         number = min(buckets, (self.last_time - begin) // width + 1)
         counts, errors, firsts = [0] * number, [0] * number, [-1] * number

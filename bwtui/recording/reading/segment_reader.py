@@ -56,7 +56,6 @@ class SegmentReader:
             raise
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
     def _read_foot(self) -> None:
