@@ -146,7 +146,7 @@ def _run(connection: duckdb.DuckDBPyConnection, *names: str) -> None:
 
 def _search(connection: duckdb.DuckDBPyConnection, sought: str, how: str) -> None:
     _run(connection, sought)
-    if one(connection, "select count(*) from sought"):
+    if scalar(connection, "select count(*) from sought"):
         connection.execute(f"set variable how = '{how}'")
         _run(connection, "40_search")
         _assign(connection, "ambiguous_choice order by id, deviation, log_offset, partition_id", how)
@@ -228,30 +228,31 @@ def _late_of_key(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 def check_balance(connection: duckdb.DuckDBPyConnection) -> None:
     """Compare the classes with the whole, and each side with the other. Raises Broken."""
     expected, actual = classes_of(connection, "expected_classes"), classes_of(connection, "actual_classes")
-    whole = one(
+    whole = scalar(
         connection, "select count(*) from message where topic_id is not null or no_message_reason is null"
     )
-    records = one(connection, "select count(*) from record")
-    pairs = one(connection, "select count(*) from match")
+    records = scalar(connection, "select count(*) from record")
+    pairs = scalar(connection, "select count(*) from match")
     equations = {
         "every message has a class": (sum(expected.values()), whole),
         "every record has a class": (sum(actual.values()), records),
         "no other class": (0, len(set(expected) - set(EXPECTED)) + len(set(actual) - set(ACTUAL))),
-        "a message has one record": (one(connection, "select count(distinct id) from match"), pairs),
+        "a message has one record": (scalar(connection, "select count(distinct id) from match"), pairs),
         "a record is counted once": (
-            one(
+            scalar(
                 connection,
                 "select count(*) from (select distinct topic_id, partition_id, log_offset from match)",
             )
-            + one(
+            + scalar(
                 connection,
                 "select count(*) from (select distinct topic_id, partition_id, log_offset from extra)",
             ),
-            one(connection, "select count(*) from suspect_record"),
+            scalar(connection, "select count(*) from suspect_record"),
         ),
         "every offset is in a record or in a hole": (
-            records + one(connection, "select coalesce(sum(end_offset - log_offset), 0)::bigint from hole"),
-            one(connection, "select coalesce(sum(high - low), 0)::bigint from partition_range"),
+            records
+            + scalar(connection, "select coalesce(sum(end_offset - log_offset), 0)::bigint from hole"),
+            scalar(connection, "select coalesce(sum(high - low), 0)::bigint from partition_range"),
         ),
     }
     for name in PAIRED:
@@ -267,7 +268,7 @@ def classes_of(connection: duckdb.DuckDBPyConnection, table: str) -> dict[str, i
     return {name: number for name, number in rows if number}
 
 
-def one(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
+def scalar(connection: duckdb.DuckDBPyConnection, sql: str) -> Any:
     """Return the one value that a query has."""
     row = connection.execute(sql).fetchone()
     return None if row is None else row[0]

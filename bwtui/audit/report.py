@@ -17,7 +17,7 @@ from bwtui.audit.classes import (
     audit_class,
     verdict_of,
 )
-from bwtui.audit.core import PARTS, Window, classes_of, one, statements
+from bwtui.audit.core import PARTS, Window, classes_of, scalar, statements
 from bwtui.model.lsn import format_lsn
 
 #: How many findings of a class are reported one by one, unless another number is asked for.
@@ -106,7 +106,7 @@ class Report:
             "balance": self.balance,
             "classes": self.classes,
             "without_message": self.without,
-            "findings": [one.to_json() for one in self.findings],
+            "findings": [finding.to_json() for finding in self.findings],
             "findings_total": self.found,
             "topics": self.by_topic,
             "times": self.by_time,
@@ -167,7 +167,7 @@ def _counts(
     connection: duckdb.DuckDBPyConnection, expected: Mapping[str, int], actual: Mapping[str, int]
 ) -> dict[str, int]:
     return {
-        kind.name: one(connection, kind.count)
+        kind.name: scalar(connection, kind.count)
         if kind.count
         else max(expected.get(kind.name, 0), actual.get(kind.name, 0))
         for kind in COUNTED

@@ -112,8 +112,8 @@ def plain_kafka_error(error: KafkaError, config: Config, topic: str | None = Non
         return topic_gone(topic)
     if code in _UNREACHABLE:
         return unreachable(broker, error)
-    told = f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}"
-    return BwtuiError(told, "the broker's log says more; run it again once that is mended")
+    message = f"topic {topic}: {reason}" if topic else f"Kafka at {broker}: {reason}"
+    return BwtuiError(message, "the broker's log says more; run it again once that is mended")
 
 
 def not_let_in(place: str, error: KafkaError) -> ConnectionFailed:

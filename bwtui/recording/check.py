@@ -57,57 +57,58 @@ class Checked:
 def check(folder: Path, on_progress: OnProgress | None = None) -> Checked:
     """Read all of a recording. Raises UsageError or StateFailed; damage is in what it returns."""
     written = is_being_written(folder)
-    found = Checked(is_being_written=written)
+    result = Checked(is_being_written=written)
     sealed = SealedCheck(folder)
     # Even where all segments are gone, the manifest says which they were.
     paths = segments(folder) if sealed.is_there else existing_segments(folder)
     sizes = [path.path.stat().st_size if path.path.exists() else 0 for path in paths]
     done, total = 0, sum(sizes) + sealed.bytes
 
-    def told(read: int) -> None:
+    def on_read(read: int) -> None:
         if on_progress is not None:
             on_progress(min(done + read, total), total)
 
     chain = Chain()
-    known: dict[str, str | None] = {}
+    checksums: dict[str, str | None] = {}
     with ThreadPoolExecutor(1, "sha256") as hashing:
         for at, path in enumerate(paths):
             is_last = at + 1 == len(paths)
-            _check_order(path, chain.number + 1, found, is_last=is_last)
+            _check_order(path, chain.number + 1, result, is_last=is_last)
             if path.number > chain.number + 1:
                 chain.skip()
             with closing(_open(path)) as segment:
-                segment.check(chain, hashing, told)
-            _count(found, segment, is_last=is_last)
-            known[segment.name] = chain.previous
+                segment.check(chain, hashing, on_read)
+            _count(result, segment, is_last=is_last)
+            checksums[segment.name] = chain.previous
             done += sizes[at]
-    found.recording = chain.recording
-    sealed.check_segments(chain.recording, known)
+    result.recording = chain.recording
+    sealed.check_segments(chain.recording, checksums)
     if paths and not written and lacks_what_follows(paths[-1], chain.ended):
-        _tell_of_missing_end(paths[-1], sizes[-1], found, sealed)
-    sealed.check_files(told)
-    found.sealed_files = sealed.files
-    found.damages += sealed.damages
-    return found
+        _note_missing_end(paths[-1], sizes[-1], result, sealed)
+    sealed.check_files(on_read)
+    result.sealed_files = sealed.files
+    result.damages += sealed.damages
+    return result
 
 
-def _check_order(path: SegmentPath, expected: int, found: Checked, *, is_last: bool) -> None:
+def _check_order(path: SegmentPath, expected: int, result: Checked, *, is_last: bool) -> None:
     place = Place(path.path.name, 0)
     if path.number > expected:
         one = path.number == expected + 1
         missing = f"segment {expected} is" if one else f"segments {expected} to {path.number - 1} are"
-        found.damages.append(damaged(place, f"{missing} missing before it"))
+        result.damages.append(damaged(place, f"{missing} missing before it"))
     elif path.number < expected:
-        found.damages.append(damaged(place, "there is another segment of this number"))
+        result.damages.append(damaged(place, "there is another segment of this number"))
     if not path.is_finished and not is_last:
-        found.damages.append(damaged(place, "it was never finished, and others follow it"))
+        result.damages.append(damaged(place, "it was never finished, and others follow it"))
 
 
-def _tell_of_missing_end(last: SegmentPath, size: int, found: Checked, sealed: SealedCheck) -> None:
+def _note_missing_end(last: SegmentPath, size: int, result: Checked, sealed: SealedCheck) -> None:
     """Note that what followed ``last`` is gone, unless the manifest knows what that was."""
     name = last.path.name
-    if not any(one.place.segment.endswith(SUFFIX) and one.place.segment > name for one in sealed.damages):
-        found.damages.append(damaged(Place(name, size), MISSING_BEHIND, MISSING_HINT))
+    damaged_files = [damage.place.segment for damage in sealed.damages]
+    if not any(file.endswith(SUFFIX) and file > name for file in damaged_files):
+        result.damages.append(damaged(Place(name, size), MISSING_BEHIND, MISSING_HINT))
 
 
 def _open(path: SegmentPath) -> SegmentCheck:
@@ -123,13 +124,13 @@ def _open(path: SegmentPath) -> SegmentCheck:
     raise StateFailed(f"{path.path} is gone", "somebody takes files away while they are being checked")
 
 
-def _count(found: Checked, segment: SegmentCheck, *, is_last: bool) -> None:
-    found.segments += 1
-    found.bytes += segment.file.size
-    found.changes += segment.totals.changes
-    found.transactions += segment.totals.transactions
-    found.messages += segment.messages
-    found.deliveries += segment.deliveries
-    found.damages += segment.damages
-    if not segment.is_finished and is_last and not found.is_being_written:
-        found.unfinished, found.torn = segment.name, segment.torn
+def _count(result: Checked, segment: SegmentCheck, *, is_last: bool) -> None:
+    result.segments += 1
+    result.bytes += segment.file.size
+    result.changes += segment.totals.changes
+    result.transactions += segment.totals.transactions
+    result.messages += segment.messages
+    result.deliveries += segment.deliveries
+    result.damages += segment.damages
+    if not segment.is_finished and is_last and not result.is_being_written:
+        result.unfinished, result.torn = segment.name, segment.torn

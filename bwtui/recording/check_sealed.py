@@ -64,17 +64,17 @@ class SealedCheck:
         except FileNotFoundError:
             # A run of sealing that is under way, or was killed, puts files there before it lists them.
             if not (self._folder / SEALING).is_dir():
-                self._found(_MANIFEST, "it is missing")
+                self._note(_MANIFEST, "it is missing")
         except DamagedRecording as error:
-            self._found(_MANIFEST, error.message.rpartition(": ")[2])
+            self._note(_MANIFEST, error.message.rpartition(": ")[2])
         except OSError as error:
             raise file_failed(f"{self._root / MANIFEST} can't be read", error) from error
         return None
 
-    def _found(self, name: str, reason: str) -> None:
+    def _note(self, name: str, reason: str) -> None:
         self.damages.append(damaged(WholeFile(name, 0), reason, SEAL_AGAIN))
 
-    def check_files(self, told: Callable[[int], None]) -> None:
+    def check_files(self, on_read: Callable[[int], None]) -> None:
         """Read every file; ``told`` hears how many bytes were read. Raises StateFailed."""
         if self.manifest is None:
             return
@@ -84,11 +84,11 @@ class SealedCheck:
                 self.manifest.files, pool.map(self._problem, self.manifest.files), strict=True
             ):
                 if problem is not None:
-                    self._found(f"{SEALED}/{file.path}", problem)
+                    self._note(f"{SEALED}/{file.path}", problem)
                 done += file.bytes
-                told(done)
+                on_read(done)
         for path in self._strangers(self.manifest):
-            self._found(f"{SEALED}/{path}", f"{_MANIFEST} does not list it")
+            self._note(f"{SEALED}/{path}", f"{_MANIFEST} does not list it")
 
     def _problem(self, file: SealedFile) -> str | None:
         path = self._root / file.path
@@ -103,29 +103,29 @@ class SealedCheck:
         return None if sha256_of(path) == file.sha256 else "it does not match its checksum"
 
     def _strangers(self, manifest: Manifest) -> list[str]:
-        known = {file.path for file in manifest.files} | {MANIFEST}
+        listed = {file.path for file in manifest.files} | {MANIFEST}
         there = {path.relative_to(self._root).as_posix() for path in self._root.rglob("*") if path.is_file()}
-        if there <= known or (self._folder / SEALING).is_dir():
+        if there <= listed or (self._folder / SEALING).is_dir():
             return []
         # Meanwhile a run of sealing may have come to its end.
         with contextlib.suppress(DamagedRecording, OSError):
-            known |= {file.path for file in read_manifest(self._root / MANIFEST).files}
-        return sorted(there - known)
+            listed |= {file.path for file in read_manifest(self._root / MANIFEST).files}
+        return sorted(there - listed)
 
     def check_segments(self, recording: str, segments: Mapping[str, str | None]) -> None:
         """Compare the journal with what was sealed: each segment's name and sha256, None if it is damaged."""
         if self.manifest is None:
             return
         if recording and recording != self.manifest.recording:
-            self._found(_MANIFEST, "it is another recording's")
+            self._note(_MANIFEST, "it is another recording's")
             return
         for run in self._missing(segments):
             more = f" and the {len(run) - 1:,} behind it up to {run[-1]}" if len(run) > 1 else ""
             are = "are" if more else "is"
-            self._found(run[0], f"this segment{more} {are} missing, and {_MANIFEST} lists what was in it")
+            self._note(run[0], f"this segment{more} {are} missing, and {_MANIFEST} lists what was in it")
         for sealed in self.manifest.segments:
             if segments.get(sealed.name) not in (None, sealed.sha256):
-                self._found(sealed.name, f"{_MANIFEST} knows it with another checksum")
+                self._note(sealed.name, f"{_MANIFEST} knows it with another checksum")
 
     def _missing(self, segments: Mapping[str, str | None]) -> Iterator[list[str]]:
         """Yield runs of neighbouring segments that are not there."""

@@ -77,7 +77,7 @@ class SegmentCheck:
     def close(self) -> None:
         self.file.close()
 
-    def check(self, chain: Chain, hashing: ThreadPoolExecutor, told: Callable[[int], None]) -> None:
+    def check(self, chain: Chain, hashing: ThreadPoolExecutor, on_read: Callable[[int], None]) -> None:
         """Read all of it; ``told`` hears how many bytes were read."""
         stop = None
         if self.is_finished:
@@ -86,18 +86,18 @@ class SegmentCheck:
             except DamagedAt as damage:
                 self.damages.append(damage)
         digest = None if stop is None else hashing.submit(_hash, self._path, stop)
-        end = self._read_blocks(chain, stop, told)
+        end = self._read_blocks(chain, stop, on_read)
         foot = None
         if self.is_finished:
             foot = self._read_ending(end, None if digest is None else digest.result())
         self._follow(chain, foot)
 
-    def _found(self, offset: int, reason: str) -> None:
+    def _note(self, offset: int, reason: str) -> None:
         self.damages.append(damaged(Place(self.name, offset), reason))
 
     # -- blocks --------------------------------------------------------------------------------------------
 
-    def _read_blocks(self, chain: Chain, stop: int | None, told: Callable[[int], None]) -> int:
+    def _read_blocks(self, chain: Chain, stop: int | None, on_read: Callable[[int], None]) -> int:
         """Take every block up to ``stop``, or to the ending; return where that was."""
         offset, limit = 0, self.file.size if stop is None else stop
         while offset < limit:
@@ -119,9 +119,9 @@ class SegmentCheck:
             if following is None:
                 return limit
             offset = following
-            told(offset)
+            on_read(offset)
         if offset != limit:
-            self._found(limit, "a block ends where none should")
+            self._note(limit, "a block ends where none should")
         return limit
 
     def _pass_over(self, damage: DamagedAt, block: Block | None, chain: Chain) -> int | None:
@@ -146,7 +146,7 @@ class SegmentCheck:
         elif step.batch is not None:
             expected, chain.next_batch = chain.next_batch, step.batch.number + 1
             if expected not in (None, step.batch.number):
-                self._found(block.offset, f"it is batch {step.batch.number}, and should be {expected}")
+                self._note(block.offset, f"it is batch {step.batch.number}, and should be {expected}")
             sizes = [len(section.keys) for section in step.batch.sections]
             self.messages += sum(sizes)
             if sizes and self._is_sent:
@@ -163,25 +163,25 @@ class SegmentCheck:
     def _take_head(self, chain: Chain) -> None:
         head = self._walk.context.head
         self._is_sent = is_sent(head)
-        for what, told, expected in (
+        for what, actual, expected in (
             ("the sha256 of the segment before", head["previous"], chain.previous),
             ("its first change", head["first_position"], chain.position),
             ("its first batch", head["first_batch"], chain.next_batch),
             ("the recording", head["recording"], chain.recording or None),
         ):
-            if expected is not None and told != expected:
-                self._found(0, f"it does not follow the segment before: {what} is another")
+            if expected is not None and actual != expected:
+                self._note(0, f"it does not follow the segment before: {what} is another")
         chain.recording = head["recording"]
 
     def _take_delivery(self, block: Block, chain: Chain) -> None:
         try:
             delivery = unpack_delivery(block.payload)
         except ValueError:
-            self._found(block.offset, "a DELIVERY can't be taken apart")
+            self._note(block.offset, "a DELIVERY can't be taken apart")
             return
         self.deliveries += sum(partition >= 0 for partition in delivery.partitions)
         if not _settle(delivery, chain) and chain.is_certain:
-            self._found(block.offset, f"a DELIVERY for batch {delivery.batch}, which has no such messages")
+            self._note(block.offset, f"a DELIVERY for batch {delivery.batch}, which has no such messages")
 
     # -- index and foot ------------------------------------------------------------------------------------
 
@@ -200,12 +200,12 @@ class SegmentCheck:
                 offset, intact = following, False
                 continue
             if block.kind != kind or (intact and block.number != number):
-                self._found(offset, f"a {kind.name} block should stand here")
+                self._note(offset, f"a {kind.name} block should stand here")
                 return None
             blocks.append(block)
             offset = block.end
         if offset + TRAILER_SIZE != self.file.size:
-            self._found(offset, "the segment does not end behind its foot")
+            self._note(offset, "the segment does not end behind its foot")
         foot = self._parse_foot(blocks[-1]) if blocks and blocks[-1].kind == Kind.FOOT else None
         if intact and not self.damages and foot is not None and digest is not None:
             for block in blocks[:2]:
@@ -223,9 +223,9 @@ class SegmentCheck:
     def _compare(self, blocks: list[Block], foot: Foot, digest: str) -> None:
         index, transactions, end = blocks
         if index.payload != pack_index(self._walk.index):
-            self._found(index.offset, "the index differs from the blocks")
+            self._note(index.offset, "the index differs from the blocks")
         if transactions.payload != self._walk.transactions:
-            self._found(transactions.offset, "the list of transactions differs from the frames")
+            self._note(transactions.offset, "the list of transactions differs from the frames")
         expected = {
             **self.totals.to_json(),
             "sha256": digest,
@@ -234,10 +234,10 @@ class SegmentCheck:
         }
         for name, value in expected.items():
             if foot.get(name) != value:
-                self._found(end.offset, f"the foot's {name} differs from the blocks")
+                self._note(end.offset, f"the foot's {name} differs from the blocks")
         name = segment_name(self.number, self.totals.first_lsn, self.totals.last_lsn)
         if name != self.name:
-            self._found(0, f"the file should be called {name}")
+            self._note(0, f"the file should be called {name}")
 
     def _follow(self, chain: Chain, foot: Foot | None) -> None:
         """Note what the next segment must begin with."""

@@ -111,21 +111,21 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuation:
-    found = segments(folder)
-    if not found:
+    paths = segments(folder)
+    if not paths:
         _refuse_strangers(folder)
         return Continuation(folder, lock, secrets.token_hex(16))
-    for segment in found:
+    for segment in paths:
         # Whose it is comes first: another's recording is not touched.
         theirs = _source_of(segment)
         if theirs is not None:
             _compare(folder, theirs, source)
             break
     recovered = recover_locked(folder)
-    found = segments(folder)
-    if not found:
+    paths = segments(folder)
+    if not paths:
         return Continuation(folder, lock, secrets.token_hex(16), recovered=recovered)
-    last = found[-1]
+    last = paths[-1]
     foot, head = foot_of(last), head_of(last.path)
     check_end(last, foot)
     _compare(folder, head["source"], source)
@@ -139,7 +139,7 @@ def _look(folder: Path, lock: FolderLock, source: dict[str, Any]) -> Continuatio
         batch=foot["next_batch"],
         pass_number=foot["pass"]["pass"],
         seen=(foot["seen"][0], foot["seen"][1]),
-        reached=_reached(found),
+        reached=_reached(paths),
         source=head["source"],
         recovered=recovered,
         is_expected=foot["ended"] == "rotated",
@@ -166,13 +166,13 @@ def _compare(folder: Path, theirs: dict[str, Any], source: dict[str, Any]) -> No
             )
 
 
-def _reached(found: list[SegmentPath]) -> int | None:
+def _reached(paths: list[SegmentPath]) -> int | None:
     """Return up to which LSN nothing is missing, or None when no run has come to begin anything.
 
     That a stream begins somewhere means that all before was recorded, or its lack noted.
     """
     number, reached = None, 0
-    for foot in map(foot_of, reversed(found)):
+    for foot in map(foot_of, reversed(paths)):
         begun = foot["pass"].get("start_lsn") if foot["pass"].get("kind") == "stream" else None
         if number is None and (foot["reached"] or begun is not None):
             number = foot["pass"]["pass"]
@@ -182,7 +182,7 @@ def _reached(found: list[SegmentPath]) -> int | None:
         reached = max(reached, foot["reached"], begun or 0, foot.get("noted", 0))
     if number is not None or reached:
         return reached
-    return 0 if any("kind" in foot_of(segment)["pass"] for segment in found) else None
+    return 0 if any("kind" in foot_of(segment)["pass"] for segment in paths) else None
 
 
 def head_of(path: Path) -> Head:

@@ -52,26 +52,20 @@ def differences(change: Change, before: Sequence[Field] | None = None) -> tuple[
     ``before`` is the old row as far as the recording knows it from elsewhere, in the order of the change's
     columns; by default it is what PostgreSQL sent.
     """
-    known = before if before is not None else old_row(change)
-    found = []
+    row = before if before is not None else old_row(change)
+    fields = []
     for index, column in enumerate(change.relation.columns):
         sent_key = change.before_is_key and column.name in _identity(change)
-        old = (
-            known[index]
-            if known is not None
-            else change.before[index]
-            if sent_key and change.before
-            else None
-        )
-        is_known = known is not None or (sent_key and change.before is not None)
+        old = row[index] if row is not None else change.before[index] if sent_key and change.before else None
+        is_known = row is not None or (sent_key and change.before is not None)
         if change.after is None:
             if is_known:
-                found.append(FieldChange(column.name, as_text(old), None, "gone"))
+                fields.append(FieldChange(column.name, as_text(old), None, "gone"))
             continue
         new = change.after[index]
         mark = mark_of(change.operation, is_known, old, new)
-        found.append(FieldChange(column.name, as_text(old) if is_known else None, as_text(new), mark))
-    return tuple(found)
+        fields.append(FieldChange(column.name, as_text(old) if is_known else None, as_text(new), mark))
+    return tuple(fields)
 
 
 def mark_of(operation: str, is_known: bool, old: Field, new: Field) -> str:

@@ -44,22 +44,22 @@ def segments(folder: Path) -> list[SegmentPath]:
         raise UsageError(f"{folder} is no recording", "name the folder that --record was given") from error
     except OSError as error:
         raise file_failed(f"{folder} can't be read", error) from error
-    found = []
+    paths = []
     for name in names:
         if match := FINISHED.fullmatch(name):
             number, first, last = match.groups()
-            found.append(SegmentPath(folder / name, int(number), int(first, 16), int(last, 16)))
+            paths.append(SegmentPath(folder / name, int(number), int(first, 16), int(last, 16)))
         elif match := _PARTIAL.fullmatch(name):
-            found.append(SegmentPath(folder / name, int(match[1]), None, None))
-    return sorted(found, key=lambda segment: (segment.number, not segment.is_finished))
+            paths.append(SegmentPath(folder / name, int(match[1]), None, None))
+    return sorted(paths, key=lambda segment: (segment.number, not segment.is_finished))
 
 
 def existing_segments(folder: Path) -> list[SegmentPath]:
     """Return the segments of a recording. Raises UsageError when there are none."""
-    found = segments(folder)
-    if not found:
+    paths = segments(folder)
+    if not paths:
         raise UsageError(f"{folder} holds no recording", "name the folder that --record was given")
-    return found
+    return paths
 
 
 class FolderLock:

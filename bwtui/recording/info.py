@@ -40,7 +40,7 @@ class Gap:
 
 
 @dataclass(slots=True)
-class Told:
+class Notice:
     """An error or a notice that the relay showed, ``count`` times in all its runs; times as in `Info`."""
 
     kind: str
@@ -79,7 +79,7 @@ class Info:
     gaps: list[Gap] = field(default_factory=list)
     errors: int = 0
     #: The errors and notices, each distinct one once, oldest first.
-    told: list[Told] = field(default_factory=list)
+    told: list[Notice] = field(default_factory=list)
     #: How many segments are gone at the beginning, and the changes in them.
     missing_segments: int = 0
     missing_changes: int = 0
@@ -111,7 +111,7 @@ def _info(recording: Recording, folder: Path) -> Info:
     elif not segments[-1].is_finished:
         state = "unfinished"
     last_lsn = whole_until(segments, recording.last_lsn)
-    found = Info(
+    summary = Info(
         recording.name,
         recording.source,
         state,
@@ -128,36 +128,36 @@ def _info(recording: Recording, folder: Path) -> Info:
         recording.counts(recording.length),
     )
     for entry in recording.schemas(recording.length):
-        found.schemas[entry.subject] = found.schemas.get(entry.subject, 0) + 1
-    _take_events(recording, found)
-    found.missing_segments = segments[0].number - 1
-    found.missing_changes = recording.first_position
-    return found
+        summary.schemas[entry.subject] = summary.schemas.get(entry.subject, 0) + 1
+    _take_events(recording, summary)
+    summary.missing_segments = segments[0].number - 1
+    summary.missing_changes = recording.first_position
+    return summary
 
 
-def _take_events(recording: Recording, found: Info) -> None:
+def _take_events(recording: Recording, summary: Info) -> None:
     for segment in recording.segments:
-        if segment.index and segment.head["session"] not in found.sessions:
-            found.sessions.append(segment.head["session"])
+        if segment.index and segment.head["session"] not in summary.sessions:
+            summary.sessions.append(segment.head["session"])
         for block, error in segment.json_blocks(Kind.ERROR):
-            found.errors += 1
-            _tell(found, error, block.received)
+            summary.errors += 1
+            _count_notice(summary, error, block.received)
         for position, entry, event in segment.events():
             if event["event"] == "pass":
-                found.passes.append(_pass(event, entry.received, position))
+                summary.passes.append(_pass(event, entry.received, position))
             elif event["event"] == "gap":
-                found.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
+                summary.gaps.append(Gap(event["from_lsn"], event["to_lsn"], entry.received))
 
 
-def _tell(found: Info, error: dict[str, Any], received: int) -> None:
-    which = (error.get("kind", ""), error.get("table"), error.get("message", ""))
+def _count_notice(summary: Info, error: dict[str, Any], received: int) -> None:
+    identity = (error.get("kind", ""), error.get("table"), error.get("message", ""))
     count = int(error.get("count", 1))
-    for one in found.told:
-        if (one.kind, one.table, one.message) == which:
-            one.count += count
-            one.last_time = received
+    for notice in summary.told:
+        if (notice.kind, notice.table, notice.message) == identity:
+            notice.count += count
+            notice.last_time = received
             return
-    found.told.append(Told(*which, error.get("hint"), count, received, received))
+    summary.told.append(Notice(*identity, error.get("hint"), count, received, received))
 
 
 def _pass(event: Event, received: int, position: int) -> PassInfo:

@@ -103,14 +103,14 @@ class Manifest:
 
 def with_checksum(content: dict[str, Any]) -> str:
     """Return ``content`` as JSON with one more member, the sha256 of the text before it."""
-    said = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
-    return f"{said}{_SEPARATOR}{hashlib.sha256(said.encode()).hexdigest()}{_END}"
+    covered = json.dumps(content, indent=1, ensure_ascii=False).removesuffix("\n}")
+    return f"{covered}{_SEPARATOR}{hashlib.sha256(covered.encode()).hexdigest()}{_END}"
 
 
 def checked(raw: bytes) -> dict[str, Any]:
     """Return what `with_checksum` wrote. Raises ValueError when it is not as it was."""
-    said, separator, rest = raw.decode().rpartition(_SEPARATOR)
-    if not separator or rest != hashlib.sha256(said.encode()).hexdigest() + _END:
+    covered, separator, rest = raw.decode().rpartition(_SEPARATOR)
+    if not separator or rest != hashlib.sha256(covered.encode()).hexdigest() + _END:
         raise ValueError("it does not match its checksum")
     content = json.loads(raw)
     if not isinstance(content, dict):
@@ -142,16 +142,16 @@ def read_manifest(path: Path) -> Manifest:
 
 def sealed_segments(content: Any) -> list[SealedSegment]:
     """Return what a manifest says of segments. Raises ValueError, KeyError or TypeError."""
-    found = []
-    for one in array(content):
-        segment = SealedSegment(**_known(SealedSegment, one))
+    segments = []
+    for entry in array(content):
+        segment = SealedSegment(**_own_fields(SealedSegment, entry))
         if not FINISHED.fullmatch(text(segment.name)):
             raise ValueError("it is no segment's name")
         sha256(segment.sha256)
         for value in (segment.first_position, segment.changes, segment.bytes):
             number(value)
-        found.append(segment)
-    return found
+        segments.append(segment)
+    return segments
 
 
 def _check_chain(segments: list[SealedSegment]) -> None:
@@ -163,10 +163,10 @@ def _check_chain(segments: list[SealedSegment]) -> None:
 
 def sealed_files(content: Any) -> list[SealedFile]:
     """Return what a manifest says of files. Raises ValueError, KeyError or TypeError."""
-    found = [_sealed_file(SealedFile(**_known(SealedFile, one))) for one in array(content)]
-    if len({file.path for file in found}) < len(found):
+    files = [_sealed_file(SealedFile(**_own_fields(SealedFile, entry))) for entry in array(content)]
+    if len({file.path for file in files}) < len(files):
         raise ValueError("a file is listed twice")
-    return found
+    return files
 
 
 def _sealed_file(file: SealedFile) -> SealedFile:
@@ -183,7 +183,7 @@ def _sealed_file(file: SealedFile) -> SealedFile:
     return file
 
 
-def _known(kind: Any, content: Any) -> dict[str, Any]:
+def _own_fields(kind: Any, content: Any) -> dict[str, Any]:
     names = {one.name for one in fields(kind)}
     return {name: value for name, value in obj(content).items() if name in names}
 

@@ -66,19 +66,19 @@ def recover(folder: Path, *, force: bool = False) -> list[Recovered]:
 
 def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
     """Do what `recover` does, for a caller that holds the lock."""
-    found = []
+    recovered = []
     before: SegmentPath | None = None
     for segment in existing_segments(folder):
         if not segment.is_finished:
             _check_number(segment, before.number if before else 0)
             try:
-                found.append(_recover_segment(segment, before, force=force))
+                recovered.append(_recover_segment(segment, before, force=force))
             except OSError as error:
                 raise file_failed(f"{segment.path} can't be recovered", error) from error
         before = segment
     if force:
-        found += _announce_missing(folder)
-    return found
+        recovered += _announce_missing(folder)
+    return recovered
 
 
 def _announce_missing(folder: Path) -> list[Recovered]:

@@ -45,8 +45,8 @@ class Sealed:
 
         Raises UsageError or StateFailed when the folder is gone or can't be read.
         """
-        known = {segment.name for segment in self.manifest.segments}
-        return all(one.path.name in known for one in segments(self.folder) if one.is_finished)
+        names = {segment.name for segment in self.manifest.segments}
+        return all(segment.path.name in names for segment in segments(self.folder) if segment.is_finished)
 
     @property
     def length(self) -> int:
@@ -72,7 +72,7 @@ class Sealed:
         ]
 
 
-def open_sealed(folder: str | Path, told: OnBytes | None = None, *, check_files: bool = True) -> Sealed:
+def open_sealed(folder: str | Path, on_bytes: OnBytes | None = None, *, check_files: bool = True) -> Sealed:
     """Open what was sealed of a recording, and check every byte of it.
 
     With ``check_files=False`` files are only known to be there and as large as they were, for callers that
@@ -92,7 +92,7 @@ def open_sealed(folder: str | Path, told: OnBytes | None = None, *, check_files:
     behind = _check_segments(folder, manifest)
     check_sizes(folder / SEALED, manifest.files)
     if check_files:
-        check_all(folder / SEALED, manifest.files, told)
+        check_all(folder / SEALED, manifest.files, on_bytes)
     return Sealed(folder, manifest, behind)
 
 
@@ -103,10 +103,10 @@ def _check_segments(folder: Path, manifest: Manifest) -> int:
     for segment in segments(folder):
         if not segment.is_finished:
             continue
-        known = sealed.get(segment.path.name)
-        if known is None:
+        as_sealed = sealed.get(segment.path.name)
+        if as_sealed is None:
             behind += 1
-        elif foot_of(segment)["sha256"] != known.sha256:
+        elif foot_of(segment)["sha256"] != as_sealed.sha256:
             raise damaged(Place(segment.path.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
     return behind
 
@@ -138,12 +138,12 @@ def sha256_of(path: Path) -> str:
         raise file_failed(f"{path} can't be read", error) from error
 
 
-def check_all(root: Path, files: Iterable[SealedFile], told: OnBytes | None = None) -> None:
+def check_all(root: Path, files: Iterable[SealedFile], on_bytes: OnBytes | None = None) -> None:
     """Check every file; hashing lets other threads run. Raises DamagedRecording or StateFailed."""
     wanted = list(files)
     total, done = sum(file.bytes for file in wanted), 0
     with ThreadPoolExecutor(_THREADS) as pool:
         for size in pool.map(lambda file: check_file(root, file), wanted):
             done += size
-            if told is not None:
-                told(done, total)
+            if on_bytes is not None:
+                on_bytes(done, total)

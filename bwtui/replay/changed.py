@@ -24,32 +24,32 @@ def refuse_changed(
     ``topics`` has the partitions of each topic of the cluster, ``ids`` the ids of those that are written.
     """
     for topic in plan.topics:
-        known = earlier.routes.get(topic.recorded)
-        if known is None:
+        noted = earlier.routes.get(topic.recorded)
+        if noted is None:
             continue
         if not topic.exists:
             raise RefusedError(f"topic {topic.topic} is gone, with what was sent into it", _RESTART)
         # A broker that does not know ids says nothing.
-        if known.topic_id != ids.get(topic.topic, known.topic_id):
+        if noted.topic_id != ids.get(topic.topic, noted.topic_id):
             raise RefusedError(
                 f"topic {topic.topic} was made anew since this replay began: what was sent into it is gone",
                 _RESTART,
             )
-        if known.partitions != topics[topic.topic]:
+        if noted.partitions != topics[topic.topic]:
             raise RefusedError(
-                f"topic {topic.topic} has {topics[topic.topic]} partitions now, and had {known.partitions} "
+                f"topic {topic.topic} has {topics[topic.topic]} partitions now, and had {noted.partitions} "
                 "when this replay began: keys would change their places",
                 _RESTART,
             )
-        if known.hash != placed_by:
+        if noted.hash != placed_by:
             raise RefusedError(
-                f"this replay began with keys placed by {known.hash}, and not by {placed_by}: they would "
+                f"this replay began with keys placed by {noted.hash}, and not by {placed_by}: they would "
                 "change their places",
                 f"give the partitioner with -C as before, or {_RESTART}",
             )
         for use in plan.schemas.uses:
             if use.recorded_topic == topic.recorded:
-                _refuse_other_id(use, known)
+                _refuse_other_id(use, noted)
 
 
 def refuse_cut(progress: Progress, pinned: Pinned) -> None:
@@ -64,8 +64,8 @@ def refuse_cut(progress: Progress, pinned: Pinned) -> None:
             )
 
 
-def _refuse_other_id(use: SchemaUse, known: RouteProgress) -> None:
-    before = (known.keys if use.part == "key" else known.values).get(use.recorded_id)
+def _refuse_other_id(use: SchemaUse, noted: RouteProgress) -> None:
+    before = (noted.keys if use.part == "key" else noted.values).get(use.recorded_id)
     if before in (None, use.id):
         return
     now = "is not registered there" if use.id is None else f"would be under {use.id}"

@@ -209,7 +209,7 @@ class FileRows:
         found._files = replace(self._files, where=f"{self._files.where} and topic in ({names})")
         return found
 
-    def count(self, told: Callable[[int, int], None]) -> Count:
+    def count(self, on_rows: Callable[[int, int], None]) -> Count:
         """Count what is meant, in the small columns; ``told`` hears of rows done, and of all."""
         left_out = "false" if self._selection.with_repeats else "is_repeat"
         found, done, total = Count(), 0, self._rows
@@ -217,7 +217,7 @@ class FileRows:
             for row in self._ask(_COUNT, files, left_out=left_out, where=conditions(self._selection)):
                 found.add(row)
             done += sum(file.rows for file in files)
-            told(done, total)
+            on_rows(done, total)
         return found
 
     def among(self, asked: pa.Table) -> pa.Table:
@@ -251,7 +251,7 @@ class FileRows:
             row = NamedTuple("Row", [(name, Any) for name in answer.columns])  # type: ignore[misc]
             return [row(*values) for values in answer.fetchall()]
 
-    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+    def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
         """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
         files, counts, done = self._files.files, lane_counts((), routes), 0
 
@@ -263,7 +263,7 @@ class FileRows:
             for file, counted in zip(files, pool.map(count, files), strict=True):
                 counts += counted
                 done += file.rows
-                told(done, self._rows)
+                on_rows(done, self._rows)
         return surveys(counts, routes)
 
     def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:

@@ -52,7 +52,7 @@ class Rows(Protocol):
     def of_topics(self, topics: Sequence[str]) -> "Rows":
         """Return those of some topics."""
 
-    def survey(self, routes: Sequence[Route], told: Callable[[int, int], None]) -> list[Survey]:
+    def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
         """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
 
     def received_at(self, position: int) -> int | None:

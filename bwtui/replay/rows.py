@@ -51,9 +51,9 @@ def number_lanes(routes: Sequence[Route]) -> int:
 
 def routes_of(topics: pa.Array, routes: Sequence[Route]) -> Ints:
     """Return the index of each row's route."""
-    known = pa.array([route.recorded for route in routes], pa.string())
-    found: Ints = pc.index_in(topics, value_set=known).to_numpy(zero_copy_only=False).astype(np.int64)
-    return found
+    recorded = pa.array([route.recorded for route in routes], pa.string())
+    indexes: Ints = pc.index_in(topics, value_set=recorded).to_numpy(zero_copy_only=False).astype(np.int64)
+    return indexes
 
 
 def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], part: str) -> pa.Array:
@@ -68,12 +68,12 @@ def with_ids(cells: pa.Array, ids: pa.Array, of: Ints, routes: Sequence[Route], 
     wanted = recorded.copy()
     for number, route in enumerate(routes):
         here = has_id & (of == number)
-        for one in np.unique(recorded[here]).tolist():
-            found = (route.keys if part == "key" else route.values).get(one)
-            if found is None:
+        for schema in np.unique(recorded[here]).tolist():
+            written_id = (route.keys if part == "key" else route.values).get(schema)
+            if written_id is None:
                 hint = "seal the recording again, so that its schemas are read anew: bwtui recording seal"
-                raise RefusedError(f"no id is known for schema {one} of topic {route.recorded}", hint)
-            wanted[here & (recorded == one)] = found
+                raise RefusedError(f"no id is known for schema {schema} of topic {route.recorded}", hint)
+            wanted[here & (recorded == schema)] = written_id
     starts, lengths, data = parts_of(cells)
     rows = np.flatnonzero(has_id)
     _check(data, starts[rows], lengths[rows], recorded[rows], part)
@@ -116,10 +116,10 @@ def partitions_of(
     counts = np.array([route.partitions for route in routes], np.int64)[of]
     keeps = np.array([route.keeps_partitions for route in routes], bool)[of]
     at = pc.fill_null(recorded, -1).to_numpy(zero_copy_only=False).astype(np.int64)
-    known = (at >= 0) & (at < counts)
+    has_place = (at >= 0) & (at < counts)
     without = keys.is_null().to_numpy(zero_copy_only=False)
-    chosen = np.where(known, at, positions % counts)
-    hashed = np.flatnonzero(~without & ~(keeps & known))
+    chosen = np.where(has_place, at, positions % counts)
+    hashed = np.flatnonzero(~without & ~(keeps & has_place))
     if len(hashed):
         by_crc = any(route.hash == "crc32" for route in routes)
         some = keys if len(hashed) == len(keys) else keys.take(pa.array(hashed))

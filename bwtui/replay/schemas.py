@@ -88,7 +88,7 @@ def used_schemas(
     for path in sealed.paths("schemas"):
         for row in pq.read_table(path, columns=["subject", "id", "schema"]).to_pylist():
             texts.setdefault((row["subject"], row["id"]), row["schema"])
-    found: list[SchemaUse] = []
+    uses: list[SchemaUse] = []
     order = {name: number for number, name in enumerate(texts)}
     for (recorded, part), ids in used.items():
         which = 0 if part == "key" else 1
@@ -100,10 +100,10 @@ def used_schemas(
                 raise RefusedError(f"the recording does not hold schema {number} of subject {subject}", hint)
             named = subject_names(topics[recorded])[which]
             kind: Literal["key", "value"] = "key" if part == "key" else "value"
-            found.append(SchemaUse(recorded, kind, number, named, text, messages))
+            uses.append(SchemaUse(recorded, kind, number, named, text, messages))
     # A subject's versions in the order in which they came, for each must fit the one before.
-    found.sort(key=lambda use: order[subject_names(use.recorded_topic)[use.part == "value"], use.recorded_id])
-    return SchemaMap(found)
+    uses.sort(key=lambda use: order[subject_names(use.recorded_topic)[use.part == "value"], use.recorded_id])
+    return SchemaMap(uses)
 
 
 def find_ids(schemas: SchemaMap, registry: RegistryClient, same: Iterable[str], *, keep: bool) -> None:
@@ -115,12 +115,12 @@ def find_ids(schemas: SchemaMap, registry: RegistryClient, same: Iterable[str], 
     same = set(same)
     for use in schemas.uses:
         if keep or use.recorded_topic in same:
-            known = registry.schema_text(use.recorded_id)
-            if known is not None and _is_same(known, use.text):
+            text = registry.schema_text(use.recorded_id)
+            if text is not None and _is_same(text, use.text):
                 use.id = use.recorded_id
                 continue
             if keep:
-                what = "no schema" if known is None else "another schema"
+                what = "no schema" if text is None else "another schema"
                 raise RefusedError(
                     f"the registry at {registry.url_without_user} has {what} under id {use.recorded_id}, "
                     f"which messages of {use.recorded_topic} refer to",

@@ -149,13 +149,15 @@ class Gathered:
             frames = np.flatnonzero(is_change)
             of_frame = np.where(is_change, np.cumsum(is_change) - 1, -1)
         at, lsn, time, xid, before = np.array(self._begun, np.int64).T
-        which = np.searchsorted(at, frames, "right") - 1
+        transaction = np.searchsorted(at, frames, "right") - 1
         # The number, among all changes, of the first one at or behind each transaction's beginning.
         first = np.searchsorted(frames, at)
-        ordinal = before[which] + np.arange(len(frames)) - first[which] + 1
+        ordinal = before[transaction] + np.arange(len(frames)) - first[transaction] + 1
         starts, received = np.array(self._blocks, np.int64).T
         block = np.searchsorted(starts, frames, "right") - 1
-        return Places(frames, of_frame, lsn[which], ordinal, xid[which], time[which], received[block])
+        return Places(
+            frames, of_frame, lsn[transaction], ordinal, xid[transaction], time[transaction], received[block]
+        )
 
     def messages(self, *, is_sent: bool) -> Messages:
         """Return the messages of all sections; ``is_sent`` says whether they were for Kafka."""
@@ -170,8 +172,10 @@ class Gathered:
             if is_sent:
                 placed.append(_delivery(delivery, len(section.keys)))
         frame = np.concatenate(frames) if frames else np.zeros(0, np.int64)
-        route = np.repeat([one.route for _, one, _ in self._sections], counts).astype(np.int64)
-        headers = np.repeat([int(one.headers) for _, one, _ in self._sections], counts).astype(np.int64)
+        route = np.repeat([section.route for _, section, _ in self._sections], counts).astype(np.int64)
+        headers = np.repeat([int(section.headers) for _, section, _ in self._sections], counts).astype(
+            np.int64
+        )
         if is_sent and placed:
             partition, offset = (np.concatenate(column) for column in zip(*placed, strict=True))
             state = np.full(len(frame), _ACKNOWLEDGED)
@@ -180,31 +184,31 @@ class Gathered:
         else:
             partition, offset = np.full(len(frame), -1), np.full(len(frame), -1)
             state = np.full(len(frame), _UNSENT)
-        found = Messages(frame, route, headers, state, partition, offset, keys, values)
-        return found if (frame[1:] >= frame[:-1]).all() else _sorted(found)
+        messages = Messages(frame, route, headers, state, partition, offset, keys, values)
+        return messages if (frame[1:] >= frame[:-1]).all() else _sorted(messages)
 
 
-def _sorted(found: Messages) -> Messages:
+def _sorted(messages: Messages) -> Messages:
     """Return the messages by frame; those of one frame stay in the order of their sections."""
-    order = np.argsort(found.frame, kind="stable")
+    order = np.argsort(messages.frame, kind="stable")
     places = order.tolist()
     return Messages(
-        found.frame[order],
-        found.route[order],
-        found.headers[order],
-        found.state[order],
-        found.partition[order],
-        found.offset[order],
-        [found.keys[place] for place in places],
-        [found.values[place] for place in places],
+        messages.frame[order],
+        messages.route[order],
+        messages.headers[order],
+        messages.state[order],
+        messages.partition[order],
+        messages.offset[order],
+        [messages.keys[place] for place in places],
+        [messages.values[place] for place in places],
     )
 
 
-def _delivery(found: _Placed | None, count: int) -> tuple[Ints, Ints]:
-    if found is None:
+def _delivery(placed: _Placed | None, count: int) -> tuple[Ints, Ints]:
+    if placed is None:
         return np.full(count, UNKNOWN), np.full(count, UNKNOWN)
     # A message of which no word came is not in the lists when it is the last.
-    partitions, offsets = (np.array(column[:count], np.int64) for column in found)
+    partitions, offsets = (np.array(column[:count], np.int64) for column in placed)
     missing = count - len(partitions)
     if missing:
         partitions = np.append(partitions, np.full(missing, UNKNOWN))

@@ -101,17 +101,17 @@ def of_messages(messages: Messages, layout: Layout, gathered: Gathered, context:
     at = layout.message
     missing = at < 0
     routes = sorted(gathered.routes)
-    known_routes = [gathered.routes[number] for number in routes]
+    recorded_routes = [gathered.routes[number] for number in routes]
     route = np.searchsorted(routes, messages.route) if routes else messages.route
     key, value = (pa.array(cells, pa.binary()) for cells in (messages.keys, messages.values))
     ids = {
-        "key_schema_id": _ids(route, [one.key_schema_id for one in known_routes], key),
-        "value_schema_id": _ids(route, [one.value_schema_id for one in known_routes], value),
+        "key_schema_id": _ids(route, [recorded.key_schema_id for recorded in recorded_routes], key),
+        "value_schema_id": _ids(route, [recorded.value_schema_id for recorded in recorded_routes], value),
     }
     forms = messages.headers.astype(np.int32)
     unplaced = messages.state != STATES.index("acknowledged")
     return {
-        "topic": _at(route, [one.topic for one in known_routes], at, missing),
+        "topic": _at(route, [recorded.topic for recorded in recorded_routes], at, missing),
         "header_form": _at(forms, _FORMS, at, missing),
         "session": _at(
             np.zeros(len(forms)), [context.head["session"]], at, missing, forms == HeaderForm.NONE

@@ -44,11 +44,11 @@ def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES
 
     Raises UsageError, StateFailed, or DamagedRecording, also when the last segment was never finished.
     """
-    found = existing_segments(folder)
+    paths = existing_segments(folder)
     plan = Plan()
     readers: list[SegmentReader] = []
     try:
-        readers += map(SegmentReader, finished_segments(folder, found, plan))
+        readers += map(SegmentReader, finished_segments(folder, paths, plan))
         if is_being_written(folder):
             settled = _settled(readers)
             plan.left += len(readers) - settled
@@ -70,16 +70,16 @@ def make_plan(folder: Path, work: Path, cores: int, task_bytes: int = TASK_BYTES
     return plan
 
 
-def finished_segments(folder: Path, found: list[SegmentPath], plan: Plan) -> list[SegmentPath]:
-    if found[-1].is_finished:
-        return found
+def finished_segments(folder: Path, paths: list[SegmentPath], plan: Plan) -> list[SegmentPath]:
+    if paths[-1].is_finished:
+        return paths
     if not is_being_written(folder):
         raise DamagedRecording(
-            f"the recording {folder} was not finished: {found[-1].path.name} has no end",
+            f"the recording {folder} was not finished: {paths[-1].path.name} has no end",
             f"run 'bwtui recording recover {folder}' first",
         )
     plan.left = 1
-    return [one for one in found if one.is_finished]
+    return [one for one in paths if one.is_finished]
 
 
 def _settled(readers: Sequence[SegmentReader]) -> int:
@@ -95,8 +95,8 @@ def _settled(readers: Sequence[SegmentReader]) -> int:
 
 
 def _check_prefix(manifest: Manifest, readers: Sequence[SegmentReader]) -> None:
-    for known, reader in zip(manifest.segments, readers, strict=False):
-        if reader.name != known.name or reader.foot["sha256"] != known.sha256:
+    for sealed, reader in zip(manifest.segments, readers, strict=False):
+        if reader.name != sealed.name or reader.foot["sha256"] != sealed.sha256:
             raise damaged(Place(reader.name, 0), f"{SEALED}/{MANIFEST} knows it with another checksum")
     if len(manifest.segments) > len(readers):
         raise damaged(Place(manifest.segments[len(readers)].name, 0), "it was sealed, and is missing now")
@@ -110,8 +110,8 @@ def locate(work: Path, sealed: Path, part: str, file: SealedFile) -> Path:
 
 def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dict[str, Part]:
     """Return the parts of an earlier run that are whole and of these segments; the others are removed."""
-    wanted = {one.name: one.foot["sha256"] for one in todo}
-    found: dict[str, Part] = {}
+    wanted = {segment.name: segment.foot["sha256"] for segment in todo}
+    parts: dict[str, Part] = {}
     for folder in sorted(work.iterdir()):
         if not folder.is_dir():
             folder.unlink()
@@ -120,10 +120,10 @@ def _whole_parts(work: Path, sealed: Path, todo: Sequence[SegmentReader]) -> dic
         if part is None:
             shutil.rmtree(folder)
         else:
-            found[folder.name] = part
+            parts[folder.name] = part
             for segment in part.segments:
                 del wanted[segment.name]
-    return found
+    return parts
 
 
 def _whole_part(work: Path, sealed: Path, folder: Path, wanted: dict[str, str]) -> Part | None:

@@ -60,7 +60,7 @@ class Outcome:
 def seal(
     folder: str | Path,
     open_session: OpenSession,
-    told: OnProgress | None = None,
+    on_progress: OnProgress | None = None,
     *,
     cores: int | None = None,
     task_bytes: int = TASK_BYTES,
@@ -92,7 +92,7 @@ def seal(
         if plan.manifest is not None:
             check_sizes(folder / SEALED, plan.manifest.files)
         if plan.tasks:
-            with open_session() as spark, _watched(plan, work, told):
+            with open_session() as spark, _watched(plan, work, on_progress):
                 _run(spark, plan.tasks)
         manifest = _commit(folder, work, plan)
         seconds = time.monotonic() - begin
@@ -172,11 +172,11 @@ def _move(source: Path, sealed: Path, files: list[SealedFile]) -> None:
 def _new_schemas(manifest: Manifest, parts: list[Part]) -> list[dict[str, Any]]:
     new = []
     for part in parts:
-        for one in part.schemas:
-            which = (one["subject"], one["id"])
-            if which not in manifest.schemas:
-                manifest.schemas.append(which)
-                new.append(one)
+        for schema in part.schemas:
+            identity = (schema["subject"], schema["id"])
+            if identity not in manifest.schemas:
+                manifest.schemas.append(identity)
+                new.append(schema)
     return new
 
 
@@ -228,15 +228,15 @@ def _refused(folder: Path, error: OSError) -> StateFailed:
 
 
 @contextlib.contextmanager
-def _watched(plan: Plan, work: Path, told: OnProgress | None) -> Iterator[None]:
+def _watched(plan: Plan, work: Path, on_progress: OnProgress | None) -> Iterator[None]:
     """Tell how far the tasks are, from what they note in ``work``."""
-    if told is None:
+    if on_progress is None:
         yield
         return
     finished: dict[str, int] = {}
-    with watching(lambda: told(_progress(plan, work, finished), plan.changes)):
+    with watching(lambda: on_progress(_progress(plan, work, finished), plan.changes)):
         yield
-    told(plan.changes, plan.changes)
+    on_progress(plan.changes, plan.changes)
 
 
 def _progress(plan: Plan, work: Path, finished: dict[str, int]) -> int:

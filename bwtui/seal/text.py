@@ -178,9 +178,9 @@ class TextMaker:
             return Texts(self.table, op, before, after, new_key, old_key, None)
         except (AttributeError, ValueError):
             # A value that was not sent, or is not UTF-8.
-            known = {place: value for place, value in enumerate(new) if value is not UNCHANGED}
+            values = {place: value for place, value in enumerate(new) if value is not UNCHANGED}
             unchanged = [self._names[place] for place, value in enumerate(new) if value is UNCHANGED]
-            return Texts(self.table, op, before, self._json(known), self._key(known), old_key, unchanged)
+            return Texts(self.table, op, before, self._json(values), self._key(values), old_key, unchanged)
 
     def _old(self, row: Row, is_key: bool) -> tuple[str, str | None]:
         if not is_key:
@@ -188,21 +188,21 @@ class TextMaker:
                 return self._nulls(row)
             except (AttributeError, ValueError):
                 pass
-        known = {
+        values = {
             place: value
             for place, value in enumerate(row)
             if not (value is UNCHANGED or (is_key and value is None and place not in self._identity))
         }
-        return self._json(known), self._key(known)
+        return self._json(values), self._key(values)
 
-    def _json(self, known: dict[int, Field]) -> str:
-        return f"{{{', '.join([self._heads[place] + _text(value) for place, value in known.items()])}}}"
+    def _json(self, values: dict[int, Field]) -> str:
+        return f"{{{', '.join([self._heads[place] + _text(value) for place, value in values.items()])}}}"
 
-    def _key(self, known: dict[int, Field]) -> str | None:
+    def _key(self, values: dict[int, Field]) -> str | None:
         if self._key_places is None:
             return None
-        found = {place: known.get(place) for place in self._key_places}
-        return None if None in found.values() else self._json(found)
+        key = {place: values.get(place) for place in self._key_places}
+        return None if None in key.values() else self._json(key)
 
 
 def _text(value: Field) -> str:

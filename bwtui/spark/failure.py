@@ -39,8 +39,8 @@ class TaskFailed(Exception):
     """An error of ours on its way from a task to the driver."""
 
     def __init__(self, error: BwtuiError) -> None:
-        told = json.dumps([type(error).__name__, error.message, error.hint])
-        super().__init__(f'{_BEGIN}{{"error": {told}}}{_END}')
+        message = json.dumps([type(error).__name__, error.message, error.hint])
+        super().__init__(f'{_BEGIN}{{"error": {message}}}{_END}')
 
 
 def in_task(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator[R]]:

@@ -116,8 +116,8 @@ class Jvm:
         deadline = time.monotonic() + _START_SECONDS
         while not self._place.exists():
             if self.ended() is not None or time.monotonic() > deadline:
-                told = f"Spark's Java process did not start: {self._last_words()}"
-                raise BwtuiError(told, "check JAVA_HOME, and that memory and a port of 127.0.0.1 are free")
+                message = f"Spark's Java process did not start: {self._last_words()}"
+                raise BwtuiError(message, "check JAVA_HOME, and that memory and a port of 127.0.0.1 are free")
             time.sleep(_POLL_SECONDS)
         with self._place.open("rb") as place:
             port = read_int(place)

@@ -83,7 +83,7 @@ def test_seal_twice_and_after_more_was_recorded(tmp_path: Path) -> None:
     stream = record(folder)
     before = len(existing_segments(folder))
     told: list[tuple[int, int]] = []
-    outcome = local(folder, told=lambda done, total: told.append((done, total)))
+    outcome = local(folder, on_progress=lambda done, total: told.append((done, total)))
     assert outcome.segments == before and outcome.left == 0 and told[-1] == (outcome.changes,) * 2
     assert rows(folder) == expected_rows(folder)
     assert local(folder).was_sealed

@@ -11,7 +11,7 @@ from bwtui.console import say, say_json
 from bwtui.model.lsn import format_lsn
 
 if TYPE_CHECKING:
-    from bwtui.recording.info import Gap, Info, PassInfo, Told
+    from bwtui.recording.info import Gap, Info, Notice, PassInfo
 
 _EPILOG = """\b
 Examples:
@@ -77,7 +77,7 @@ def _part(summary: "Info") -> str:
     return f"; of the transaction at {format_lsn(summary.open_lsn)} only the beginning is recorded"
 
 
-def _notice(one: "Told") -> str:
+def _notice(one: "Notice") -> str:
     where = f"{one.table}: " if one.table else ""
     hint = f"; {one.hint}" if one.hint else ""
     return f"{one.count:>4}  {_time(one.last_time)}  {one.kind:9}  {where}{one.message}{hint}"

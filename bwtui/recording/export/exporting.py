@@ -13,14 +13,16 @@ Format = Literal["parquet", "jsonl", "sql"]
 _PROGRESS_EVERY = 1024
 
 
-def export(view: RecordingView, selection: Selection, writer: Writer, told: OnProgress | None = None) -> int:
+def export(
+    view: RecordingView, selection: Selection, writer: Writer, on_progress: OnProgress | None = None
+) -> int:
     """Give the selected changes of ``view`` to ``writer`` and return how many they are.
 
     Raises DamagedRecording.
     """
     count = 0
     try:
-        for change in _read(view, selection, told):
+        for change in _read(view, selection, on_progress):
             if selection.takes(change):
                 writer.write(change)
                 count += 1
@@ -31,15 +33,15 @@ def export(view: RecordingView, selection: Selection, writer: Writer, told: OnPr
     return count
 
 
-def _read(view: RecordingView, selection: Selection, told: OnProgress | None) -> Iterator[Change]:
+def _read(view: RecordingView, selection: Selection, on_progress: OnProgress | None) -> Iterator[Change]:
     # Whatever comes before that position commits before it; behind it, a later pass may begin lower again.
     start = 0 if selection.from_lsn is None else view.at_lsn(selection.from_lsn)
     for change in view.changes(start):
-        if told is not None and change.position % _PROGRESS_EVERY == 0:
-            told(change.position, view.length)
+        if on_progress is not None and change.position % _PROGRESS_EVERY == 0:
+            on_progress(change.position, view.length)
         yield change
-    if told is not None:
-        told(view.length, view.length)
+    if on_progress is not None:
+        on_progress(view.length, view.length)
 
 
 def make_writer(

@@ -15,7 +15,7 @@ from bwtui.recording.export.facts import NOTHING, Facts, Gap, counted, listed
 from bwtui.recording.export.jsonl import time_text
 from bwtui.recording.export.sql_tables import Doubt, TableWriter, is_built_in
 from bwtui.recording.export.writer import Writer
-from bwtui.recording.query.rows import NotThere, known
+from bwtui.recording.query.rows import NotThere, sent_value
 
 _HEAD = """\
 -- Rebuilds tables from the recording {name}; made by bwtui recording export.
@@ -249,7 +249,7 @@ def _assignments(change: Change, doubtful: set[str]) -> list[str]:
     for index, (column, value) in enumerate(zip(change.relation.columns, change.after, strict=True)):
         if value is UNCHANGED or column.name in change.filled:
             continue
-        old: Field | NotThere = known(change, index, old=True)
+        old: Field | NotThere = sent_value(change, index, old=True)
         is_known = old == value and column.name not in doubtful
         if is_known or (column.name in change.key_columns and (old == value or change.before is None)):
             continue

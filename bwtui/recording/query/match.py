@@ -11,14 +11,14 @@ from typing import Any
 from bwtui.pgoutput.messages import Relation, UnchangedToast
 from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.query.fields import Ref
-from bwtui.recording.query.rows import NOT_THERE, Known, NotThere, as_text, key_texts, known, rows
+from bwtui.recording.query.rows import NOT_THERE, ColumnText, NotThere, as_text, key_texts, rows, sent_value
 from bwtui.recording.query.syntax import And, Compare, IsNull, IsUnchanged, Match, Node, Not, Or, Text
 from bwtui.recording.query.values import as_number
 
 Answer = bool | None
 Test = Callable[[Change, SentMessage | None], Answer]
 Value = Callable[[Change, SentMessage | None], Any]
-Lookup = Callable[[Change, SentMessage | None], Known]
+Lookup = Callable[[Change, SentMessage | None], ColumnText]
 
 _ORDERS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -132,8 +132,8 @@ def _compare(node: Compare) -> Test:
 
 def _compare_value(value: Value, compare: Callable[[Any, Any], bool], wanted: Any) -> Test:
     def test(change: Change, message: SentMessage | None) -> Answer:
-        found = value(change, message)
-        return None if found is None else compare(found, wanted)
+        actual = value(change, message)
+        return None if actual is None else compare(actual, wanted)
 
     return test
 
@@ -151,8 +151,8 @@ def _of_text(lookup: Lookup, holds: Callable[[str], bool]) -> Test:
     """Return the test that ``holds`` is of a column's text; of what is no text, the answer is unknown."""
 
     def test(change: Change, message: SentMessage | None) -> Answer:
-        found = lookup(change, message)
-        return holds(found) if isinstance(found, str) else None
+        text = lookup(change, message)
+        return holds(text) if isinstance(text, str) else None
 
     return test
 
@@ -218,8 +218,8 @@ def _is_null(ref: Ref) -> Test:
         return lambda change, message: lookup(change, message) is None
 
     def test(change: Change, message: SentMessage | None) -> Answer:
-        found = lookup(change, message)
-        return None if isinstance(found, NotThere) else found is None
+        text = lookup(change, message)
+        return None if isinstance(text, NotThere) else text is None
 
     return test
 
@@ -228,8 +228,8 @@ def _is_unchanged(ref: Ref) -> Test:
     lookup = _lookup(ref)
 
     def test(change: Change, message: SentMessage | None) -> Answer:
-        found = lookup(change, message)
-        return None if isinstance(found, NotThere) else isinstance(found, UnchangedToast)
+        text = lookup(change, message)
+        return None if isinstance(text, NotThere) else isinstance(text, UnchangedToast)
 
     return test
 
@@ -248,20 +248,20 @@ def _lookup(ref: Ref) -> Lookup:
 def _column(name: str, *, old: bool) -> Lookup:
     index_of = _indexes(name)
 
-    def lookup(change: Change, message: SentMessage | None) -> Known:
+    def lookup(change: Change, message: SentMessage | None) -> ColumnText:
         if (change.before if old else change.after) is None:
             return NOT_THERE
         index = index_of(change.relation)
         if index is None:
             return NOT_THERE
-        found = known(change, index, old=old)
-        return found if isinstance(found, NotThere) else as_text(found)
+        value = sent_value(change, index, old=old)
+        return value if isinstance(value, NotThere) else as_text(value)
 
     return lookup
 
 
 def _key_column(name: str) -> Lookup:
-    def lookup(change: Change, message: SentMessage | None) -> Known:
+    def lookup(change: Change, message: SentMessage | None) -> ColumnText:
         texts = key_texts(change, message) if name in change.key_columns else None
         return NOT_THERE if texts is None else texts[name]
 

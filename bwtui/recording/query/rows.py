@@ -21,7 +21,7 @@ class NotThere:
 
 NOT_THERE = NotThere()
 #: The text of a value; None is null.
-Known = str | UnchangedToast | NotThere | None
+ColumnText = str | UnchangedToast | NotThere | None
 
 
 def rows(change: Change) -> Iterator[tuple[Change, SentMessage | None]]:
@@ -66,7 +66,7 @@ def as_text(value: Field) -> str | UnchangedToast | None:
         return f"\\x{value.hex()}"
 
 
-def known(change: Change, index: int, *, old: bool) -> Field | NotThere:
+def sent_value(change: Change, index: int, *, old: bool) -> Field | NotThere:
     """Return the value of the column at ``index``, as far as PostgreSQL sent it."""
     row = change.before if old else change.after
     if row is None:
@@ -91,7 +91,7 @@ def row_texts(change: Change, *, old: bool) -> dict[str, str | None] | None:
         return None
     texts: dict[str, str | None] = {}
     for index, column in enumerate(change.relation.columns):
-        value = known(change, index, old=old)
+        value = sent_value(change, index, old=old)
         if not isinstance(value, NotThere | UnchangedToast):
             text = as_text(value)
             assert not isinstance(text, UnchangedToast)
@@ -107,7 +107,7 @@ def key_texts(change: Change, message: SentMessage | None) -> dict[str, str] | N
     places = {column.name: index for index, column in enumerate(change.relation.columns)}
     texts = {}
     for name in change.key_columns:
-        value = known(change, places[name], old=old) if name in places else NOT_THERE
+        value = sent_value(change, places[name], old=old) if name in places else NOT_THERE
         text = None if isinstance(value, NotThere) else as_text(value)
         if not isinstance(text, str):
             return None

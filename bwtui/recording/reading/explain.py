@@ -93,11 +93,11 @@ def explain(
 ) -> None:
     """Fill ``story``, until all is read or ``cancelled`` says so. Raises DamagedRecording."""
     story.total = view.length
-    known: _Known | None = None
+    last_row: _LastRow | None = None
     for change, role in _matches(_counted(view, story, cancelled, on_progress), story.key):
         story.count += 1
-        story.steps.append(_step(change, role, known))
-        known = _after(change, role, known)
+        story.steps.append(_step(change, role, last_row))
+        last_row = _after(change, role, last_row)
     story.finished = story.read >= view.length
     on_progress(story.read, story.total)
 
@@ -114,7 +114,7 @@ def row_before(view: RecordingView, step: Step, change: Change) -> Sequence[Fiel
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _LastRow:
     """The row as the last change left it."""
 
     position: int
@@ -158,12 +158,12 @@ def _matches(changes: Iterable[Change], key: Key) -> Iterator[tuple[Change, str]
             yield change, "" if after is None else "to"
 
 
-def _step(change: Change, role: str, known: _Known | None) -> Step:
+def _step(change: Change, role: str, last_row: _LastRow | None) -> Step:
     # An update of the key is a tombstone under the old key, and the row under the new one.
     message = next(iter(change.messages if role == "to" else reversed(change.messages)), None)
     return Step(
         position=change.position,
-        previous=None if known is None else known.position,
+        previous=None if last_row is None else last_row.position,
         operation=change.operation,
         commit_time=change.commit_time,
         lsn=change.lsn,
@@ -175,20 +175,20 @@ def _step(change: Change, role: str, known: _Known | None) -> Step:
         value_schema_id=message.value_schema_id if message else None,
         state=message.state if message else None,
         without=change.without,
-        changed=_changed(change, known),
+        changed=_changed(change, last_row),
         renamed=role,
         is_repeat=change.is_repeat,
     )
 
 
-def _changed(change: Change, known: _Known | None) -> str:
+def _changed(change: Change, last_row: _LastRow | None) -> str:
     if change.operation != "update" or change.after is None:
         return ""
     columns = [column.name for column in change.relation.columns]
     sent = old_row(change)
-    before = dict(zip(columns, sent, strict=True)) if sent is not None else known.values if known else None
-    if before is None:
+    if sent is None and last_row is None:
         return ""
+    before = last_row.values if sent is None and last_row else dict(zip(columns, sent or (), strict=True))
     names = [
         name
         for name, value in zip(columns, change.after, strict=True)
@@ -197,15 +197,15 @@ def _changed(change: Change, known: _Known | None) -> str:
     return ", ".join(names)[:_NAMES_LENGTH]
 
 
-def _after(change: Change, role: str, known: _Known | None) -> _Known | None:
+def _after(change: Change, role: str, last_row: _LastRow | None) -> _LastRow | None:
     """Return the row as a change leaves it; a repeated change takes nothing back."""
     if change.is_repeat:
-        return known
+        return last_row
     if change.after is None or role == "to":
         return None
     values = dict(zip((c.name for c in change.relation.columns), change.after, strict=True))
-    if known is not None:
+    if last_row is not None:
         for name, value in values.items():
             if value is UNCHANGED:
-                values[name] = known.values.get(name, UNCHANGED)
-    return _Known(change.position, values)
+                values[name] = last_row.values.get(name, UNCHANGED)
+    return _LastRow(change.position, values)

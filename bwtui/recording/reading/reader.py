@@ -345,12 +345,12 @@ def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recordi
 
 
 def _source(head: Head) -> Source:
-    told = head["source"]
-    fields = {name: told[name] for name in _SOURCE_FIELDS if name in told}
+    source = head["source"]
+    fields = {name: source[name] for name in _SOURCE_FIELDS if name in source}
     return Source(
         recording=head["recording"],
         **fields,
-        more={name: value for name, value in told.items() if name not in _SOURCE_FIELDS},
+        more={name: value for name, value in source.items() if name not in _SOURCE_FIELDS},
     )
 
 
