@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from bwtui.audit.classes import CLASSES, UNDECIDED, WRONG
+from bwtui.audit.classes import CLASSES
 from bwtui.audit.report import Report
 from bwtui.audit.terminal import SIDES, headline, line
 from bwtui.shown import shown
@@ -71,11 +71,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def _balance(report: Report) -> list[tuple[Any, ...]]:
     expected, actual = report.balance["expected"], report.balance["actual"]
-    rows: list[tuple[Any, ...]] = [
-        (name, expected.get(name, ""), actual.get(name, ""))
-        for name in dict.fromkeys([*expected, *actual])
-        if expected.get(name) or actual.get(name) or name == "matched"
-    ]
+    rows = [(name, expected.get(name, ""), actual.get(name, "")) for name, *_ in report.balance_rows]
     return [*rows, ("all", report.expected, report.actual)]
 
 
@@ -125,14 +121,10 @@ def _topics(partitions: Sequence[dict[str, Any]]) -> str:
 
 def _findings(report: Report) -> str:
     parts = []
-    for name in (*WRONG, UNDECIDED):
-        mine = [finding for finding in report.findings if finding.name == name]
-        if not mine:
-            continue
-        total = report.found.get(name, len(mine))
-        items = "".join(f"<li><code>{_text(line(finding))}</code></li>" for finding in mine)
-        more = f"<p>… and {total - len(mine):,} more</p>" if total > len(mine) else ""
-        opened = " open" if len(mine) <= 20 else ""
+    for name, listed, total in report.findings_by_class:
+        items = "".join(f"<li><code>{_text(line(finding))}</code></li>" for finding in listed)
+        more = f"<p>… and {total - len(listed):,} more</p>" if total > len(listed) else ""
+        opened = " open" if len(listed) <= 20 else ""
         summary = f"<summary class=bad>{_text(name)}: {total:,}</summary>"
         parts.append(f"<details{opened}>{summary}<ul>{items}</ul>{more}</details>")
     return "".join(parts) or "<p>None.</p>"

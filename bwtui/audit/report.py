@@ -11,6 +11,7 @@ from bwtui.audit.classes import (
     CLASSES,
     COUNTED,
     EXPECTED,
+    UNDECIDED,
     WRONG,
     Question,
     Verdict,
@@ -89,6 +90,25 @@ class Report:
     def wrong(self) -> dict[str, int]:
         """How many there are of each class of what is wrong, in the order of the report."""
         return {name: self.classes[name] for name in WRONG if self.classes.get(name)}
+
+    @property
+    def balance_rows(self) -> list[tuple[str, int, int]]:
+        """The classes of the balance that either side has, with both sides' numbers."""
+        expected, actual = self.balance["expected"], self.balance["actual"]
+        return [
+            (name, expected.get(name, 0), actual.get(name, 0))
+            for name in dict.fromkeys([*expected, *actual])
+            if expected.get(name) or actual.get(name) or name == "matched"
+        ]
+
+    @property
+    def findings_by_class(self) -> list[tuple[str, list[Finding], int]]:
+        """What is wrong or undecided: the class, its findings that are listed, and how many there are."""
+        found = []
+        for name in (*WRONG, UNDECIDED):
+            if listed := [finding for finding in self.findings if finding.name == name]:
+                found.append((name, listed, self.found.get(name, len(listed))))
+        return found
 
     @property
     def exit_code(self) -> int:

@@ -37,15 +37,12 @@ def show(report: Report, console: "Console | None" = None) -> None:
     console = console or terminal()
     console.print(Text(headline(report), style=_STYLES[report.verdict]), soft_wrap=True)
     console.print(_balance(report))
-    for name in (*WRONG, UNDECIDED):
-        mine = [finding for finding in report.findings if finding.name == name]
-        if mine:
-            console.print(Text(f"{name}: {report.found.get(name, len(mine)):,}", style="bold"))
-            for finding in mine[:_SHOWN]:
-                console.print(Text(f"  {line(finding)}"), soft_wrap=True)
-            more = report.found.get(name, len(mine)) - min(len(mine), _SHOWN)
-            if more > 0:
-                console.print(Text(f"  … and {more:,} more: --json has them", style="dim"))
+    for name, listed, total in report.findings_by_class:
+        console.print(Text(f"{name}: {total:,}", style="bold"))
+        for finding in listed[:_SHOWN]:
+            console.print(Text(f"  {line(finding)}"), soft_wrap=True)
+        if (more := total - min(len(listed), _SHOWN)) > 0:
+            console.print(Text(f"  … and {more:,} more: --json has them", style="dim"))
     if report.details.get("masked") and any(one.key or one.fields for one in report.findings):
         console.print(Text("note: keys and values are masked; --show-values shows them", style="dim"))
     for note in report.notes:
@@ -105,11 +102,8 @@ def _balance(report: Report) -> Table:
     table.add_column("")
     for side in SIDES[report.question]:
         table.add_column(side, justify="right")
-    expected, actual = report.balance["expected"], report.balance["actual"]
-    for name in dict.fromkeys([*expected, *actual]):
-        left, right = expected.get(name, 0), actual.get(name, 0)
-        if left or right or name == "matched":
-            style = "red" if name in WRONG else "yellow" if name == UNDECIDED else None
-            table.add_row(name, f"{left:,}" if left else "", f"{right:,}" if right else "", style=style)
+    for name, left, right in report.balance_rows:
+        style = "red" if name in WRONG else "yellow" if name == UNDECIDED else None
+        table.add_row(name, f"{left:,}" if left else "", f"{right:,}" if right else "", style=style)
     table.add_row("= all", f"{report.expected:,}", f"{report.actual:,}", style="bold")
     return table

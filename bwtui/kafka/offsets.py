@@ -11,7 +11,7 @@ Offsets are those of everything that was written, uncommitted transactions too (
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import (
     REQUEST_SECONDS,
     WITHOUT_LEADER,
@@ -159,7 +158,7 @@ def _list(
         asked = {TopicPartition(*place): where for place in places if place not in found}
         answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
         for at, answer in answers.items():
-            if _is_without_leader(answer) and time.monotonic() < deadline:
+            if _failed_with(answer, WITHOUT_LEADER) and time.monotonic() < deadline:
                 continue
             found[at.topic, at.partition] = int(_result(answer, config, at.topic).offset)
         if len(found) == len(set(places)):
@@ -172,22 +171,17 @@ def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str
     answers = admin.describe_configs(resources, request_timeout=REQUEST_SECONDS) if resources else {}
     found: dict[str, dict[str, str] | None] = {}
     for resource, answer in answers.items():
-        try:
-            entries = _result(answer, config, resource.name)
-        except ConnectionFailed as error:
-            if not isinstance(error.__cause__, KafkaException):
-                raise
-            if error.__cause__.args[0].code() != KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                raise
+        if _failed_with(answer, {KafkaError.TOPIC_AUTHORIZATION_FAILED}):
             found[resource.name] = None
         else:
+            entries = _result(answer, config, resource.name)
             found[resource.name] = {key: entries[key].value for key in SETTINGS if key in entries}
     return found
 
 
-def _is_without_leader(answer: "Future[Any]") -> bool:
+def _failed_with(answer: "Future[Any]", codes: Collection[int]) -> bool:
     error = answer.exception()
-    return isinstance(error, KafkaException) and error.args[0].code() in WITHOUT_LEADER
+    return isinstance(error, KafkaException) and error.args[0].code() in codes
 
 
 def _result(answer: "Future[Any]", config: Config, topic: str) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from bwtui.durable import private_folders, sync
 from bwtui.errors import RefusedError, StateFailed, UsageError
 from bwtui.file_errors import file_failed
-from bwtui.recording.format.blocks import PARTIAL_SUFFIX, SUFFIX, next_name, partial_name
+from bwtui.recording.format.blocks import NEXT_SUFFIX, PARTIAL_SUFFIX, SUFFIX
 
 #: The file name of a finished segment: its number and two LSNs.
 FINISHED = re.compile(rf"(\d{{8}})-([0-9A-F]{{16}})-([0-9A-F]{{16}}){re.escape(SUFFIX)}")
@@ -166,12 +166,12 @@ def is_being_written(folder: Path) -> bool:
 
 def partial_path(folder: Path, number: int) -> Path:
     """Return where segment ``number`` is written."""
-    return folder / partial_name(number)
+    return folder / f"{number:08d}{PARTIAL_SUFFIX}"
 
 
 def next_path(folder: Path, number: int) -> Path:
     """Return where segment ``number`` is announced before the one before it is finished."""
-    return folder / next_name(number)
+    return folder / f"{number:08d}{NEXT_SUFFIX}"
 
 
 def lacks_what_follows(last: SegmentPath, ended: str) -> bool:

@@ -48,28 +48,9 @@ class Sealed:
         names = {segment.name for segment in self.manifest.segments}
         return all(segment.path.name in names for segment in segments(self.folder) if segment.is_finished)
 
-    @property
-    def length(self) -> int:
-        """One past the position of the last sealed change."""
-        return self.manifest.changes
-
-    def paths(
-        self,
-        kind: str = "changes",
-        *,
-        table: str | None = None,
-        start: int = 0,
-        stop: int | None = None,
-    ) -> list[Path]:
-        """Return the files that may hold rows of a table, or of positions in ``[start, stop)``."""
-        return [
-            self.root / file.path
-            for file in self.manifest.files
-            if file.kind == kind
-            and (table is None or file.table == table)
-            and (kind != "changes" or file.last_position >= start)
-            and (kind != "changes" or stop is None or file.first_position < stop)
-        ]
+    def paths(self, kind: str = "changes") -> list[Path]:
+        """Return the Parquet files of a kind: "changes", "transactions" or "schemas"."""
+        return [self.root / file.path for file in self.manifest.files if file.kind == kind]
 
 
 def open_sealed(folder: str | Path, on_bytes: OnBytes | None = None, *, check_files: bool = True) -> Sealed:

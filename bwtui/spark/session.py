@@ -114,10 +114,6 @@ def spark_session(
                 yield opened.spark
 
 
-def _say_nothing(*_: Any) -> None:
-    """Stand in for a server's own report of a broken connection."""
-
-
 class _Session:
     """A Java process, and Spark's context in it."""
 
@@ -178,7 +174,7 @@ class _Session:
         context = SparkContext._active_spark_context if is_ours else None
         if context is not None:
             # It would print a traceback of the connection that ends.
-            context._accumulatorServer.handle_error = _say_nothing  # type: ignore[method-assign,assignment]
+            context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
         self._jvm.kill(at_once=at_once)
         if not is_ours:
             return

@@ -24,7 +24,7 @@ from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import SAMPLES, Report, collect
 from bwtui.errors import StateFailed, UsageError
 from bwtui.kafka.client import Config
-from bwtui.kafka.offsets import Pinned
+from bwtui.kafka.offsets import Pinned, TopicState
 from bwtui.model.duckdb_text import exact, parquet
 from bwtui.recording.sealed import Sealed, check_all, open_sealed
 from bwtui.seal.sealing import seal
@@ -193,24 +193,11 @@ def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts)
     """Fill the small inputs, and return the window."""
     for name in ("topics_in", "partitions_in", "passes_in", "gaps_in"):
         connection.execute(f"create table {name} ({core.INPUTS[name]})")
-    for name, state in pinned.topics.items():
-        known = state.settings or {}
-        values = [
-            name,
-            state.partitions,
-            state.settings is not None,
-            bool(state.compacts),
-            bool(state.deletes),
-            *(int(known.get(key, default)) for key, default in _NUMBERS.items()),
-            known.get("message.timestamp.type") == "LogAppendTime",
-        ]
-        connection.execute(f"insert into topics_in values ({', '.join('?' * 10)})", values)
-    for (topic, partition), (low, high) in pinned.offsets.items():
-        connection.execute("insert into partitions_in values (?, ?, ?, ?)", [topic, partition, low, high])
-    for number, confirmed in facts.passes.items():
-        connection.execute("insert into passes_in values (?, ?)", [number, confirmed])
-    for number, before in enumerate(facts.gaps):
-        connection.execute("insert into gaps_in values (?, ?)", [number, before])
+    core.insert(connection, "topics_in", [_topic_row(state) for state in pinned.topics.values()])
+    ranges = [(*place, *offsets) for place, offsets in pinned.offsets.items()]
+    core.insert(connection, "partitions_in", ranges)
+    core.insert(connection, "passes_in", list(facts.passes.items()))
+    core.insert(connection, "gaps_in", list(enumerate(facts.gaps)))
     row = connection.execute(
         "select min(lsn), max(lsn), min(received_us), max(commit_us) from expected_in"
     ).fetchone()
@@ -223,6 +210,19 @@ def _inputs(connection: duckdb.DuckDBPyConnection, pinned: Pinned, facts: Facts)
         last_commit,
         int(time.time() * 1000),
         facts.resumed,
+    )
+
+
+def _topic_row(state: TopicState) -> tuple[Any, ...]:
+    settings = state.settings or {}
+    return (
+        state.name,
+        state.partitions,
+        state.settings is not None,
+        bool(state.compacts),
+        bool(state.deletes),
+        *(int(settings.get(key, default)) for key, default in _NUMBERS.items()),
+        settings.get("message.timestamp.type") == "LogAppendTime",
     )
 
 

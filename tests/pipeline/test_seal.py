@@ -97,7 +97,7 @@ def test_seal_twice_and_after_more_was_recorded(tmp_path: Path) -> None:
     assert rows(folder) == expected_rows(folder)
     assert first.items() <= {p: p.stat().st_mtime_ns for p in (folder / SEALED).rglob("*.parquet")}.items()
     sealed = open_sealed(folder)
-    assert sealed.behind == 0 and sealed.length == outcome.manifest.changes
+    assert sealed.behind == 0 and sealed.manifest.changes == outcome.manifest.changes
     assert not (folder / SEALING).exists()
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import BinaryIO
 
 from bwtui.model.lsn import format_lsn
-from bwtui.model.sql import quote_identifier, quote_literal, quote_qualified
+from bwtui.model.sql import quote_identifier, quote_literal
 from bwtui.pgoutput.messages import UNCHANGED, Field
 from bwtui.recording.change import Change
 from bwtui.recording.export.facts import NOTHING, Facts, Gap, counted, listed
 from bwtui.recording.export.jsonl import time_text
-from bwtui.recording.export.sql_tables import Doubt, TableWriter, is_built_in
+from bwtui.recording.export.sql_tables import Doubt, TableWriter, is_built_in, one_line, quoted_table
 from bwtui.recording.export.writer import Writer
 from bwtui.recording.query.rows import NotThere, sent_value
 
@@ -68,9 +68,9 @@ class SqlWriter(Writer):
         self._lost = 0
         self._rows = 0
         self._snapshot_pass: int | None = None
-        self._say(_HEAD.format(name=comment(name)))
+        self._say(_HEAD.format(name=one_line(name)))
         for line in facts.lines:
-            self._say(f"-- {comment(line)}\n")
+            self._say(f"-- {one_line(line)}\n")
 
     def write(self, change: Change) -> None:
         # It cleared up a topic; the table knew nothing of it.
@@ -149,14 +149,13 @@ class SqlWriter(Writer):
         """Empty what an earlier snapshot filled: this one says all of it again."""
         self._snapshot_pass = number
         for table in self._tables.filled:
-            quoted = quote_qualified(table.namespace, table.name)
-            self._say(f"DELETE FROM {quoted}; -- a new snapshot follows\n")
+            self._say(f"DELETE FROM {quoted_table(table)}; -- a new snapshot follows\n")
         self._tables.empty(self._tables.filled)
 
     # Statements.
 
     def _insert(self, change: Change) -> None:
-        table, columns = _table(change), change.relation.columns
+        table, columns = quoted_table(change.relation), change.relation.columns
         assert change.after is not None
         given = [
             (quote_identifier(column.name), literal(value))
@@ -178,14 +177,14 @@ class SqlWriter(Writer):
         if where is None:
             self._impossible(change)
             return
-        self._say(f"UPDATE {_table(change)} SET {', '.join(changed)} WHERE {where};\n")
+        self._say(f"UPDATE {quoted_table(change.relation)} SET {', '.join(changed)} WHERE {where};\n")
 
     def _delete(self, change: Change) -> None:
         where = self._where(change)
         if where is None:
             self._impossible(change)
             return
-        self._say(f"DELETE FROM {_table(change)} WHERE {where};\n")
+        self._say(f"DELETE FROM {quoted_table(change.relation)} WHERE {where};\n")
 
     def _where(self, change: Change) -> str | None:
         return _where(change, self._tables.doubtful(change.relation), as_created=self._creates)
@@ -197,7 +196,7 @@ class SqlWriter(Writer):
             for table in change.truncated
             if self._takes_table(table.qualified_name) and self._tables.truncate(table)
         ]
-        quoted = [quote_qualified(table.namespace, table.name) for table in tables]
+        quoted = list(map(quoted_table, tables))
         if len(tables) < len(change.truncated):
             # One that is left out may have a foreign key, which TRUNCATE minds whatever is switched off.
             self._say("".join(f"DELETE FROM {table};\n" for table in quoted))
@@ -207,8 +206,8 @@ class SqlWriter(Writer):
     def _impossible(self, change: Change) -> None:
         self._lost += 1
         self._say(
-            f"-- {change.operation} of {comment(change.table)} at {change.lsn_text}, change {change.ordinal}:"
-            " which row is not known, for the table has no key and the old row was not sent"
+            f"-- {change.operation} of {one_line(change.table)} at {change.lsn_text}, change {change.ordinal}"
+            ": which row is not known, for the table has no key and the old row was not sent"
             " (REPLICA IDENTITY FULL sends it)\n"
         )
 
@@ -226,15 +225,6 @@ def literal(value: Field) -> str:
         return quote_literal(value.decode()).lstrip()
     except UnicodeDecodeError:
         return "E'" + "".join(map(_ESCAPED.__getitem__, value)) + "'"
-
-
-def comment(text: str) -> str:
-    """Return ``text`` on one line, so that a comment can hold it."""
-    return " ".join(text.split())
-
-
-def _table(change: Change) -> str:
-    return quote_qualified(change.relation.namespace, change.relation.name)
 
 
 def _assignments(change: Change, doubtful: set[str]) -> list[str]:
@@ -287,7 +277,7 @@ def _where(change: Change, doubtful: set[str], *, as_created: bool) -> str | Non
     unsure = ", ".join(f"{text} DESC" for name, text in same.items() if name in doubtful)
     best = f" ORDER BY {unsure}" if unsure else ""
     # Of a partitioned table every partition has rows of the same places.
-    one = f"SELECT tableoid, ctid FROM {_table(change)} WHERE {sure}{best} LIMIT 1"
+    one = f"SELECT tableoid, ctid FROM {quoted_table(change.relation)} WHERE {sure}{best} LIMIT 1"
     return f"(tableoid, ctid) = ({one})"
 
 

@@ -62,8 +62,8 @@ class TableWriter:
         """Drop the tables whose names others took: they were dropped, or nothing came of them since."""
         for oid, name in self._aside.items():
             if self._create:
-                self._say(f"DROP TABLE {_quoted_table(self._seen.pop(oid))};\nDROP SCHEMA {_aside(oid)};\n")
-            self.gone.append(_one_line(name))
+                self._say(f"DROP TABLE {quoted_table(self._seen.pop(oid))};\nDROP SCHEMA {_aside(oid)};\n")
+            self.gone.append(one_line(name))
         self._aside.clear()
 
     def prepare(self, change: Change) -> None:
@@ -102,7 +102,7 @@ class TableWriter:
     def _alter(self, before: Relation, now: Relation, key: tuple[str, ...]) -> None:
         changes = became(before.columns, now.columns)
         if not self._create:
-            self._say(f"-- here the table {_one_line(now.qualified_name)} changed its columns or name\n")
+            self._say(f"-- here the table {one_line(now.qualified_name)} changed its columns or name\n")
         if not _named_alike(before, now):
             self._say("".join(f"{statement}\n" for statement in _move(before, now)))
         if now.oid in self._filled:
@@ -132,10 +132,10 @@ class TableWriter:
                 doubtful |= {new.name for _, new in changes.kept if new.type_oid == column.type_oid}
 
     def _note(self, table: Relation, column: str, what: str, kind: Doubt | None = None) -> None:
-        name = _one_line(table.qualified_name)
+        name = one_line(table.qualified_name)
         self._say(f"-- {name}: column {_quoted(column)} {what}\n")
         if kind is not None:
-            self.doubts[kind].append(f"{name}.{_one_line(column)}")
+            self.doubts[kind].append(f"{name}.{one_line(column)}")
 
     def _free_name(self, relation: Relation, *, is_new: bool) -> None:
         """Put aside the table that has had the name of ``relation`` until now.
@@ -146,7 +146,7 @@ class TableWriter:
             if is_new and not self._create:
                 # There is one table of that name, of which the new one needs the columns.
                 del self._seen[other.oid]
-                self._say(f"DELETE FROM {_quoted_table(relation)}; -- made anew\n")
+                self._say(f"DELETE FROM {quoted_table(relation)}; -- made anew\n")
                 continue
             self._say("".join(f"{statement}\n" for statement in _put_aside(other)))
             self._seen[other.oid] = replace(other, namespace=f"bwtui {other.oid}")
@@ -170,14 +170,14 @@ def _primary_key(relation: Relation, key: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _create(relation: Relation, key: tuple[str, ...]) -> str:
-    lines = [(f"{quote_identifier(column.name)} {kind}", note) for column, (kind, note) in _types(relation)]
+    types = [(column, *_type(column)) for column in relation.columns]
+    lines = [(f"{quote_identifier(column.name)} {kind}", note) for column, kind, note in types]
     if key:
         lines.append((_constraint(relation, key), ""))
     last = len(lines) - 1
     body = "".join(f"\n  {line}{',' * (place < last)}{note}" for place, (line, note) in enumerate(lines))
-    table = quote_qualified(relation.namespace, relation.name)
     schema = f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(relation.namespace)};\n"
-    return f"{schema}CREATE TABLE {table} ({body}\n);\n"
+    return f"{schema}CREATE TABLE {quoted_table(relation)} ({body}\n);\n"
 
 
 def _constraint(relation: Relation, key: tuple[str, ...]) -> str:
@@ -188,7 +188,7 @@ def _constraint(relation: Relation, key: tuple[str, ...]) -> str:
 
 def _rekey(relation: Relation, key: tuple[str, ...]) -> str:
     """Return what gives a table another primary key, where its older rows fit it, or none."""
-    table = f"ALTER TABLE {_quoted_table(relation)}"
+    table = f"ALTER TABLE {quoted_table(relation)}"
     # That they were in a key once made them NOT NULL, which they need not be any more.
     free = [
         f"ALTER COLUMN {quote_identifier(column.name)} DROP NOT NULL"
@@ -201,10 +201,6 @@ def _rekey(relation: Relation, key: tuple[str, ...]) -> str:
     warning = f"{table}: old rows do not fit the new key {', '.join(map(quote_identifier, key))}"
     added = f"{table} ADD {_constraint(relation, key)};"
     return f"{table} {steps};\n{_attempt(added, warning, '')}\n"
-
-
-def _types(relation: Relation) -> list[tuple[Column, tuple[str, str]]]:
-    return [(column, _type(column)) for column in relation.columns]
 
 
 def is_built_in(column: Column) -> bool:
@@ -221,7 +217,7 @@ def _type(column: Column) -> tuple[str, str]:
 
 
 def _alter(changes: Became, now: Relation) -> Iterator[str]:
-    table = f"ALTER TABLE {quote_qualified(now.namespace, now.name)}"
+    table = f"ALTER TABLE {quoted_table(now)}"
     for column in changes.dropped:
         yield f"{table} DROP COLUMN {quote_identifier(column.name)};"
     taken = {column.name for pair in changes.kept for column in pair}
@@ -282,7 +278,7 @@ def _move(before: Relation, now: Relation) -> Iterator[str]:
         yield _rename_table(at, now.name)
         at = replace(at, name=now.name)
     yield f"CREATE SCHEMA IF NOT EXISTS {quote_identifier(now.namespace)};"
-    yield f"ALTER TABLE {_quoted_table(at)} SET SCHEMA {quote_identifier(now.namespace)};"
+    yield f"ALTER TABLE {quoted_table(at)} SET SCHEMA {quote_identifier(now.namespace)};"
     if at.namespace == f"bwtui {before.oid}":
         yield f"DROP SCHEMA {_aside(before.oid)};"
 
@@ -290,7 +286,7 @@ def _move(before: Relation, now: Relation) -> Iterator[str]:
 def _put_aside(table: Relation) -> Iterator[str]:
     """Yield what moves a table into a schema of its own, where its name and its index's are free."""
     yield f"CREATE SCHEMA {_aside(table.oid)};"
-    yield f"ALTER TABLE {_quoted_table(table)} SET SCHEMA {_aside(table.oid)};"
+    yield f"ALTER TABLE {quoted_table(table)} SET SCHEMA {_aside(table.oid)};"
 
 
 def _aside(oid: int) -> str:
@@ -298,20 +294,22 @@ def _aside(oid: int) -> str:
 
 
 def _rename_table(table: Relation, name: str) -> str:
-    return f"ALTER TABLE {_quoted_table(table)} RENAME TO {quote_identifier(name)};"
+    return f"ALTER TABLE {quoted_table(table)} RENAME TO {quote_identifier(name)};"
 
 
 def _named_alike(one: Relation, other: Relation) -> bool:
     return (one.namespace, one.name) == (other.namespace, other.name)
 
 
-def _quoted_table(table: Relation) -> str:
+def quoted_table(table: Relation) -> str:
+    """Return a table's name as SQL takes it."""
     return quote_qualified(table.namespace, table.name)
 
 
 def _quoted(name: str) -> str:
-    return _one_line(quote_identifier(name))
+    return one_line(quote_identifier(name))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return ``text`` on one line, so that a comment can hold it."""
     return " ".join(text.split())

@@ -310,13 +310,3 @@ def unpack_index(payload: bytes) -> list[IndexEntry]:
 def segment_name(number: int, first_lsn: int, last_lsn: int) -> str:
     """Return the file name of a finished segment: its number, first LSN and last commit LSN."""
     return f"{number:08d}-{first_lsn:016X}-{last_lsn:016X}{SUFFIX}"
-
-
-def partial_name(number: int) -> str:
-    """Return the file name of a segment that is being written."""
-    return f"{number:08d}{PARTIAL_SUFFIX}"
-
-
-def next_name(number: int) -> str:
-    """Return the file name that announces segment ``number``."""
-    return f"{number:08d}{NEXT_SUFFIX}"

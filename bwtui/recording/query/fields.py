@@ -30,7 +30,6 @@ class FieldName:
     words: tuple[str, ...] = ()
     #: Whether each message of a change has its own.
     of_message: bool = False
-    nullable: bool = False
 
 
 FIELDS: tuple[FieldName, ...] = (
@@ -44,16 +43,18 @@ FIELDS: tuple[FieldName, ...] = (
     FieldName("time", "time", "when the transaction was committed; also commit_time", ORDERED),
     FieldName("commit_time", "time", "the same as time", ORDERED),
     FieldName("received", "time", "when the relay recorded it", ORDERED),
-    FieldName("topic", "text", "the message's topic", of_message=True, nullable=True),
-    FieldName("partition", "whole", "the message's partition", ORDERED, of_message=True, nullable=True),
-    FieldName("offset", "whole", "the message's offset", ORDERED, of_message=True, nullable=True),
-    FieldName("state", "words", "what became of the message", MATCHING, get_args(DeliveryState), True, True),
+    FieldName("topic", "text", "the message's topic", of_message=True),
+    FieldName("partition", "whole", "the message's partition", ORDERED, of_message=True),
+    FieldName("offset", "whole", "the message's offset", ORDERED, of_message=True),
+    FieldName(
+        "state", "words", "what became of the message", MATCHING, get_args(DeliveryState), of_message=True
+    ),
     FieldName("key", "column", "the message's key as text; key.column: one of its columns", of_message=True),
     FieldName("before", "row", "the old row, as far as it is known; before.column: one of its columns"),
     FieldName("after", "row", "the new row; after.column: one of its columns"),
     FieldName("changed", "columns", "a column whose old and new values are known and differ", EQUAL),
     FieldName("repeat", "switch", "whether the recording has this change already", EQUAL),
-    FieldName("without", "words", "why there is no message", MATCHING, WITHOUT, nullable=True),
+    FieldName("without", "words", "why there is no message", MATCHING, WITHOUT),
 )
 BY_NAME = {field.name: field for field in FIELDS}
 

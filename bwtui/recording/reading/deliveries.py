@@ -18,34 +18,30 @@ class DeliveryBook:
         self._segment = 0
         self._number = 0
         self._newest = -1
-        self._is_at_end = False
+        #: Whether nothing is left to read, so that what was not found may still be written.
+        self.is_at_end = False
         self.found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
 
     def go_to(self, segment: int, number: int) -> None:
         """Begin anew with block ``number`` of a segment's index."""
         self._segment, self._number = segment, number
         self._newest = -1
-        self._is_at_end = False
+        self.is_at_end = False
         self.found.clear()
-
-    @property
-    def is_at_end(self) -> bool:
-        """Whether nothing is left to read, so that what was not found may still be written."""
-        return self._is_at_end
 
     def read_for(self, batch: int) -> None:
         """Read until everything that is recorded of ``batch`` is in ``found``."""
         if len(self.found) > _KEPT:
             for key in [key for key in self.found if key[0] < batch]:
                 del self.found[key]
-        while self._newest <= batch and not self._is_at_end:
+        while self._newest <= batch and not self.is_at_end:
             self._step(batch)
 
     def _step(self, batch: int) -> None:
         segment = self._segments[self._segment]
         if self._number >= len(segment.index):
             if self._segment + 1 == len(self._segments):
-                self._is_at_end = True
+                self.is_at_end = True
             else:
                 self._segment, self._number = self._segment + 1, 0
             return

@@ -53,7 +53,6 @@ class Recording:
         self.last_time: int = max(f["last_received"] for f in feet)
         self.first_lsn = next((f["first_lsn"] for f in feet if f["first_lsn"]), 0)
         self.last_lsn = max(f["last_lsn"] for f in feet)
-        self._deliveries = DeliveryBook(self.segments)
 
     def _open(self) -> None:
         """Open every segment; one that is finished at this very moment is looked for once more."""
