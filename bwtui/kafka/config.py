@@ -24,7 +24,7 @@ DEFAULTS: Mapping[str, Any] = {
     "topic.metadata.refresh.fast.interval.ms": 100,
 }
 
-#: What keeps later rows back when Kafka refuses one. By itself librdkafka goes on behind a refused request,
+#: What keeps later rows back when Kafka refuses one. By itself librdkafka goes on after a refused request,
 #: under a new epoch, so that a key's later row comes before its earlier one, which is then sent again. With
 #: this the producer ends instead. See also `bwtui.sink.first_requests`.
 IN_ORDER: Mapping[str, Any] = {"enable.gapless.guarantee": True}

@@ -1,6 +1,6 @@
-"""Where a log can be read again behind a damaged batch.
+"""Where a log can be read again after a damaged batch.
 
-A batch has one checksum. librdkafka says where one begins that does not match, and what it reads behind it
+A batch has one checksum. librdkafka says where one begins that does not match, and what it reads after it
 in the same answer of the broker makes no sense. Whatever offset within the batch is asked for, the broker
 sends it again; so its end is the first offset for which it does not. That is looked for in steps that
 double, and then halve, each with a new assignment.
@@ -25,7 +25,7 @@ _DAMAGE = frozenset(
 _WAIT_SECONDS = 0.1
 #: Of a batch of no known version librdkafka says nothing, unless it is asked for its first offset.
 _SILENCE_SECONDS = 1.5
-#: How long a broker may take to say that there is nothing behind the log's end.
+#: How long a broker may take to say that there is nothing after the log's end.
 _ANSWER_SECONDS = 10.0
 #: So often is an offset asked for that the broker says it does not have.
 _ASTRAY = 3
@@ -45,7 +45,7 @@ def begins(event: Message) -> int | None:
 
 
 def is_always_told(event: Message) -> bool:
-    """Whether whoever asks for any offset of the damaged batch of ``event`` is told of it again."""
+    """Whether asking for any offset of the damaged batch of ``event`` brings the same answer."""
     error = event.error()
     return error is not None and error.code() == KafkaError._BAD_MSG
 
@@ -68,7 +68,7 @@ def readable_behind(
         if batch is not None:
             # Where another batch that is damaged begins, this one has ended.
             return is_damage(event) and start in (None, batch)
-        # One behind what was asked for stands behind a gap, or it is the damage that says so.
+        # One after what was asked for stands after a gap, or it is the damage that says so.
         return is_damage(event) and not (start is not None and at < start <= offset)
 
     low, step = at, 1

@@ -3,7 +3,7 @@
 ::
 
     pinned = pin(config, ["shop.orders", "shop.items"])
-    pinned.offsets["shop.orders", 0]       # (low, high): the log's start, and behind its last record
+    pinned.offsets["shop.orders", 0]       # (low, high): the log's start, and after its last record
     pinned.topics["shop.orders"].compacts  # and every other setting on which an excuse rests
     pinned.cluster_id
 

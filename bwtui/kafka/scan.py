@@ -3,12 +3,12 @@
 Each offset of ``[low, high)`` comes out once: with its message, or in a hole of one of these kinds.
 
 ``gap``
-    The log goes on behind it: the record was compacted away, is a marker of a transaction, or belongs to
+    The log goes on after it: the record was compacted away, is a marker of a transaction, or belongs to
     an aborted one (with read_committed).
 ``expired``
-    The log starts behind it now: retention took it, perhaps while it was read.
+    The log starts after it now: retention took it, perhaps while it was read.
 ``open``
-    Read with read_committed: behind it is a transaction that has not ended.
+    Read with read_committed: after it is a transaction that has not ended.
 ``truncated``
     The log ends before it now, though it reached it when the offsets were pinned: a broker lost its end, or
     the topic was made again.
@@ -168,10 +168,10 @@ class SplitScan:
             raise plain_kafka_error(error, self._config, self._split.topic)
 
     def _pass_over(self, event: Message) -> Iterator[Delivered]:
-        """Go on behind a damaged batch."""
+        """Go on after a damaged batch."""
         batch = begins(event)
         if batch is not None and batch >= self._ends()[2]:
-            # Its offset is damaged, too: no batch begins behind the log's end.
+            # Its offset is damaged, too: no batch begins after the log's end.
             batch = None
         if batch is not None:
             yield from self._skip("gap", min(batch, self._split.high))

@@ -77,7 +77,7 @@ class Change:
     without: str | None
     #: Whether an earlier pass has recorded the same change already.
     is_repeat: bool
-    #: Of a TRUNCATE the same tables: ``tables`` can't tell a dot in a schema's name from the one behind it.
+    #: Of a TRUNCATE the same tables: ``tables`` can't tell a dot in a schema's name from the one after it.
     truncated: tuple[Relation, ...] = ()
 
     @property

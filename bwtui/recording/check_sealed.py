@@ -75,7 +75,7 @@ class SealedCheck:
         self.damages.append(damaged(WholeFile(name, 0), reason, SEAL_AGAIN))
 
     def check_files(self, on_read: Callable[[int], None]) -> None:
-        """Read every file; ``told`` hears how many bytes were read. Raises StateFailed."""
+        """Read every file; ``on_read`` is called with how many bytes were read. Raises StateFailed."""
         if self.manifest is None:
             return
         done = 0

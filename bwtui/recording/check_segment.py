@@ -78,7 +78,7 @@ class SegmentCheck:
         self.file.close()
 
     def check(self, chain: Chain, hashing: ThreadPoolExecutor, on_read: Callable[[int], None]) -> None:
-        """Read all of it; ``told`` hears how many bytes were read."""
+        """Read all of it; ``on_read`` is called with how many bytes were read."""
         stop = None
         if self.is_finished:
             try:

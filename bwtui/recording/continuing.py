@@ -1,4 +1,4 @@
-"""Where a run goes on recording: a new folder, or behind what another run has recorded there."""
+"""Where a run goes on recording: a new folder, or after what another run has recorded there."""
 
 import os
 import secrets

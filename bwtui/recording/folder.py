@@ -1,4 +1,4 @@
-"""A recording's folder: its segments in order, and the lock of whoever writes."""
+"""A recording's folder: its segments in order, and the lock of the process that writes."""
 
 import contextlib
 import fcntl
@@ -115,7 +115,7 @@ class FolderLock:
                 sync(path.parent)
 
     def _lock(self) -> bool:
-        """Take it, also from behind `is_being_written`, which holds it for a moment."""
+        """Take it, also after `is_being_written`, which holds it for a moment."""
         for _ in range(_ATTEMPTS):
             with contextlib.suppress(OSError):
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -175,7 +175,7 @@ def next_path(folder: Path, number: int) -> Path:
 
 
 def lacks_what_follows(last: SegmentPath, ended: str) -> bool:
-    """Whether segments behind ``last``, which ended like that, are gone.
+    """Whether segments after ``last``, which ended like that, are gone.
 
     The next segment is announced before one is finished that goes over into it.
     """

@@ -61,7 +61,7 @@ class Journal:
         self.durable_lsn = 0
         #: Why nothing is written any more.
         self.failure: OSError | None = None
-        #: Whether the file ends behind a whole block though a write has failed.
+        #: Whether the file ends after a whole block though a write has failed.
         self._is_whole = False
         #: Finished by this journal, and the bytes in those.
         self.segments = 0
@@ -71,7 +71,7 @@ class Journal:
         #: Bytes of the segment: that are to be on the disk, that are, and that it says are.
         self._asked_size = self._synced_size = self._named_size = 0
         self._synced_at = 0.0
-        #: Whether whoever writes waits for what is written to be durable.
+        #: Whether the relay waits for what is written to be durable.
         self.is_waited_for = False
         self._begun = time.monotonic()
         try:
@@ -139,7 +139,7 @@ class Journal:
     def reach(self, lsn: int) -> None:
         """Ask for everything written so far to become durable, and `durable_lsn` then to be ``lsn``.
 
-        One request at a time is under way, so whoever wants an LSN goes on asking until it is durable.
+        One request at a time is under way, so a caller that wants an LSN goes on asking until it is durable.
         """
         if lsn <= self._asked_lsn or not self._synced.is_set() or self.failure is not None:
             return
@@ -225,7 +225,7 @@ class Journal:
             self._segment.put_back() if is_expected or self.segments else self._segment.discard()
 
     def close_given_up(self, end: SegmentEnd, last_words: Sequence[BlockOut]) -> bool:
-        """Finish the segment with ``last_words`` behind a write that failed; return whether there was room.
+        """Finish the segment with ``last_words`` after a write that failed; return whether there was room.
 
         Nothing is tried where it is not certain what the file holds.
         """

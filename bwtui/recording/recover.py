@@ -82,7 +82,7 @@ def recover_locked(folder: Path, *, force: bool = False) -> list[Recovered]:
 
 
 def _announce_missing(folder: Path) -> list[Recovered]:
-    """Take it that nothing was in a segment that is gone behind the last one: the next takes its place."""
+    """Take it that nothing was in a segment that is gone after the last one: the next takes its place."""
     last = segments(folder)[-1:]
     # Damage in the last one's foot is what the check tells of.
     with contextlib.suppress(DamagedRecording):
@@ -119,7 +119,7 @@ def _check_follows(segment: SegmentPath, before: SegmentPath | None, head: Head)
     try:
         digest = foot_of(before)["sha256"]
     except DamagedRecording:
-        # That is told of the segment before.
+        # That error is the segment before's.
         return
     if head["previous"] != digest:
         name = segment.path.name
@@ -175,7 +175,7 @@ def _adopt(writer: SegmentWriter, source: SegmentFile, walk: Walk, *, force: boo
 
 
 def check_end(last: SegmentPath, foot: Foot) -> None:
-    """Raise DamagedRecording when segments are gone behind ``last``, a finished one."""
+    """Raise DamagedRecording when segments are gone after ``last``, a finished one."""
     if lacks_what_follows(last, foot["ended"]):
         raise damaged(Place(last.path.name, last.path.stat().st_size), MISSING_BEHIND, MISSING_HINT)
 

@@ -21,7 +21,7 @@ from bwtui.recording.manifest import (
 )
 from bwtui.recording.recover import foot_of
 
-#: Told how many bytes were checked, and how many there are.
+#: Called with how many bytes were checked, and how many there are.
 OnBytes = Callable[[int, int], None]
 _THREADS = 4
 

@@ -1,4 +1,4 @@
-"""Writes one segment: blocks behind each other, then its index and foot."""
+"""Writes one segment: blocks one after the other, then its index and foot."""
 
 import errno
 import hashlib
@@ -36,7 +36,7 @@ class BlockOut:
     """A block on its way into a segment."""
 
     kind: Kind
-    #: The payload is these, one behind the other.
+    #: The payload is these, one after the other.
     parts: Sequence[bytes]
     #: The first and the last commit LSN in it.
     lsns: tuple[int, int] = (0, 0)
@@ -123,7 +123,7 @@ class SegmentWriter:
 
     @classmethod
     def reopen(cls, path: Path, number: int) -> "SegmentWriter":
-        """Open an unfinished segment: `adopt` its whole blocks, `cut_back` what is behind them, and go on."""
+        """Open an unfinished segment: `adopt` its whole blocks, `cut_back` what is after them, and go on."""
         writer = cls.__new__(cls)
         writer._begin(path, number, os.open(path, os.O_RDWR | os.O_CLOEXEC))
         return writer
@@ -142,7 +142,7 @@ class SegmentWriter:
     def hash_written(self) -> None:
         """Take what was written so far into the checksum; any thread may, one at a time.
 
-        It is read back for that: whoever waits for the disk has time for it, and whoever writes has none.
+        It is read back for that: the thread that waits for the disk has time, the one that writes has none.
         """
         until = self.size
         while self._hashed < until:
@@ -196,7 +196,7 @@ class SegmentWriter:
         return digest
 
     def cut_back(self) -> None:
-        """Take away what a write that failed has left behind the last whole block."""
+        """Take away what a write that failed has left after the last whole block."""
         os.ftruncate(self._fd, self.size)
         os.lseek(self._fd, self.size, os.SEEK_SET)
 

@@ -115,5 +115,5 @@ class RecordingView(Protocol):
         """Close the files."""
 
 
-#: Told how far a long reading has come: changes read, and how many there are.
+#: Called with how far a long reading has come: changes read, and how many there are.
 OnProgress = Callable[[int, int], None]

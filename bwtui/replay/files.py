@@ -56,7 +56,7 @@ select key from (select key, {recorded} from {files} where {where} and topic = {
 #: Of the messages that are asked for, those that are meant.
 _AMONG = "select position, part from {files} semi join asked using ({names}) where {where}"
 _RECEIVED = "select epoch_us(received) received from {files} where {where} limit 1"
-#: In so many steps the counting is told of.
+#: Into so many steps the progress of counting is divided.
 _STEPS = 20
 #: So many rows are read at a time: the first of these whose keys and values have no more bytes than this.
 _ROWS = (20_000, 5_000, 1_000, 200, 50, 10)
@@ -118,7 +118,7 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
     """Yield the rows of all sources, each of which is in order of position, in that order."""
     heads = [(batch, source) for source in sources for batch in [next(source, None)] if batch is not None]
     while len(heads) > 1:
-        # What stands behind it may be preceded by what was not read yet.
+        # What stands after it may be preceded by what was not read yet.
         bound = min(batch["position"][-1].as_py() for batch, _ in heads)
         taken, left = [], []
         for batch, source in heads:
@@ -210,7 +210,7 @@ class FileRows:
         return found
 
     def count(self, on_rows: Callable[[int, int], None]) -> Count:
-        """Count what is meant, in the small columns; ``told`` hears of rows done, and of all."""
+        """Count what is meant, in the small columns; ``on_rows`` gets the rows done, and all."""
         left_out = "false" if self._selection.with_repeats else "is_repeat"
         found, done, total = Count(), 0, self._rows
         for files in _shares(self._files.files):
@@ -252,7 +252,7 @@ class FileRows:
             return [row(*values) for values in answer.fetchall()]
 
     def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
-        """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
+        """Return, for each route, how its messages spread; ``on_rows`` gets the rows done, and all."""
         files, counts, done = self._files.files, lane_counts((), routes), 0
 
         def count(file: SealedFile) -> Ints:

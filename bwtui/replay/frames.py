@@ -61,7 +61,7 @@ class FrameRows:
         return None if row is None else int(row.received)
 
     def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
-        """Return, for each route, how its messages spread; they are few, and not told of."""
+        """Return, for each route, how its messages spread; they are few, and ``on_rows`` is not called."""
         keys = self._rows.select("position", "topic", "key", "key_schema_id", "recorded")
         return surveys(lane_counts(keys.toArrow().to_batches(), routes), routes)
 

@@ -1,4 +1,4 @@
-"""What a replay is told, what it is about to do, what it did, and who watches it."""
+"""A replay's job and options, its plan, its outcome, and the watch that follows it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +53,7 @@ class Rows(Protocol):
         """Return those of some topics."""
 
     def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
-        """Return, for each route, how its messages spread; ``told`` hears of rows done, and of all."""
+        """Return, for each route, how its messages spread; ``on_rows`` gets the rows done, and all."""
 
     def received_at(self, position: int) -> int | None:
         """Return when a message at a position was received, in Unix microseconds."""
@@ -86,7 +86,7 @@ class MissingCounts(TypedDict):
     reported: int
     #: Of these, how many are sent.
     messages: int
-    #: How many will stand behind newer ones of their keys, and how many keys' newest message is sent again.
+    #: How many will stand after newer ones of their keys, and how many keys' newest message is sent again.
     late: int
     sent_again: int
     #: How many are in the topics by now, and of how many the recording has no message.
@@ -136,7 +136,7 @@ class Outcome:
 
 
 class Watch:
-    """Told how a replay goes; the methods may be called from other threads."""
+    """Follows a replay; its methods may be called from other threads."""
 
     def phase(self, name: str) -> None:
         """Something else is being done now."""

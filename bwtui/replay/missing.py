@@ -1,7 +1,7 @@
-"""``--only-missing``: what an audit found missing, and what keeps every key's latest value right behind it.
+"""``--only-missing``: what an audit found missing, and what keeps every key's latest value right after it.
 
-A message that is sent late stands behind newer ones of its key, and no later writing mends that. What can
-be kept right is what a reader of the latest value sees. So behind the missing messages of a key its newest
+A message that is sent late stands after newer ones of its key, and no later writing mends that. What can
+be kept right is what a reader of the latest value sees. So after the missing messages of a key its newest
 one is sent once more, unless that is the last of the missing ones: the newest that the recording has, or the
 one that the topic has if that came after the recording.
 """
@@ -30,7 +30,7 @@ from bwtui.replay.place import RAW
 from bwtui.replay.plan import Count, TopicCount
 from bwtui.spark.kafka_source import read_kafka
 
-#: Positions behind all of a recording's: first what it has, then what only the topic has.
+#: Positions after all of a recording's: first what it has, then what only the topic has.
 _AGAIN, _FROM_TOPIC = 1 << 60, 1 << 61
 _HINT = "give the output of 'bwtui verify RECORDING --json'"
 _OTHER = "verify this recording against this Kafka, and give the new report"
@@ -226,7 +226,7 @@ def _topics(
 
 
 # What an audit found missing is missing: a message for each time that it was sent, so a repeat is, although
-# the first one is there. All that can have changed is that it came back, behind the end that the audit saw.
+# the first one is there. All that can have changed is that it came back, after the end that the audit saw.
 _IDENTITY = "struct(lsn, ordinal, part)"
 _SAME = "{0}.topic = {1}.topic and {0}.key <=> {1}.key and {0}.value <=> {1}.value and {0}.at <=> {1}.at"
 _VIEWS = {
@@ -273,7 +273,7 @@ _VIEWS = {
         where l.at is not null
            or struct(n.message.lsn as lsn, n.message.ordinal as ordinal, n.message.part as part) <> k.last""",
 }
-#: What is sent: the missing messages, and behind them the newest ones, which the recording or the topic has.
+#: What is sent: the missing messages, and after them the newest ones, which the recording or the topic has.
 _SENT = (
     f"select *, cast(null as {COLUMNS[RAW]}) as headers from replay_missing",
     f"""select message.*, cast(null as {COLUMNS[RAW]}) as headers from (

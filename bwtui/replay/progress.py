@@ -2,7 +2,7 @@
 
 It lies in the state folder, not beside the recording: a recording may be read-only, and may be replayed
 into several clusters. It is replaced as a whole; one that is some tenths of a second old does no harm, for
-what was written behind it is found in the topics (`bwtui.replay.tail`).
+what was written after it is found in the topics (`bwtui.replay.tail`).
 """
 
 import contextlib

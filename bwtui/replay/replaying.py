@@ -5,7 +5,7 @@
     job = Job(Path("recordings/shop"), target, Selection(), Options(prefix="again"))
     outcome = Replay(job, watch).run(lambda: spark_session(config=WRITE_ONCE))
 
-`Watch` is told of phases and progress, is asked before anything is written, and may cancel; a screen gives
+`Watch` follows phases and progress, is asked before anything is written, and may cancel; a screen gives
 one of its own. What was sent is noted, so a run that was cancelled or killed is gone on with by the next
 (docs/replay.md, docs/adr/0032-replay.md).
 """
@@ -66,7 +66,7 @@ class Replay:
             return Steps(job, self._control, spark, sealed, cluster, topics, missing).run()
 
     def _foresee(self, missing: Missing, first: SegmentPath, cluster: str) -> None:
-        """Have refused before Spark starts what would be refused behind it all."""
+        """Have refused before Spark starts what would be refused after it all."""
         job = self._job
         with contextlib.closing(SegmentReader(first)) as segment:
             recording = str(segment.head.get("recording", ""))
@@ -102,7 +102,7 @@ class Replay:
     def _check(self, found: Sealed) -> None:
         self._control.phase("checking the recording")
         rows = found.manifest.rows
-        # Bytes are what is checked, and rows what is told of everywhere.
+        # Bytes are what is checked; progress counts rows everywhere.
         check_all(
             found.root,
             found.manifest.files,

@@ -296,7 +296,7 @@ class _Sender:
                     headers and headers(row),
                 )
         except (KafkaException, BufferError) as error:
-            # Nothing behind the first that was not taken may follow.
+            # Nothing after the first that was not taken may follow.
             if isinstance(error, KafkaException) and error.args[0].code() == KafkaError._FATAL:
                 self._await_failure()
             self._producer.purge()
@@ -310,7 +310,7 @@ class _Sender:
 
         def report(error: KafkaError | None, message: Message) -> None:
             if error is not None or lane.is_broken:
-                # What is acknowledged behind a refused message does not count: a lane has no holes.
+                # What is acknowledged after a refused message does not count: a lane has no holes.
                 lane.is_broken = True
                 self._refuse(error, lane.topic, message)
                 return
@@ -360,7 +360,7 @@ class _Sender:
             self._failed = plain_kafka_error(self._heard.error, self._work.client)
         if self._failed is not None:
             self._producer.purge()
-            # What is durable counts, whatever came behind it.
+            # What is durable counts, whatever came after it.
             self._dirty.update(self._lanes)
             self._ask(0)
             raise self._failed

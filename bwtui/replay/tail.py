@@ -1,4 +1,4 @@
-"""What a killed run has written behind what it noted: found in the topic, so that it is not doubled.
+"""What a killed run has written after what it noted: found in the topic, so that it is not doubled.
 
 A producer that is idempotent writes a lane in order. So of what comes next in the recording, a beginning is
 in the topic already, perhaps among the messages of others: it is looked for one by one, and what follows the
@@ -30,7 +30,7 @@ class Tail:
         return len(self._found) - self._seen
 
     def find(self, key: bytes | None, value: bytes | None, stamp: int) -> int | None:
-        """Return the offset of the recording's next message; None: this and all behind it is not there."""
+        """Return the offset of the recording's next message; None: this and all after it is not there."""
         if self.is_passed:
             return None
         wanted = digest(key, value, stamp if self._with_times else 0)

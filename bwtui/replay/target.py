@@ -36,12 +36,12 @@ class Target:
     #: What every client needs: brokers and security.
     client: Mapping[str, Any] = field(repr=False)
     producer: Mapping[str, Any] = field(repr=False)
-    #: Makes a topic if it is missing; told its name and whether all its messages have keys.
+    #: Makes a topic if it is missing, given its name and whether all its messages have keys.
     make_topic: Callable[[str, bool], None]
     registry: RegistryClient | None = None
 
     def close(self) -> None:
-        """Hang up at the registry. Whoever made the target does so when its replays have ended."""
+        """Close the registry's client: for the target's maker, once its replays have ended."""
         if self.registry is not None:
             self.registry.close()
 
@@ -115,7 +115,7 @@ def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]])
 
     ``windows`` has the first and the last millisecond that will be written into each topic. What counts are
     the offsets from the first message of that time or later up to the first that is later than all of it. A
-    topic whose times are the broker's counts whole. Only where nothing is found so, what stands behind later
+    topic whose times are the broker's counts whole. Only where nothing is found so, what stands after later
     messages is read: somebody may have sent the window after them.
     """
     places = [place for place, (low, high) in pinned.offsets.items() if place[0] in windows and high > low]

@@ -75,7 +75,7 @@ class Messages:
 
 @dataclass(slots=True)
 class Gathered:
-    """Batches of one kind that stand behind each other, under one state of `SegmentContext`."""
+    """Batches of one kind that follow each other, under one state of `SegmentContext`."""
 
     kind: Kind = Kind.CHANGES
     relation: int = 0
@@ -150,7 +150,7 @@ class Gathered:
             of_frame = np.where(is_change, np.cumsum(is_change) - 1, -1)
         at, lsn, time, xid, before = np.array(self._begun, np.int64).T
         transaction = np.searchsorted(at, frames, "right") - 1
-        # The number, among all changes, of the first one at or behind each transaction's beginning.
+        # The number, among all changes, of the first one at or after each transaction's beginning.
         first = np.searchsorted(frames, at)
         ordinal = before[transaction] + np.arange(len(frames)) - first[transaction] + 1
         starts, received = np.array(self._blocks, np.int64).T

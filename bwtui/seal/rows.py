@@ -1,7 +1,7 @@
 """From gathered batches to the rows of a sealed recording, column by column: no object a change.
 
 The columns are those of `bwtui.recording.export.rows`, and the rows are equal to what it makes of the same
-changes; what is rare (TRUNCATE, tombstones behind an unfinished snapshot) goes through it.
+changes; what is rare (TRUNCATE, tombstones after an unfinished snapshot) goes through it.
 """
 
 from collections.abc import Callable, Iterator

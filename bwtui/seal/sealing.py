@@ -31,7 +31,7 @@ from bwtui.seal.task import Part, Task, read_part, run
 from bwtui.spark.failure import in_task
 from bwtui.spark.watching import watching
 
-#: Told how many changes are sealed, and how many are to be.
+#: Called with how many changes are sealed, and how many are to be.
 OnProgress = Callable[[int, int], None]
 #: Gives a Spark session for as long as it is needed.
 OpenSession = Callable[[], contextlib.AbstractContextManager[Any]]
@@ -186,7 +186,7 @@ def _schemas_file(sealed: Path, relative: str, schemas: list[dict[str, Any]]) ->
 
 
 def _remove_strangers(sealed: Path, manifest: Manifest) -> None:
-    """Remove what a killed run has left, so that whoever reads all Parquet files reads no row twice."""
+    """Remove what a killed run has left, so that a reader of all Parquet files reads no row twice."""
     ours = {sealed / file.path for file in manifest.files}
     for path in sealed.rglob("*.parquet"):
         if path not in ours:
@@ -198,7 +198,7 @@ def _remove_strangers(sealed: Path, manifest: Manifest) -> None:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Keep others from sealing the same recording; whoever writes the journal is not kept from it."""
+    """Keep others from sealing the same recording; the relay that writes the journal is not kept from it."""
     fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -42,7 +42,7 @@ PART = "part.json"
 #: So many frames are made into columns at one time.
 _GATHERED = 4_096
 _TELL_SECONDS = 0.5
-#: Blocks behind which what `SegmentContext` says may be another.
+#: Blocks after which what `SegmentContext` says may be another.
 _CHANGING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.EVENT)
 
 
@@ -248,7 +248,7 @@ class _Sealing:
         return write_table(self._made, f"transactions/{self._task.name}.parquet", "transactions", table)
 
     def _tell(self, changes: int) -> None:
-        """Note for whoever watches how far the task is; losing it costs nothing."""
+        """Note how far the task is, for `sealing` to read; losing it costs nothing."""
         self._done += changes
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:

@@ -7,7 +7,7 @@ from bwtui.recording.reading.segment_reader import SegmentReader
 
 
 class TransactionLengths:
-    """Told, in order of position, of what begins and ends transactions."""
+    """Counts the changes of each transaction from where they begin and end, in order of position."""
 
     def __init__(self) -> None:
         self.found: list[int] = []
@@ -25,7 +25,7 @@ class TransactionLengths:
             self._open = None
 
     def end(self, last: SegmentReader, following: Iterable[SegmentReader]) -> None:
-        """Find the end of the transaction that is open behind ``last`` in the segments that follow."""
+        """Find the end of the transaction that is open after ``last`` in the segments that follow."""
         if self._open is None:
             return
         position = last.stop_position

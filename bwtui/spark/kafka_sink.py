@@ -9,7 +9,7 @@
 every replica in sync. A message that can't be delivered fails the job with one plain reason.
 
 A task that Spark runs again would write its messages twice, so it refuses to: on a cluster the session needs
-`bwtui.spark.session.WRITE_ONCE`. Whoever resumes after a failure asks the topics what they hold.
+`bwtui.spark.session.WRITE_ONCE`. What resumes after a failure asks the topics what they hold.
 """
 
 import contextlib

@@ -34,7 +34,7 @@ def export(
 
 
 def _read(view: RecordingView, selection: Selection, on_progress: OnProgress | None) -> Iterator[Change]:
-    # Whatever comes before that position commits before it; behind it, a later pass may begin lower again.
+    # Whatever comes before that position commits before it; after it, a later pass may begin lower again.
     start = 0 if selection.from_lsn is None else view.at_lsn(selection.from_lsn)
     for change in view.changes(start):
         if on_progress is not None and change.position % _PROGRESS_EVERY == 0:

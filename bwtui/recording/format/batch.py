@@ -14,7 +14,7 @@ A batch is what the relay hands to its sink at one time. Integers are little-end
 the snapshot's consistent point, its time, 0, and the number of the table's rows before. ``relation`` is 0 in
 CHANGES. A frame is a whole CopyData frame of the stream (XLogData, with its 25 bytes of LSNs and time), or a
 line of COPY. A length of -1 is null. ``frame`` says which frame a message was made of; `NO_FRAME` is a
-tombstone that clears up behind an unfinished snapshot.
+tombstone that clears up after an unfinished snapshot.
 """
 
 import struct

@@ -6,7 +6,7 @@ A segment is a file of blocks. A block is a header of 44 bytes, little-endian, a
     first_lsn u64 | last_lsn u64 | payload_crc32 u32
 
 ``length`` is the payload's, ``payload_crc32`` its checksum, and ``crc32`` that of the rest of the header. Two
-checksums, so that whoever walks from header to header need not read what lies between. ``number`` counts the
+checksums, so that a walk from header to header need not read what lies between. ``number`` counts the
 segment's blocks from 0, ``received`` is in microseconds since the Unix epoch, and the LSNs are those of the
 first and the last commit of which the block holds anything, or 0.
 
@@ -171,7 +171,7 @@ def damaged(place: Place, reason: str, hint: str | None = None) -> DamagedAt:
 def pack_header(
     kind: int, number: int, received: int, first_lsn: int, last_lsn: int, parts: Sequence[bytes]
 ) -> bytes:
-    """Return the header of a block whose payload is ``parts``, one behind the other."""
+    """Return the header of a block whose payload is ``parts``, one after the other."""
     length, crc = 0, 0
     for part in parts:
         length += len(part)
@@ -230,7 +230,7 @@ class SegmentFile:
         return self._file.read(block.end - block.offset)
 
     def resume(self, offset: int, number: int) -> int | None:
-        """Return where the next whole header stands behind damage at ``offset``, where block ``number`` was.
+        """Return where the next whole header stands after damage at ``offset``, where block ``number`` was.
 
         It is found by what a header must hold, and known by its checksum, however far away it is.
         """

@@ -119,7 +119,7 @@ class BatchSummary:
     entry: IndexEntry
     transactions: bytes
     counts: Counts
-    #: The transaction that is open, or was last, behind the batch.
+    #: The transaction that is open, or was last, after the batch.
     last: Transaction
 
 

@@ -28,7 +28,7 @@ Counts = list[Count]
 
 
 class Scan(NamedTuple):
-    """What `scan` found: the transaction that is open, or was last, behind the frames, and its like."""
+    """What `scan` found: the transaction that is open, or was last, after the frames, and its like."""
 
     changes: int
     #: TRANSACTIONS entries, and how many.

@@ -1,4 +1,4 @@
-"""What blocks of JSON say, as far as it makes sense: whoever reads one need not ask again.
+"""What blocks of JSON say, checked once, so that no reader need check it again.
 
 ::
 

@@ -23,7 +23,7 @@ from bwtui.recording.format.statements import SegmentEnd
 from bwtui.recording.format.totals import Totals
 
 BATCHES = (Kind.CHANGES, Kind.ROWS)
-#: What must be known to read the blocks behind them.
+#: What must be known to read the blocks after them.
 DESCRIBING = (Kind.HEAD, Kind.RELATION, Kind.ROUTE, Kind.SCHEMA, Kind.EVENT)
 
 
@@ -50,7 +50,7 @@ class Walk:
         self.transactions = bytearray()
         #: Which block comes next; who passes over damage says so.
         self.number = 0
-        #: The batch behind the last one, or None.
+        #: The batch after the last one, or None.
         self.next_batch: int | None = None
         #: The identity of the newest change of the stream.
         self.seen = (0, 0)

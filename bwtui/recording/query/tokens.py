@@ -50,7 +50,7 @@ class Token:
     kind: TokenKind
     text: str
     column: int
-    #: What stands in double quotes behind a word's last dot: ``after."odd name"``.
+    #: What stands in double quotes after a word's last dot: ``after."odd name"``.
     quoted: str | None = None
     #: Whether a string stands in double quotes, as names do.
     is_name: bool = False

@@ -6,7 +6,7 @@ from decimal import Decimal
 
 #: The texts that are compared as numbers; what PostgreSQL writes for its numbers, and people for theirs.
 NUMBER = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
-#: The same, with its whole digits, its digits behind the point, and its exponent as groups.
+#: The same, with its whole digits, its digits after the point, and its exponent as groups.
 NUMBER_PARTS = r"^[+-]?([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]+))?\z"
 #: Digits of a number's length in `sort_key`; no text of PostgreSQL's is longer.
 LENGTH_DIGITS = 10

@@ -1,4 +1,4 @@
-"""Finds what became of a batch's messages: the DELIVERY blocks behind it, until its pass ends."""
+"""Finds what became of a batch's messages: the DELIVERY blocks after it, until its pass ends."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ _KEPT = 1_000
 
 
 class DeliveryBook:
-    """Reads ahead of whoever reads batches in order; after a jump, `go_to` the new place."""
+    """Reads ahead of a reader of batches in order; after a jump, `go_to` the new place."""
 
     def __init__(self, segments: Sequence[SegmentReader]) -> None:
         self._segments = segments

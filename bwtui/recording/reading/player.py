@@ -104,7 +104,7 @@ class Player:
     # Moving.
 
     def seek(self, position: int) -> None:
-        """Stand behind ``position`` changes."""
+        """Stand after ``position`` changes."""
         self.position = min(max(position, 0), self._view.length)
         self.time = self._view.time_at(self.position - 1) if self.position else self._view.first_time
         self._settle()

@@ -81,7 +81,7 @@ class Recording:
         """See that the segments follow each other: one that is missing or another's is found."""
         position, previous, first = 0, "", 1
         if self._may_lack_first and self.segments[0].number > 1 and self.segments[0].index:
-            # Every segment stands alone, so whoever needs no room for old ones may take them away.
+            # Every segment stands alone, so somebody who needs the room may take old ones away.
             position, previous = self.segments[0].first_position, self.segments[0].head["previous"]
             first = self.segments[0].number
         for number, segment in enumerate(self.segments, first):
@@ -203,7 +203,7 @@ class Recording:
         return max(0, position - change.ordinal + 1), self._next_start(position)
 
     def _next_start(self, position: int) -> int:
-        """Return where the first transaction, or row of a snapshot, behind ``position`` begins."""
+        """Return where the first transaction, or row of a snapshot, after ``position`` begins."""
         for segment in self.segments[self._segment_at(position) :]:
             found = segment.next_start(position)
             if found is not None:

@@ -190,7 +190,7 @@ class SegmentReader:
         return context
 
     def next_start(self, position: int) -> int | None:
-        """Return the first position of the segment behind ``position`` where something else begins, or None.
+        """Return the first position of the segment after ``position`` where something else begins, or None.
 
         That is a transaction, or the rows of a snapshot.
         """

@@ -42,7 +42,7 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
 
 
 def _ends_open(batch: Batch) -> bool | None:
-    """Whether a transaction is open behind a batch of the stream; None when it holds no frames."""
+    """Whether a transaction is open after a batch of the stream; None when it holds no frames."""
     letters = tags(batch.frames)
     begun, ended = letters.rfind(b"B"), letters.rfind(b"C")
     if begun < 0 and ended < 0:
