@@ -25,6 +25,13 @@ from bwtui.model.lsn import format_lsn
 SAMPLES = 1_000
 
 
+#: A finding's fields as ``verify --json`` orders them, after its class.
+_IN_JSON = (
+    *("topic", "partition", "offset", "lsn", "ordinal", "position", "part", "table", "operation"),
+    *("key", "fields", "hop", "note"),
+)
+
+
 @dataclass(slots=True)
 class Finding:
     """One thing that is wrong, and where."""
@@ -47,22 +54,8 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as the command line writes it."""
-        return {
-            "class": self.name,
-            "topic": self.topic,
-            "partition": self.partition,
-            "offset": self.offset,
-            "lsn": None if self.lsn is None else format_lsn(self.lsn),
-            "ordinal": self.ordinal,
-            "position": self.position,
-            "part": self.part,
-            "table": self.table,
-            "operation": self.operation,
-            "key": self.key,
-            "fields": self.fields,
-            "hop": self.hop,
-            "note": self.note,
-        }
+        lsn = None if self.lsn is None else format_lsn(self.lsn)
+        return {"class": self.name} | {name: getattr(self, name) for name in _IN_JSON} | {"lsn": lsn}
 
 
 @dataclass(slots=True)

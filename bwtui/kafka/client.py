@@ -188,8 +188,22 @@ def cluster_metadata(
     far away, `REQUEST_SECONDS`. Raises KafkaException with what was heard, since a login that is
     refused shows itself as a timeout only. Ctrl-C is obeyed meanwhile.
     """
-    watch = _Watch(admin, heard, broker, patience)
-    calls = BlockingCalls(watch.look)
+    brokers, begin, has_probed = broker.split(","), time.monotonic(), False
+
+    def look(_: float) -> None:
+        """Raise KafkaException when no answer will come."""
+        nonlocal has_probed
+        admin.poll(0)
+        waited = time.monotonic() - begin
+        is_down = heard.all_failed or len(heard.failed) >= len(brokers)
+        if heard.error is not None and (heard.is_refusal or (is_down and waited >= patience)):
+            raise KafkaException(heard.error)
+        if heard.error is None and waited >= _SILENT_SECONDS and not has_probed:
+            has_probed = True
+            if any(map(_speaks_http, brokers)):
+                raise KafkaException(_no_broker("an HTTP server"))
+
+    calls = BlockingCalls(look)
     try:
         # All topics are asked for: asking for one by name could make it.
         return calls.make(lambda: admin.list_topics(timeout=REQUEST_SECONDS))
@@ -198,30 +212,6 @@ def cluster_metadata(
         raise KafkaException(heard.instead_of(error.args[0])) from error
     finally:
         calls.close()
-
-
-class _Watch:
-    """Listens to what a client tells while it waits for an answer, and ends the wait when none will come."""
-
-    def __init__(self, admin: "AdminClient", heard: Heard, broker: str, patience: float) -> None:
-        self._admin = admin
-        self._heard = heard
-        self._broker = broker
-        self._patience = patience
-        self._begin = time.monotonic()
-        self._has_probed = False
-
-    def look(self, _: float) -> None:
-        """Raise KafkaException when no answer will come."""
-        self._admin.poll(0)
-        heard, waited = self._heard, time.monotonic() - self._begin
-        is_down = heard.all_failed or len(heard.failed) >= len(self._broker.split(","))
-        if heard.error is not None and (heard.is_refusal or (is_down and waited >= self._patience)):
-            raise KafkaException(heard.error)
-        if heard.error is None and waited >= _SILENT_SECONDS and not self._has_probed:
-            self._has_probed = True
-            if any(map(_speaks_http, self._broker.split(","))):
-                raise KafkaException(_no_broker("an HTTP server"))
 
 
 def _plain(error: KafkaError) -> KafkaError:

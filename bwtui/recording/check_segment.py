@@ -1,10 +1,8 @@
 """The check of one segment, and of how it follows the one before."""
 
-import hashlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from bwtui.recording.folder import SegmentPath
@@ -23,8 +21,7 @@ from bwtui.recording.format.blocks import (
 )
 from bwtui.recording.format.statements import Foot, event_said, foot_said, is_sent, statement
 from bwtui.recording.format.walk import Step, Walk, durable_damage
-
-_CHUNK = 1 << 20
+from bwtui.recording.sealed import hash_until
 
 
 @dataclass(slots=True)
@@ -85,7 +82,7 @@ class SegmentCheck:
                 stop = self.file.index_offset()
             except DamagedAt as damage:
                 self.damages.append(damage)
-        digest = None if stop is None else hashing.submit(_hash, self._path, stop)
+        digest = None if stop is None else hashing.submit(hash_until, self._path, stop)
         end = self._read_blocks(chain, stop, on_read)
         foot = None
         if self.is_finished:
@@ -261,13 +258,3 @@ def _settle(delivery: Delivery, chain: Chain) -> bool:
     if all(size < 0 for size in sizes):
         del chain.open[delivery.batch]
     return fits
-
-
-def _hash(path: Path, stop: int) -> Any:
-    """Return the sha256 of what stands before ``stop``, to go on with."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while stop > 0 and (data := file.read(min(_CHUNK, stop))):
-            found.update(data)
-            stop -= len(data)
-    return found

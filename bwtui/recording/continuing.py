@@ -52,8 +52,8 @@ class Continuation:
         """Let go of a folder in which nothing could be written."""
         self.lock.give_back()
 
-    def picture(self, journal: "Journal", *, stopped: bool) -> RecordingStatus:
-        """Return how the recording stands."""
+    def status(self, journal: "Journal", *, stopped: bool) -> RecordingStatus:
+        """Return how the recording stands, with the room that is left and for how long that is enough."""
         now, written = time.monotonic(), journal.bytes_written
         since, before, rate = self._rate
         if now - since >= 1.0:

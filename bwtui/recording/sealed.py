@@ -24,6 +24,7 @@ from bwtui.recording.recover import foot_of
 #: Called with how many bytes were checked, and how many there are.
 OnBytes = Callable[[int, int], None]
 _THREADS = 4
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,16 @@ def check_file(root: Path, file: SealedFile) -> int:
     if sha256_of(root / file.path) != file.sha256:
         raise damaged_file(file.path, "it does not match its checksum")
     return file.bytes
+
+
+def hash_until(path: Path, stop: int) -> "hashlib._Hash":
+    """Return the sha256 of what stands before ``stop`` in a file, to go on with. Raises OSError."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while stop > 0 and (data := file.read(min(_CHUNK, stop))):
+            digest.update(data)
+            stop -= len(data)
+    return digest
 
 
 def sha256_of(path: Path) -> str:

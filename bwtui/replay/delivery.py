@@ -13,7 +13,9 @@ from bwtui.errors import BwtuiError, Interrupted
 from bwtui.kafka.offsets import pin
 from bwtui.replay.changed import refuse_cut
 from bwtui.replay.coordinator import Coordinator, LaneDone
-from bwtui.replay.job import Job, Outcome, Plan, Rows, Watch
+from bwtui.replay.files import FileRows
+from bwtui.replay.frames import FrameRows
+from bwtui.replay.job import Job, Outcome, Plan, Watch
 from bwtui.replay.place import Placing, Survey, share_out
 from bwtui.replay.progress import LaneProgress, Progress, ProgressFile, RouteProgress
 from bwtui.replay.rows import Route
@@ -48,7 +50,9 @@ class Delivery:
         self._failed: BwtuiError | None = None
         self._rates: deque[tuple[float, int]] = deque()
 
-    def run(self, plan: Plan, rows: Rows, routes: list[Route], surveys: list[Survey], raw: bool) -> Outcome:
+    def run(
+        self, plan: Plan, rows: FileRows | FrameRows, routes: list[Route], surveys: list[Survey], raw: bool
+    ) -> Outcome:
         """Send; what an earlier run did is left out. Raises Interrupted, or what a task raised."""
         is_resumed = self._progress.runs > 0
         self._begin(plan, routes)
@@ -73,7 +77,7 @@ class Delivery:
             results = self._collect(lambda: rows.send(self._spark, placing, handed))
         return self._outcome(plan, results, time.monotonic() - began)
 
-    def _pace_from(self, plan: Plan, rows: Rows) -> int:
+    def _pace_from(self, plan: Plan, rows: FileRows | FrameRows) -> int:
         """Return from when on recorded time runs: an earlier run has waited for what was before."""
         reached = max((lane.position for lane in self._progress.lanes.values()), default=-1)
         is_asked = self._job.options.pace is not None and reached >= 0

@@ -1,21 +1,14 @@
 """A replay's job and options, its plan, its outcome, and the watch that follows it."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypedDict
-
-from pyspark.sql import SparkSession
+from typing import TypedDict
 
 from bwtui.errors import Interrupted
 from bwtui.recording.selection import Selection
-from bwtui.replay.place import Placing, Survey
 from bwtui.replay.plan import Count
-from bwtui.replay.rows import Route
 from bwtui.replay.schemas import SchemaMap
-from bwtui.replay.send import Sent, Work
 from bwtui.replay.target import Target
-from bwtui.spark.handover import Handed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +37,6 @@ class Job:
     #: Where progress is kept.
     state: Path
     options: Options = field(default_factory=Options)
-
-
-class Rows(Protocol):
-    """The messages of a replay: `bwtui.replay.files.FileRows` or `bwtui.replay.frames.FrameRows`."""
-
-    def of_topics(self, topics: Sequence[str]) -> "Rows":
-        """Return those of some topics."""
-
-    def survey(self, routes: Sequence[Route], on_rows: Callable[[int, int], None]) -> list[Survey]:
-        """Return, for each route, how its messages spread; ``on_rows`` gets the rows done, and all."""
-
-    def received_at(self, position: int) -> int | None:
-        """Return when a message at a position was received, in Unix microseconds."""
-
-    def send(self, spark: SparkSession, placing: Placing, work: Handed[Work]) -> list[Sent]:
-        """Send them, and return what became of each lane."""
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow.parquet as pq
 
@@ -11,26 +11,8 @@ from bwtui.encode.names import subject_names
 from bwtui.errors import RefusedError
 from bwtui.recording.sealed import Sealed
 
-
-class RegistryClient(Protocol):
-    """What is asked of a registry; see `bwtui.encode.registry.SchemaRegistry`."""
-
-    url_without_user: str
-
-    def close(self) -> None:
-        """Hang up."""
-
-    def check(self) -> None:
-        """Raise ConnectionFailed unless it answers."""
-
-    def schema_text(self, number: int) -> str | None:
-        """Return the schema of an id, or None."""
-
-    def schema_id(self, subject: str, schema: str) -> int | None:
-        """Return the id of a schema that is registered under a subject, or None."""
-
-    def register_id(self, subject: str, schema: str) -> int:
-        """Register a schema and return its id."""
+if TYPE_CHECKING:
+    from bwtui.encode.registry import SchemaRegistry
 
 
 @dataclass(slots=True)
@@ -106,7 +88,7 @@ def used_schemas(
     return SchemaMap(uses)
 
 
-def find_ids(schemas: SchemaMap, registry: RegistryClient, same: Iterable[str], *, keep: bool) -> None:
+def find_ids(schemas: SchemaMap, registry: "SchemaRegistry", same: Iterable[str], *, keep: bool) -> None:
     """Find out which ids the schemas have in the registry; nothing is registered.
 
     ``same``: recorded topics that are the target's too, whose bytes stay as they are where the registry
@@ -130,7 +112,7 @@ def find_ids(schemas: SchemaMap, registry: RegistryClient, same: Iterable[str], 
         use.is_new = use.id is None
 
 
-def register(schemas: SchemaMap, registry: RegistryClient) -> None:
+def register(schemas: SchemaMap, registry: "SchemaRegistry") -> None:
     """Register what is new. Raises SchemaRefused or ConnectionFailed."""
     for use in schemas.uses:
         if use.is_new:

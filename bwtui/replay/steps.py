@@ -13,7 +13,7 @@ from bwtui.replay.changed import refuse_changed
 from bwtui.replay.delivery import Delivery
 from bwtui.replay.files import FileRows
 from bwtui.replay.frames import FrameRows, messages
-from bwtui.replay.job import Control, Job, Outcome, Plan, Rows, TopicPlan
+from bwtui.replay.job import Control, Job, Outcome, Plan, TopicPlan
 from bwtui.replay.missing import Missing
 from bwtui.replay.place import Survey
 from bwtui.replay.plan import Count
@@ -22,6 +22,9 @@ from bwtui.replay.rows import Route, number_lanes
 from bwtui.replay.schemas import SchemaMap, find_ids, register, used_schemas
 from bwtui.replay.target import held, target_topic, topic_ids
 from bwtui.replay.topics import judge_topic, refuse_names
+
+#: The messages of a replay: a selection's, or those that an audit found missing.
+Rows = FileRows | FrameRows
 
 _TOPIC_SECONDS = 30.0
 _LOOK_SECONDS = 0.1

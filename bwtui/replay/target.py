@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -14,7 +14,9 @@ from bwtui.kafka.offsets import Pinned
 from bwtui.kafka.scan import SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.replay.rows import Hash
-from bwtui.replay.schemas import RegistryClient
+
+if TYPE_CHECKING:
+    from bwtui.encode.registry import SchemaRegistry
 
 _TOPIC = re.compile(r"(?!\.{1,2}$|__)[A-Za-z0-9._-]{1,249}")
 #: What a batch has beside its messages, rounded up.
@@ -38,7 +40,7 @@ class Target:
     producer: Mapping[str, Any] = field(repr=False)
     #: Makes a topic if it is missing, given its name and whether all its messages have keys.
     make_topic: Callable[[str, bool], None]
-    registry: RegistryClient | None = None
+    registry: "SchemaRegistry | None" = None
 
     def close(self) -> None:
         """Close the registry's client: for the target's maker, once its replays have ended."""

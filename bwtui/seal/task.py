@@ -3,7 +3,6 @@
 The folder gets its name when everything in it is durable and was read back: what has the name is whole.
 """
 
-import hashlib
 import secrets
 import shutil
 import time
@@ -33,6 +32,7 @@ from bwtui.recording.manifest import (
 )
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.segment_reader import BATCHES, SegmentReader
+from bwtui.recording.sealed import hash_until
 from bwtui.seal.batches import Gathered
 from bwtui.seal.files import TRANSACTIONS, PartFiles, sync_folders, write_table
 from bwtui.seal.rows import RowMaker
@@ -267,23 +267,10 @@ def _content(segment: SegmentReader) -> Iterator[Block]:
 
 def _checked_segment(segment: SegmentReader, path: Path) -> SealedSegment:
     """Return a segment whose every byte was compared with its foot's sha256."""
-    content = hashlib.sha256()
-    offset = segment.file.index_offset()
-    for kind in (Kind.INDEX, Kind.TRANSACTIONS):
-        block = segment.file.block(offset, with_payload=False)
-        if block.kind != kind:
-            raise damaged(Place(segment.name, offset), f"a {kind.name} block should stand here")
-        offset = block.end
-    with path.open("rb") as file:
-        left = offset
-        while left and (raw := file.read(min(left, 1 << 20))):
-            content.update(raw)
-            left -= len(raw)
-    if content.hexdigest() != segment.foot["sha256"]:
+    digest = hash_until(path, segment.foot_offset).hexdigest()
+    if digest != segment.foot["sha256"]:
         raise damaged(Place(segment.name, 0), "it does not match the checksum in its foot")
-    size = segment.file.size
-    digest = str(segment.foot["sha256"])
-    return SealedSegment(segment.name, digest, segment.first_position, segment.changes, size)
+    return SealedSegment(segment.name, digest, segment.first_position, segment.changes, segment.file.size)
 
 
 def _check_head(segment: SegmentReader, context: SegmentContext, previous: str) -> None:

@@ -61,7 +61,7 @@ class SegmentReader:
     def _read_foot(self) -> None:
         self._index_offset = self.file.index_offset()
         index, self._transactions_block, foot = self._last_blocks()
-        self.foot = foot_said(foot, self.name)
+        self.foot, self.foot_offset = foot_said(foot, self.name), foot.offset
         self._index_block = index
         self.changes = self.foot["changes"]
         self.first_position = self.foot["first_position"]

@@ -362,7 +362,7 @@ class Recorder:
 
     def status(self) -> RecordingStatus:
         """Return how the recording stands; any thread may ask."""
-        return self._before.picture(self._journal, stopped=self._ending.gave_up)
+        return self._before.status(self._journal, stopped=self._ending.gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
         self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(asdict(entry)).encode()]))
