@@ -4,6 +4,7 @@ Every function raises OSError.
 """
 
 import contextlib
+import fcntl
 import os
 import stat
 from collections.abc import Iterator
@@ -51,6 +52,17 @@ def sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextlib.contextmanager
+def locked(path: Path, in_use: Exception) -> Iterator[None]:
+    """Hold the lock on a file, made if it is missing. Raises ``in_use`` when another process has it."""
+    with open(path, "ab", opener=private) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise in_use from error
+        yield
 
 
 def private_folders(folder: Path) -> Iterator[Path]:

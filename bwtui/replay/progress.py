@@ -6,17 +6,15 @@ what was written after it is found in the topics (`bwtui.replay.tail`).
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.durable import write_durably
+from bwtui.durable import locked, write_durably
 from bwtui.errors import RefusedError, StateFailed
 
 _FORMAT = 2
@@ -86,21 +84,14 @@ class ProgressFile:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second run of the same replay out. Raises RefusedError or StateFailed."""
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fd = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise self._failed(error) from error
-        try:
+        in_use = RefusedError("another process is running this very replay", "wait until it has ended")
+        with contextlib.ExitStack() as held:
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                held.enter_context(locked(self.path.with_suffix(".lock"), in_use))
             except OSError as error:
-                raise RefusedError(
-                    "another process is running this very replay", "wait until it has ended"
-                ) from error
+                raise self._failed(error) from error
             yield
-        finally:
-            os.close(fd)
 
     def load(self) -> Progress | None:
         """Return what an earlier run noted, or None. Raises StateFailed."""

@@ -8,7 +8,6 @@ made anew.
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -20,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bwtui.durable import private_parent, write_durably
+from bwtui.durable import locked, private_parent, write_durably
 from bwtui.errors import DamagedRecording, RefusedError, StateFailed
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING, Manifest, SealedFile
@@ -74,7 +73,9 @@ def seal(
     # Refused before anything is made for the work.
     finished_segments(folder, existing_segments(folder), Plan())
     begin = time.monotonic()
-    with _plain_os_errors(folder), _lock(folder):
+    in_use = RefusedError(f"another process is sealing the recording {folder}", "wait until it has ended")
+    # Others are kept from sealing the same recording; the relay that writes the journal is not kept from it.
+    with _plain_os_errors(folder), locked(folder / _LOCK, in_use):
         work = _own_folder(folder / SEALING)
         plan = make_plan(folder, work, cores or os.cpu_count() or 1, task_bytes)
         resumed = sum(segment.changes for part in plan.parts.values() for segment in part.segments)
@@ -194,22 +195,6 @@ def _remove_strangers(sealed: Path, manifest: Manifest) -> None:
 
 
 # -- around it -----------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _lock(folder: Path) -> Iterator[None]:
-    """Keep others from sealing the same recording; the relay that writes the journal is not kept from it."""
-    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise RefusedError(
-                f"another process is sealing the recording {folder}", "wait until it has ended"
-            ) from error
-        yield
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 
 from bwtui.cli.main import CONTEXT
 from bwtui.cli.recording.seal import seal as seal_command
+from bwtui.durable import locked
 from bwtui.errors import DamagedRecording, RefusedError, UsageError
 from bwtui.recording.folder import existing_segments
 from bwtui.recording.manifest import MANIFEST, SEALED, SEALING
 from bwtui.recording.sealed import open_sealed
-from bwtui.seal import sealing as sealing
 from bwtui.seal.sealing import Outcome, seal
 from bwtui.seal.task import run
 from bwtui.spark.failure import TaskFailed, plain
@@ -120,7 +120,10 @@ def test_one_at_a_time_and_only_what_is_finished(tmp_path: Path) -> None:
         local(tmp_path / "none")
     folder = tmp_path / "r"
     record(folder, steps=40)
-    with sealing._lock(folder), pytest.raises(RefusedError, match="another process is sealing"):
+    with (
+        locked(folder / "seal.lock", AssertionError()),
+        pytest.raises(RefusedError, match="another process is sealing"),
+    ):
         local(folder)
     last = existing_segments(folder)[-1]
     last.path.rename(folder / f"{last.number:08d}.partial")
