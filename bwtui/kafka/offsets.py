@@ -98,17 +98,17 @@ def pin(config: Config, topics: Iterable[str], *, some_may_lack: bool = False) -
     Raises RefusedError when there is no such topic, ConnectionFailed when Kafka does not answer or does not
     let us in, UsageError for a wrong property.
     """
-    wanted = sorted(set(topics))
+    names = sorted(set(topics))
     metadata = _metadata(config)
     admin = new_client(AdminClient, config)
-    found = {name: metadata.topics[name].partitions for name in wanted if name in metadata.topics}
-    for name in wanted:
-        if name not in found and not (found and some_may_lack):
+    existing = {name: metadata.topics[name].partitions for name in names if name in metadata.topics}
+    for name in names:
+        if name not in existing and not (existing and some_may_lack):
             raise topic_gone(name)
-    wanted = sorted(found)
-    places = [(name, number) for name in wanted for number in sorted(found[name])]
-    settings = _settings(admin, config, wanted)
-    states = {name: TopicState(name, len(found[name]), settings[name]) for name in wanted}
+    names = sorted(existing)
+    places = [(name, number) for name in names for number in sorted(existing[name])]
+    settings = _settings(admin, config, names)
+    states = {name: TopicState(name, len(existing[name]), settings[name]) for name in names}
     return Pinned(metadata.cluster_id or "", _bounds(admin, config, places), states)
 
 
@@ -152,31 +152,31 @@ def _list(
 ) -> dict[Place, int]:
     if not places:
         return {}
-    found: dict[Place, int] = {}
+    offsets: dict[Place, int] = {}
     deadline = time.monotonic() + REQUEST_SECONDS
     while True:
-        asked = {TopicPartition(*place): where for place in places if place not in found}
+        asked = {TopicPartition(*place): where for place in places if place not in offsets}
         answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST_SECONDS)
         for at, answer in answers.items():
             if _failed_with(answer, WITHOUT_LEADER) and time.monotonic() < deadline:
                 continue
-            found[at.topic, at.partition] = int(_result(answer, config, at.topic).offset)
-        if len(found) == len(set(places)):
-            return found
+            offsets[at.topic, at.partition] = int(_result(answer, config, at.topic).offset)
+        if len(offsets) == len(set(places)):
+            return offsets
         time.sleep(_LEADER_SECONDS)
 
 
 def _settings(admin: AdminClient, config: Config, topics: list[str]) -> dict[str, dict[str, str] | None]:
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in topics]
     answers = admin.describe_configs(resources, request_timeout=REQUEST_SECONDS) if resources else {}
-    found: dict[str, dict[str, str] | None] = {}
+    settings: dict[str, dict[str, str] | None] = {}
     for resource, answer in answers.items():
         if _failed_with(answer, {KafkaError.TOPIC_AUTHORIZATION_FAILED}):
-            found[resource.name] = None
+            settings[resource.name] = None
         else:
             entries = _result(answer, config, resource.name)
-            found[resource.name] = {key: entries[key].value for key in SETTINGS if key in entries}
-    return found
+            settings[resource.name] = {key: entries[key].value for key in SETTINGS if key in entries}
+    return settings
 
 
 def _failed_with(answer: "Future[Any]", codes: Collection[int]) -> bool:

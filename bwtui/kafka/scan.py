@@ -122,10 +122,10 @@ class SplitScan:
         offsets = [message.offset() or 0 for message in messages]
         end = self._split.high
         if offsets[-1] >= end:
-            kept = bisect_left(offsets, end)
-            holes = self._holes([*offsets[:kept], end])
+            inside = bisect_left(offsets, end)
+            holes = self._holes([*offsets[:inside], end])
             self._next = end
-            return Delivered(messages[:kept], offsets[:kept], holes)
+            return Delivered(messages[:inside], offsets[:inside], holes)
         holes = self._holes(offsets)
         self._next = offsets[-1] + 1
         self._count = self._aim(messages)
@@ -147,8 +147,8 @@ class SplitScan:
 
     def _aim(self, messages: list[Message]) -> int:
         """Return how many messages to ask for, so that a read has some megabytes at most."""
-        some = messages[:: max(1, len(messages) // 100)]
-        size = sum(len(one) for one in some) // len(some) + 100
+        sample = messages[:: max(1, len(messages) // 100)]
+        size = sum(len(message) for message in sample) // len(sample) + 100
         return max(1, min(_MOST_MESSAGES, _AIM_BYTES // size, 8 * self._count))
 
     def _react(self, event: Message) -> Iterator[Delivered]:

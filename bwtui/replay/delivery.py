@@ -134,7 +134,7 @@ class Delivery:
 
     def _collect(self, send: Callable[[], list[Sent]]) -> list[Sent]:
         """Run the job in a thread, so that a cancellation ends it in order."""
-        found: list[Sent] = []
+        sent: list[Sent] = []
         failed: list[BaseException] = []
         # Not the thread itself: one whose join was interrupted counts as ended in Python 3.11 and 3.12.
         ended = threading.Event()
@@ -142,7 +142,7 @@ class Delivery:
         def run() -> None:
             try:
                 with plain_errors():
-                    found.extend(send())
+                    sent.extend(send())
             except BaseException as error:
                 failed.append(error)
             finally:
@@ -162,7 +162,7 @@ class Delivery:
         if failed:
             self._file.save(self._progress)
             raise failed[0]
-        return found
+        return sent
 
     def _wait(self, ended: threading.Event) -> None:
         while not ended.wait(_LOOK_SECONDS):
@@ -196,10 +196,10 @@ class Delivery:
     def _take_report(self, lanes: dict[int, LaneDone]) -> None:
         """Take a task's report, in the order in which the reports come."""
         for lane, (messages, position, part, offset) in lanes.items():
-            one = self._lane(lane)
-            one.messages = self._before[lane] + messages
+            lane_progress = self._lane(lane)
+            lane_progress.messages = self._before[lane] + messages
             if position >= 0:
-                one.position, one.part, one.last_offset = position, part, offset
+                lane_progress.position, lane_progress.part, lane_progress.last_offset = position, part, offset
         now = time.monotonic()
         if now - self._saved >= _SAVE_SECONDS:
             self._saved = now

@@ -104,14 +104,14 @@ class Files:
 
 def chains(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
     """Return files in chains, of each of which a file begins where the one before has ended, or later."""
-    found: list[list[SealedFile]] = []
-    for file in sorted(files, key=lambda one: (one.first_position, one.last_position)):
-        chain = next((chain for chain in found if chain[-1].last_position < file.first_position), None)
+    made: list[list[SealedFile]] = []
+    for file in sorted(files, key=lambda file: (file.first_position, file.last_position)):
+        chain = next((chain for chain in made if chain[-1].last_position < file.first_position), None)
         if chain is None:
-            found.append([file])
+            made.append([file])
         else:
             chain.append(file)
-    return found
+    return made
 
 
 def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
@@ -124,11 +124,11 @@ def merged(sources: Sequence[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBat
         for batch, source in heads:
             count = int(np.searchsorted(batch["position"].to_numpy(), bound, "right"))
             taken.append(batch.slice(0, count))
-            rest: pa.RecordBatch | None = batch.slice(count)
+            following: pa.RecordBatch | None = batch.slice(count)
             if count == batch.num_rows:
-                rest = next(source, None)
-            if rest is not None:
-                left.append((rest, source))
+                following = next(source, None)
+            if following is not None:
+                left.append((following, source))
         heads = left
         together = pa.concat_batches([batch for batch in taken if batch.num_rows])
         yield together.take(pa.array(np.argsort(together["position"].to_numpy(), kind="stable")))
@@ -152,15 +152,15 @@ def _group(group: Any) -> tuple[int, int]:
 
 def _largest(groups: Sequence[tuple[int, int]], rows: int) -> int:
     """Return how many bytes so many rows may have at most; of a group that is touched all may be in them."""
-    found, first, within, size = 0, 0, 0, 0
+    largest, first, within, size = 0, 0, 0, 0
     for count, more in groups:
         size, within = size + more, within + count
-        found = max(found, size)
+        largest = max(largest, size)
         # The next one is in it too as long as the rows can reach from the first group into it.
         while first < len(groups) and within - groups[first][0] + 2 > rows:
             within, size = within - groups[first][0], size - groups[first][1]
             first += 1
-    return found
+    return largest
 
 
 def _shares(files: Sequence[SealedFile]) -> Iterator[list[SealedFile]]:
@@ -246,8 +246,8 @@ class FileRows:
 
     def _ask(self, text: str, files: Sequence[SealedFile], **parts: str) -> list[Any]:
         with _duckdb() as connection:
-            asked = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(files), **parts)
-            answer = connection.sql(asked)
+            sql = text.format(recorded=_RECORDED, stamp=_STAMP, files=_from(files), **parts)
+            answer = connection.sql(sql)
             row = NamedTuple("Row", [(name, Any) for name in answer.columns])  # type: ignore[misc]
             return [row(*values) for values in answer.fetchall()]
 

@@ -97,13 +97,13 @@ class Missing:
         # DuckDB understands what queries mean, and Spark has to find no more than these.
         wanted = spark.createDataFrame(chosen.among(self._wanted))
         reported = columns(every).join(wanted, ["position", "part"], "left_semi").localCheckpoint()
-        found = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
-        if not found:
+        by_topic = {row.topic: row["count"] for row in reported.groupBy("topic").count().collect()}
+        if not by_topic:
             raise RefusedError(
                 "the recording has none of the messages that the report found missing",
                 "give the report of this very recording, and look at the range",
             )
-        for topic in found:
+        for topic in by_topic:
             if topic not in topics:
                 raise RefusedError(
                     f"topic {topic} does not exist", "replay all of it: leave out --only-missing"
@@ -111,7 +111,7 @@ class Missing:
         views = {
             "reported": reported,
             "every": columns(every),
-            **_topics(spark, config, list(found), ends, self._ends),
+            **_topics(spark, config, list(by_topic), ends, self._ends),
         }
         for name, view in views.items():
             view.createOrReplaceTempView(f"replay_{name}")
@@ -122,7 +122,7 @@ class Missing:
         sent = functools.reduce(DataFrame.unionByName, map(spark.sql, _SENT))
         sent.createOrReplaceTempView("replay_sent")
         self._rows = spark.sql(_PLACED).localCheckpoint()
-        self.counts = self._counts(sum(found.values()))
+        self.counts = self._counts(sum(by_topic.values()))
 
     def _counts(self, recorded: int) -> MissingCounts:
         """Count what is sent; the recording has ``recorded`` of the messages that were reported."""
@@ -154,17 +154,17 @@ class Missing:
 
     def count(self) -> Count:
         """Return what there is to send."""
-        found = Count(with_headers=True)
+        total = Count(with_headers=True)
         groups = self.rows().selectExpr(
             *("topic", "key_schema_id kid", "value_schema_id vid", "recorded", "stamp", "received"),
             *("key is null without_key", "coalesce(length(key), 0) + coalesce(length(value), 0) bytes"),
         )
         groups.createOrReplaceTempView("replay_messages")
         for row in groups.sparkSession.sql(_COUNT).collect():
-            topic = found.topics.setdefault(row.topic, TopicCount(first_stamp=row.first))
+            topic = total.topics.setdefault(row.topic, TopicCount(first_stamp=row.first))
             topic.add(row)
-            found.first_received = min(found.first_received or row.received, row.received)
-        return found
+            total.first_received = min(total.first_received or row.received, row.received)
+        return total
 
 
 def _table(findings: list[dict[str, Any]]) -> pa.Table:

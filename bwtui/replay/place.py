@@ -137,11 +137,11 @@ def share_out(counts: dict[int, int], lanes: int, most: int) -> list[int]:
     """Return the task of each lane, so that all have about the same to do; lanes without messages too."""
     tasks = max(1, min(most, len(counts)))
     loads = [0] * tasks
-    found = [lane % tasks for lane in range(lanes)]
+    chosen = [lane % tasks for lane in range(lanes)]
     for lane, messages in sorted(counts.items(), key=lambda one: (-one[1], one[0])):
-        found[lane] = loads.index(min(loads))
-        loads[found[lane]] += messages
-    return found
+        chosen[lane] = loads.index(min(loads))
+        loads[chosen[lane]] += messages
+    return chosen
 
 
 def row_headers(columns: Mapping[str, list[Any]]) -> Callable[[int], Any] | None:

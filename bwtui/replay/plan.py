@@ -95,13 +95,13 @@ def files_of(sealed: Sealed, selection: Selection) -> list[SealedFile]:
 
 def conditions(selection: Selection) -> str:
     """Return the condition of a selection in SQL, repeats and refused messages left aside."""
-    found = ["topic is not null"]
+    terms = ["topic is not null"]
     for column, sign, lsn in (("lsn", ">=", selection.from_lsn), ("lsn", "<=", selection.to_lsn)):
-        found += [] if lsn is None else [f"{column} {sign} {lsn}"]
+        terms += [] if lsn is None else [f"{column} {sign} {lsn}"]
     for sign, time in ((">=", selection.from_time), ("<=", selection.to_time)):
-        found += [] if time is None else [f"commit_time {sign} make_timestamp({time})"]
-    found += [] if selection.query is None else [f"({to_sql(selection.query)})"]
-    return " and ".join(found)
+        terms += [] if time is None else [f"commit_time {sign} make_timestamp({time})"]
+    terms += [] if selection.query is None else [f"({to_sql(selection.query)})"]
+    return " and ".join(terms)
 
 
 def sendable(selection: Selection) -> str:

@@ -54,12 +54,12 @@ def read_tail(config: Config, topic: str, partition: int, start: int) -> Tail:
     start = max(start, low)
     if start >= high:
         return Tail([], with_times=True)
-    found: list[tuple[int, int]] = []
+    messages: list[tuple[int, int]] = []
     with_times = True
     for part in SplitScan(config, Split(topic, partition, start, high), "read_uncommitted", patience=5.0):
         for message, offset in zip(part.messages, part.offsets, strict=True):
             kind, stamp = message.timestamp()
             # A topic whose times are the broker's has no other ones.
             with_times = kind == _CREATE_TIME
-            found.append((digest(message.key(), message.value(), stamp if with_times else 0), offset))
-    return Tail(found, with_times=with_times)
+            messages.append((digest(message.key(), message.value(), stamp if with_times else 0), offset))
+    return Tail(messages, with_times=with_times)

@@ -78,7 +78,7 @@ def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
     Raises ConnectionFailed, or RefusedError for a topic that does not exist.
     """
     names = sorted(set(topics))
-    found: dict[str, str] = {}
+    ids: dict[str, str] = {}
     # Its answers come only as long as the client is there.
     admin = new_client(AdminClient, config)
     for name, answer in admin.describe_topics(TopicCollection(names)).items() if names else ():
@@ -87,8 +87,8 @@ def topic_ids(config: Config, topics: Iterable[str]) -> dict[str, str]:
         except KafkaException as error:
             raise plain_kafka_error(error.args[0], config, name) from error
         is_known = bool(number.get_most_significant_bits() or number.get_least_significant_bits())
-        found[name] = str(number) if is_known else ""
-    return found
+        ids[name] = str(number) if is_known else ""
+    return ids
 
 
 def fitting(config: Config, producer: Mapping[str, Any], topics: Iterable[str]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]])
     places = [place for place, (low, high) in pinned.offsets.items() if place[0] in windows and high > low]
     first = _offsets(config, {place: windows[place[0]][0] for place in places})
     behind = _offsets(config, {place: windows[place[0]][1] + 1 for place in places})
-    found: dict[str, dict[int, int]] = {}
+    counts: dict[str, dict[int, int]] = {}
     for topic, partition in places:
         low, high = pinned.offsets[topic, partition]
         settings = pinned.topics[topic].settings or {}
@@ -132,15 +132,15 @@ def held(config: Config, pinned: Pinned, windows: Mapping[str, tuple[int, int]])
             start, end = low, high
         start, end = (high if start < 0 else start), (high if end < 0 else end)
         if end > start:
-            found.setdefault(topic, {})[partition] = end - start
+            counts.setdefault(topic, {})[partition] = end - start
     later = [Split(*place, behind[place], pinned.offsets[place][1]) for place in places if behind[place] >= 0]
-    return found | _held_behind(config, [one for one in later if one.topic not in found], windows)
+    return counts | _held_behind(config, [split for split in later if split.topic not in counts], windows)
 
 
 def _held_behind(
     config: Config, splits: Iterable[Split], windows: Mapping[str, tuple[int, int]]
 ) -> dict[str, dict[int, int]]:
-    found: dict[str, dict[int, int]] = {}
+    counts: dict[str, dict[int, int]] = {}
     for split in splits:
         first, last = windows[split.topic]
         messages = sum(
@@ -149,8 +149,8 @@ def _held_behind(
             for message in part.messages
         )
         if messages:
-            found.setdefault(split.topic, {})[split.partition] = messages
-    return found
+            counts.setdefault(split.topic, {})[split.partition] = messages
+    return counts
 
 
 def _offsets(config: Config, times: Mapping[tuple[str, int], int]) -> dict[tuple[str, int], int]:

@@ -55,9 +55,9 @@ def open_recorded(folder: Path) -> Recorded:
     The facts are those of the sealed segments, or of all finished ones if some must be sealed first: what is
     wrong with these is said at once. Raises UsageError, DamagedRecording or StateFailed.
     """
-    found = Recorded(folder, find_sealed(folder), Facts())
-    whole = found.whole()
-    return replace(found, facts=read_facts(folder) if whole is None else facts_of(whole))
+    recorded = Recorded(folder, find_sealed(folder), Facts())
+    whole = recorded.whole()
+    return replace(recorded, facts=read_facts(folder) if whole is None else facts_of(whole))
 
 
 def facts_of(sealed: Sealed) -> Facts:

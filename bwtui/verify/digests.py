@@ -111,8 +111,8 @@ def write_digests(
         task = tasks[number]
         with _database() as connection:
             if isinstance(task, Split):
-                found = _merged_batches(read_split(request, task))
-                _write(sides.actual, number, (_digests(connection, table) for table in found))
+                tables = _merged_batches(read_split(request, task))
+                _write(sides.actual, number, (_digests(connection, table) for table in tables))
             else:
                 _write(sides.expected, number, _expected(connection, _rows_of(root, task), with_headers))
                 for every, some in _sampled(task, comparison.every):
@@ -147,10 +147,10 @@ def _gathered(files: Sequence[SealedFile]) -> list[list[SealedFile]]:
 
 def _sampled(files: Sequence[SealedFile], every: Mapping[str, int]) -> Iterator[tuple[int, list[SealedFile]]]:
     """Yield the files of which one row of so many is compared; every table has its own share."""
-    found: dict[int, list[SealedFile]] = {}
+    by_share: dict[int, list[SealedFile]] = {}
     for file in files:
-        found.setdefault(every[file.table], []).append(file)
-    yield from found.items()
+        by_share.setdefault(every[file.table], []).append(file)
+    yield from by_share.items()
 
 
 @contextlib.contextmanager

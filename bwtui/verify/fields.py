@@ -24,22 +24,26 @@ def add_fields(
     show_values: bool,
 ) -> None:
     """Look at both sides of the first findings."""
-    some = findings[:_MOST]
-    ids = {id(one): one.position * PARTS + (one.part or 0) for one in some if one.position is not None}
+    shown = findings[:_MOST]
+    ids = {
+        id(finding): finding.position * PARTS + (finding.part or 0)
+        for finding in shown
+        if finding.position is not None
+    }
     messages = bytes_of.messages(sorted(set(ids.values())))
     places = {
-        id(one): RecordPlace(topics.index(one.topic), one.partition, one.offset)
-        for one in some
-        if one.name in _DIFFERING
-        and one.topic is not None
-        and one.partition is not None
-        and one.offset is not None
+        id(finding): RecordPlace(topics.index(finding.topic), finding.partition, finding.offset)
+        for finding in shown
+        if finding.name in _DIFFERING
+        and finding.topic is not None
+        and finding.partition is not None
+        and finding.offset is not None
     }
     records = bytes_of.records(sorted(set(places.values())))
-    for one in some:
-        message = messages.get(ids.get(id(one), -1))
-        record = records.get(places[id(one)]) if id(one) in places else None
-        _describe(one, message, record, reader, show_values=show_values)
+    for finding in shown:
+        message = messages.get(ids.get(id(finding), -1))
+        record = records.get(places[id(finding)]) if id(finding) in places else None
+        _describe(finding, message, record, reader, show_values=show_values)
 
 
 def _describe(

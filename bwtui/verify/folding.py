@@ -81,7 +81,7 @@ class Fold:
 
     def _learn_spellings(self) -> None:
         """Learn how most keys of each topic are written; a key written otherwise is another key."""
-        found = self._store.execute(
+        spellings = self._store.execute(
             """select topic, spelling
                  from (select topic, split_part(key, chr(1), 2) as spelling, count(value) as n,
                               max(timestamp_ms) as newest_ms
@@ -93,12 +93,12 @@ class Fold:
                                           order by n desc, newest_ms desc, spelling) = 1""",
             [list(self._spelling)],
         ).fetchall()
-        for topic, found_spelling in found:
-            self._spelling[topic] = found_spelling
+        for topic, spelling in spellings:
+            self._spelling[topic] = spelling
             self._store.execute(
                 "update latest set key = split_part(key, chr(1), 1)"
                 " where topic = ? and starts_with(key, '[') and split_part(key, chr(1), 2) = ?",
-                [topic, found_spelling],
+                [topic, spelling],
             )
             # A topic that had none before: all of its keys have come since.
             for table, columns in (("changed_key", "distinct topic, key"), ("history", "*")):
@@ -164,16 +164,16 @@ class Fold:
         self._arrived = 0
 
     def _count(self, shape: Shape, values: Sequence[bytes | None]) -> None:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for data in values:
             # What can't be read is no row of the table.
             with contextlib.suppress(Undecodable):
                 if data is not None:
                     row = decode(data, self._schemas)
-                    found[_digest(json.dumps(shape.row_of(row)))] += 1
+                    counts[_digest(json.dumps(shape.row_of(row)))] += 1
                     if row.unsent:
                         self._unproven.add(shape.table.topic)
-        self._put("row_count", [(shape.table.topic, digest, number) for digest, number in found.items()])
+        self._put("row_count", [(shape.table.topic, digest, number) for digest, number in counts.items()])
 
     # -- tables ----------------------------------------------------------------------------------------------
 
@@ -188,16 +188,16 @@ class Fold:
         if not shape.table.key:
             self._compare_counts(snapshot, shape)
             return
-        keys = self._asked(shape) if again else None
+        keys = self._keys_to_read(shape) if again else None
         if again and not self._one("select count(*) from doubtful where topic = ?", shape.table.topic):
             return
         self._store.execute("delete from table_row")
-        for some in rows(snapshot, shape, keys):
-            self.rows += 0 if again else len(some)
-            self._put("table_row", some)
-        for found in self._pairs(shape.table.topic, again):
-            judged = [self._judge(shape, *row, again=again) for row in found]
-            self._put("differing", [one for one in judged if one is not None])
+        for chunk in rows(snapshot, shape, keys):
+            self.rows += 0 if again else len(chunk)
+            self._put("table_row", chunk)
+        for pairs in self._pairs(shape.table.topic, again):
+            judged = [self._judge(shape, *row, again=again) for row in pairs]
+            self._put("differing", [difference for difference in judged if difference is not None])
         self._store.execute(
             f"""update differing set note = '{_SENT}' from table_row as t
                  where topic = $topic and class = 'missing_key' and t.key = differing.key
@@ -231,19 +231,19 @@ class Fold:
                 where f.topic = $topic and t.row is null""",
             {"topic": topic},
         )
-        while found := cursor.fetchmany(CHUNK):
-            same = [key for key, row, value in found if not self._judge(shape, key, row, value, again=True)]
+        while fetched := cursor.fetchmany(CHUNK):
+            same = [key for key, row, value in fetched if not self._judge(shape, key, row, value, again=True)]
             self._put("agreed", [(topic, key) for key in same])
         cursor.close()
 
-    def _asked(self, shape: Shape) -> list[str] | None:
+    def _keys_to_read(self, shape: Shape) -> list[str] | None:
         """Return the doubtful keys, or None where it is better to read the whole table."""
         if not shape.has_plain_keys:
             return None
-        found = self._store.execute(
+        doubtful = self._store.execute(
             "select key from doubtful where topic = ? limit ?", [shape.table.topic, CHUNK + 1]
         ).fetchall()
-        keys = [key for (key,) in found]
+        keys = [key for (key,) in doubtful]
         # What is written in other bytes is no key of the table's. Bytes that are no text can't be asked for.
         keys = [key for key in keys if SPELLED not in key]
         return keys if len(keys) <= CHUNK and not any("\\u0000" in key for key in keys) else None
@@ -263,8 +263,8 @@ class Fold:
                   full join (select * from table_row {asked}) as t on t.key = l.key""",
             {"topic": topic},
         )
-        while found := cursor.fetchmany(CHUNK):
-            yield found
+        while fetched := cursor.fetchmany(CHUNK):
+            yield fetched
         cursor.close()
 
     def _judge(
@@ -277,19 +277,19 @@ class Fold:
         if value is None:
             return topic, key, "missing_key", "[]", *place, None
         try:
-            found = decode(value, self._schemas)
+            decoded = decode(value, self._schemas)
         except Undecodable:
             return topic, key, "different_row", "[]", *place, "the value can't be decoded"
-        self.unsent += bool(found.unsent) and not again
-        fields = _differing(shape, json.loads(row), found)
+        self.unsent += bool(decoded.unsent) and not again
+        fields = _differing(shape, json.loads(row), decoded)
         return (topic, key, "different_row", json.dumps(fields), *place, None) if fields else None
 
     def _compare_counts(self, snapshot: Connection, shape: Shape) -> None:
         topic = shape.table.topic
         self._store.execute("delete from table_row")
-        for some in rows(snapshot, shape, None):
-            self.rows += len(some)
-            self._put("table_row", [(_digest(row), row) for _, row in some])
+        for chunk in rows(snapshot, shape, None):
+            self.rows += len(chunk)
+            self._put("table_row", [(_digest(row), row) for _, row in chunk])
         # An UPDATE that is not published, or a log that has lost its beginning, proves nothing.
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
@@ -328,8 +328,8 @@ class Fold:
     def counts(self) -> dict[str, int]:
         """Return class → number; what is still in doubt is indeterminate."""
         self._store.execute("insert into undecided select * from doubtful; delete from doubtful")
-        found = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
-        return found | {"indeterminate": self._one("select count(*) from undecided")}
+        counts = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
+        return counts | {"indeterminate": self._one("select count(*) from undecided")}
 
     def keys(self) -> int:
         """Return how many keys have a latest value, and how many rows without a key there are."""

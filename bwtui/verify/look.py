@@ -65,7 +65,7 @@ class KafkaByteReader:
         topics: Sequence[str],
         files: Sequence[Path],
         rows: RowReader,
-        known_ids: Mapping[str, frozenset[int]],
+        sent_ids: Mapping[str, frozenset[int]],
         sessions: Iterable[str],
         miscoded: Sequence[int] = (),
     ) -> None:
@@ -74,7 +74,7 @@ class KafkaByteReader:
         self._topics = topics
         self._files = exact(files)
         self._rows = rows
-        self._known_ids = known_ids
+        self._sent_ids = sent_ids
         self._sessions = {bytes.fromhex(one) for one in sessions if one}
         self._miscoded = miscoded
 
@@ -117,18 +117,18 @@ class KafkaByteReader:
             return False
         try:
             for data in (record.key, record.value):
-                if self._rows.row(data) is not None and not self._is_known(topic, schema_id(data)):
+                if self._rows.row(data) is not None and not self._was_sent(topic, schema_id(data)):
                     return False
         except Undecodable:
             return False
         return True
 
-    def _is_known(self, topic: str, number: int | None) -> bool:
+    def _was_sent(self, topic: str, number: int | None) -> bool:
         """Whether a schema was sent to the topic, or has the name of one: the table was altered since."""
-        known = self._known_ids.get(topic, frozenset())
-        if number is None or number in known:
+        sent = self._sent_ids.get(topic, frozenset())
+        if number is None or number in sent:
             return True
-        return _name_of(self._rows.schemas, number) in {_name_of(self._rows.schemas, one) for one in known}
+        return _name_of(self._rows.schemas, number) in {_name_of(self._rows.schemas, other) for other in sent}
 
     def messages(self, ids: Sequence[int]) -> dict[int, tuple[bytes | None, bytes | None, dict[str, Any]]]:
         """Return key, value, and what PostgreSQL said, of messages."""

@@ -80,38 +80,38 @@ def verify_recording(
         recorded = recording if isinstance(recording, Recorded) else open_recorded(recording)
         folder = recorded.folder
         check_cluster(recorded.facts, config)
-        found = _sealed_already(recorded, config)
+        checked = _sealed_already(recorded, config)
         looked = time.monotonic()
         on_phase("starting Spark")
         spark = session.enter_context(spark_session(options.spark_master, "bwtui verify", memory=_MEMORY))
         started = time.monotonic()
         notes = []
         # A relay that records may have finished a segment meanwhile.
-        if found is None or not found.sealed.is_complete():
+        if checked is None or not checked.sealed.is_complete():
             notes.append(_seal(folder, spark, on_phase))
             sealed = open_sealed(folder)
-            found = basis(sealed, facts_of(sealed), config)
-        manifest, pinned, rows = found.sealed.manifest, found.pinned, found.sealed.manifest.rows
-        texts = _schemas(found.sealed)
+            checked = basis(sealed, facts_of(sealed), config)
+        manifest, pinned, rows = checked.sealed.manifest, checked.pinned, checked.sealed.manifest.rows
+        texts = _schemas(checked.sealed)
         on_phase(f"reading the recording and Kafka: {rows + pinned.messages:,} rows")
-        kept = [file for file in manifest.files if file.kind == "changes"]
-        every = {file.table: 1 for file in kept} if options.deep else one_of(kept)
+        changes = [file for file in manifest.files if file.kind == "changes"]
+        every = {file.table: 1 for file in changes} if options.deep else one_of(changes)
         comparison = Comparison(texts, _is_json(manifest.source), every)
         sides = Sides(work / "expected", work / "actual")
         compared = write_digests(
-            spark, found.sealed.root, kept, config, pinned, sides, comparison, on_count,
-            with_headers=found.has_headers,
+            spark, checked.sealed.root, changes, config, pinned, sides, comparison, on_count,
+            with_headers=checked.has_headers,
         )  # fmt: skip
         with _database(work, rows) as connection:
             _view(connection, "expected_in", sides.expected, BESIDE)
             _view(connection, "actual_in", sides.actual)
             on_phase("matching messages and records")
             with _ended_beside(session.pop_all()):
-                report = _judge(connection, found, config, compared.miscoded, texts, ask, options)
-        notes += _notes(compared.messages, sum(found.sent.values()), found.facts)
+                report = _judge(connection, checked, config, compared.miscoded, texts, ask, options)
+        notes += _notes(compared.messages, sum(checked.sent.values()), checked.facts)
         report.notes = [*notes, *report.notes, *_differing(report.classes)]
         ended = time.monotonic()
-    report.details = _details(folder, found, compared.messages)
+    report.details = _details(folder, checked, compared.messages)
     report.details["seconds"] = {
         "spark_start": round(started - looked, 2),
         "audit": round(ended - started + looked - begin, 2),
@@ -131,7 +131,7 @@ def _sealed_already(recorded: Recorded, config: Config) -> Basis | None:
 
 def _judge(
     connection: duckdb.DuckDBPyConnection,
-    found: Basis,
+    checked: Basis,
     config: Config,
     wrong: Sequence[int],
     texts: Mapping[int, str],
@@ -139,11 +139,11 @@ def _judge(
     options: Options,
 ) -> Report:
     """Match both sides, and look at the bytes of what differs."""
-    sealed, pinned, facts = found.sealed, found.pinned, found.facts
+    sealed, pinned, facts = checked.sealed, checked.pinned, checked.facts
     reader = RowReader("json" if _is_json(sealed.manifest.source) else "avro", Schemas(texts, ask))
     topics, files = sorted(pinned.topics), sealed.paths("changes")
-    known, sessions = _known_ids(connection), _sessions(connection, facts)
-    bytes_of = KafkaByteReader(config, topics, files, reader, known, sessions, wrong)
+    ids, sessions = _known_ids(connection), _sessions(connection, facts)
+    bytes_of = KafkaByteReader(config, topics, files, reader, ids, sessions, wrong)
     window = _inputs(connection, pinned, facts)
     core.run(connection, window, bytes_of)
     report = collect(connection, window, options.samples)
@@ -238,10 +238,10 @@ def _known_ids(connection: duckdb.DuckDBPyConnection) -> dict[str, frozenset[int
     rows = connection.execute(
         "select distinct topic, key_schema_id, value_schema_id from expected_in where topic is not null"
     ).fetchall()
-    found: dict[str, set[int]] = {}
+    ids: dict[str, set[int]] = {}
     for topic, *numbers in rows:
-        found.setdefault(topic, set()).update(number for number in numbers if number is not None)
-    return {topic: frozenset(numbers) for topic, numbers in found.items()}
+        ids.setdefault(topic, set()).update(number for number in numbers if number is not None)
+    return {topic: frozenset(numbers) for topic, numbers in ids.items()}
 
 
 def _sessions(connection: duckdb.DuckDBPyConnection, facts: Facts) -> set[str]:
@@ -264,9 +264,9 @@ def _work(options: Options) -> Iterator[Path]:
         raise UsageError(
             "on a cluster the digests need a folder that all workers see", "name one with --work-folder"
         )
-    with contextlib.ExitStack() as kept:
+    with contextlib.ExitStack() as held:
         try:
-            work = kept.enter_context(scratch("bwtui-verify-", options.work_folder))
+            work = held.enter_context(scratch("bwtui-verify-", options.work_folder))
         except OSError as error:
             where = options.work_folder or tempfile.gettempdir()
             raise StateFailed(
@@ -316,8 +316,8 @@ def _differing(classes: Mapping[str, int]) -> list[str]:
     ]
 
 
-def _details(folder: Path, found: Basis, compared: int) -> dict[str, Any]:
-    manifest, pinned = found.sealed.manifest, found.pinned
+def _details(folder: Path, checked: Basis, compared: int) -> dict[str, Any]:
+    manifest, pinned = checked.sealed.manifest, checked.pinned
     return {
         "recording": str(folder),
         "recording_id": manifest.recording,

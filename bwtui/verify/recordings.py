@@ -162,13 +162,13 @@ def _common(connection: duckdb.DuckDBPyConnection) -> tuple[int, tuple[int, int]
 
 def _mark_read_anew(connection: duckdb.DuckDBPyConnection, first: Sealed, second: Sealed) -> None:
     """Mark changes that differ only in values which PostgreSQL did not send, and relays read themselves."""
-    found = connection.execute(
+    pairs = connection.execute(
         "select position, other from compared where class = 'said_differs' and is_partial"
     ).fetchall()
-    for start in range(0, len(found), _SOME):
-        some = found[start : start + _SOME]
-        one, other = _sent_rows(first, [at for at, _ in some]), _sent_rows(second, [at for _, at in some])
-        anew = [left for left, right in some if one[left] == other[right]]
+    for start in range(0, len(pairs), _SOME):
+        chunk = pairs[start : start + _SOME]
+        one, other = _sent_rows(first, [at for at, _ in chunk]), _sent_rows(second, [at for _, at in chunk])
+        anew = [left for left, right in chunk if one[left] == other[right]]
         connection.execute(
             "update compared set class = $class where is_partial and position in (select unnest($wanted))",
             {"class": READ_ANEW, "wanted": anew},

@@ -78,10 +78,10 @@ class Shape:
 
     def texts(self, row: Sequence[str | None]) -> tuple[str, str]:
         """Return the key, and all columns, of a row of the table."""
-        found = {
+        by_column = {
             name: of_text(text, form) for (name, form), text in zip(self.forms.items(), row, strict=True)
         }
-        return json.dumps([found[name] for name in self.table.key]), json.dumps(found)
+        return json.dumps([by_column[name] for name in self.table.key]), json.dumps(by_column)
 
 
 def shapes(snapshot: Connection, tables: Sequence[Table]) -> list[Shape]:
@@ -122,8 +122,8 @@ def rows(snapshot: Connection, shape: Shape, keys: Sequence[str] | None) -> Iter
     execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
     # Asked for another encoding, PostgreSQL would refuse what it can't convert.
     execute(snapshot, f"set client_encoding = '{server_encoding(snapshot)}'")
-    while found := query(snapshot, f"fetch {CHUNK} from bwtui_verify"):
-        yield [shape.texts([_text_of(cell, shape.decode) for cell in row]) for row in found]
+    while fetched := query(snapshot, f"fetch {CHUNK} from bwtui_verify"):
+        yield [shape.texts([_text_of(cell, shape.decode) for cell in row]) for row in fetched]
     execute(snapshot, "set client_encoding = 'UTF8'")
     execute(snapshot, "close bwtui_verify")
 
