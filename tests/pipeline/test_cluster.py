@@ -108,18 +108,16 @@ def test_a_cluster_reads_and_writes_the_same(
     assert "write its messages twice" in there["refused"]
 
 
-def verify(
-    attempts: Attempts, recording: Path, *args: str, here: bool = False
-) -> tuple[Ended, dict[str, Any]]:
+def verify(attempts: Attempts, recording: Path, *args: str) -> tuple[Ended, dict[str, Any]]:
     """Run ``bwtui verify``; return how it ended and its report, if there is one."""
     ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry, "--json"]
-    run = attempts.command_here if here else attempts.command
-    ended = run("verify", str(recording), *ends, *args)
+    ended = attempts.command("verify", str(recording), *ends, *args)
     return ended, json.loads(ended.stdout) if ended.stdout else {}
 
 
-@pytest.mark.usefixtures("shared_spark")
-def test_a_cluster_finds_the_same(cluster: str, services: Services, database: str, tmp_path: Path) -> None:
+def test_a_cluster_finds_the_same(
+    spark_classes: None, cluster: str, services: Services, database: str, tmp_path: Path
+) -> None:
     attempts, recording, work = Attempts(services, tmp_path), tmp_path / "recording", tmp_path / "work"
     with session(database) as opened:
         opened.run("create table t (id int primary key, v text)")
@@ -138,7 +136,7 @@ def test_a_cluster_finds_the_same(cluster: str, services: Services, database: st
     ended, _ = verify(attempts, recording, "--spark-master", cluster, "--work-folder", str(tmp_path / "no"))
     assert ended.code == 2 and str(tmp_path / "no") in ended.stderr and "unexpected" not in ended.stderr
     assert list(work.iterdir()) == []
-    ended, here = verify(attempts, recording, here=True)
+    ended, here = verify(attempts, recording)
     assert (here["balance"], here["classes"]) == (there["balance"], there["classes"])
     assert not (tmp_path / ".tmp").exists()
 
