@@ -5,6 +5,7 @@ Every record that is left alone keeps its partition, offset, time and headers.
 """
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -92,20 +93,16 @@ def sabotage(broker: str, topic: str, seed: int) -> list[Fault]:
 
 def judge(faults: Sequence[Fault], report: Mapping[str, Any]) -> Judgement:
     """Compare what was planted with the findings of ``bwtui verify --json``."""
-    places: dict[tuple[Any, ...], int] = {}
-    for one in report["findings"]:
-        place = (one["class"], one["topic"], one["partition"], one["offset"])
-        places[place] = places.get(place, 0) + 1
+    places = {
+        (finding["class"], finding["topic"], finding["partition"], finding["offset"])
+        for finding in report["findings"]
+    }
     overlooked = [
-        fault for fault in faults if not places.get((fault.name, fault.topic, fault.partition, fault.offset))
+        fault for fault in faults if (fault.name, fault.topic, fault.partition, fault.offset) not in places
     ]
-    planted: dict[str, int] = {}
-    for fault in faults:
-        planted[fault.name] = planted.get(fault.name, 0) + 1
+    planted = Counter(fault.name for fault in faults)
     found = {name: count for name, count in report["findings_total"].items() if count}
-    invented = [
-        name for name, count in found.items() if name not in CONSEQUENCES and count > planted.get(name, 0)
-    ]
+    invented = [name for name, count in found.items() if name not in CONSEQUENCES and count > planted[name]]
     return Judgement(planted, found, overlooked, invented)
 
 

@@ -341,15 +341,15 @@ def _parse(raw: dict[str, Any]) -> SandboxStatus:
         services={
             name: ServiceStatus(
                 name,
-                one["title"],
-                State(one["state"]),
-                one["pid"],
-                one["reason"],
+                service["title"],
+                State(service["state"]),
+                service["pid"],
+                service["reason"],
                 # A supervisor of an older version has none.
-                one.get("hint", ""),
-                Path(one["log"]),
+                service.get("hint", ""),
+                Path(service["log"]),
             )
-            for name, one in raw["services"].items()
+            for name, service in raw["services"].items()
         },
         orders=tuple(raw["orders"]),
     )

@@ -29,10 +29,10 @@ def reconnecting(slot: str, database: str) -> str | None:
     """Return the name of the relay that runs with this slot, though nothing reads the slot just now."""
     from bwtui.relay.process.control import running_relays
 
-    for one in running_relays():
+    for status in running_relays():
         # It may know the server by another name.
-        if one.slot == slot and one.database.rpartition("/")[2] == database:
-            return one.name
+        if status.slot == slot and status.database.rpartition("/")[2] == database:
+            return status.name
     return None
 
 

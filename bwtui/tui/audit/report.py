@@ -57,7 +57,7 @@ class Finding:
     @property
     def is_masked(self) -> bool:
         """Whether a mask stands for its key or a value."""
-        values = [*(self.key or {}).values(), *(value for one in self.fields for value in one.values())]
+        values = [*(self.key or {}).values(), *(value for field_ in self.fields for value in field_.values())]
         return _MASK in values
 
     @property
@@ -103,7 +103,7 @@ class AuditReport:
         if masked is None:
             # Reports of old do not say it, but how they were made.
             masked = "--show-values" not in str(self.raw.get("command", ""))
-        return bool(masked) and any(one.is_masked for one in self.findings)
+        return bool(masked) and any(finding.is_masked for finding in self.findings)
 
     @property
     def recording_id(self) -> str:
@@ -128,7 +128,7 @@ class AuditReport:
 
     def listed(self, name: str | None) -> list[Finding]:
         """Return the findings of a class, or all."""
-        return [one for one in self.findings if name is None or one.name == name]
+        return [finding for finding in self.findings if name is None or finding.name == name]
 
     def unlisted(self, name: str | None) -> int:
         """Return how many findings of a class, or of all, the report only counts."""
@@ -162,7 +162,7 @@ def parse_report(data: Mapping[str, Any], path: Path | None = None) -> AuditRepo
     """Return a report from its JSON. Raises KeyError, ValueError, TypeError or AttributeError."""
     if data["verdict"] not in ("clean", "anomalies", "indeterminate"):
         raise ValueError("no such verdict")
-    findings = tuple(_finding(number, one) for number, one in enumerate(data["findings"]))
+    findings = tuple(_finding(number, entry) for number, entry in enumerate(data["findings"]))
     classes = {str(name): int(number) for name, number in data["classes"].items()}
     return AuditReport(
         str(data["verdict"]),

@@ -46,7 +46,7 @@ def pairs(
     """Return every field that a side has, in the order of the message; for what is no row, none."""
     sides = [
         postgresql,
-        *(None if one is None or one.state != "row" else one.fields for one in (sent, kafka)),
+        *(None if side is None or side.state != "row" else side.fields for side in (sent, kafka)),
     ]
     names = dict.fromkeys(name for side in (*sides[1:], sides[0]) if side is not None for name in side)
     every = []
@@ -59,7 +59,7 @@ def pairs(
 def table_pairs(finding: Finding, kafka: Decoded | None) -> list[FieldPair]:
     """Return the fields of a row as the table and as the topic has it, as far as report and record say it."""
     row = kafka.fields if kafka is not None and kafka.state == "row" else {}
-    listed = {str(one.get("field")): one for one in finding.fields}
+    listed = {str(field.get("field")): field for field in finding.fields}
     if not row and not listed:
         key = (finding.key or {}).items()
         if finding.name == "extra_key":
@@ -69,11 +69,11 @@ def table_pairs(finding: Finding, kafka: Decoded | None) -> list[FieldPair]:
     unlisted = SAME if finding.name == "different_row" else ABSENT
     every = []
     for name in dict.fromkeys((*row, *listed)):
-        if (one := listed.get(name)) is None:
+        if (field := listed.get(name)) is None:
             every.append(FieldPair(name, ABSENT, unlisted, row[name], judged=False))
         else:
-            there = row.get(name, one.get("kafka"))
-            every.append(FieldPair(name, ABSENT, one.get("postgresql"), there, judged=True))
+            there = row.get(name, field.get("kafka"))
+            every.append(FieldPair(name, ABSENT, field.get("postgresql"), there, judged=True))
     return every
 
 
@@ -101,4 +101,4 @@ def full_texts(change: Change) -> dict[str, str | None]:
 
 def message_of(change: Change, part: int) -> SentMessage | None:
     """Return a message of a change by its number."""
-    return next((one for one in change.messages if one.part == part), None)
+    return next((message for message in change.messages if message.part == part), None)

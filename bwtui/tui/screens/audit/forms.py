@@ -87,8 +87,8 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
         self.action_send()
 
     def action_send(self) -> None:
-        values = {one.id or "": one.value.strip() for one in self.query(Input)}
-        values |= {one.id or "": "yes" if one.value else "" for one in self.query(Checkbox)}
+        values = {widget.id or "": widget.value.strip() for widget in self.query(Input)}
+        values |= {widget.id or "": "yes" if widget.value else "" for widget in self.query(Checkbox)}
         self.dismiss(values)
 
     def action_leave(self) -> None:
@@ -160,7 +160,7 @@ def plan_warnings(plan: dict[str, Any]) -> list[str]:
         warnings.append(mending(missing.get("messages", 0), missing.get("late", 0)))
     elif not plan.get("resumed"):
         # An earlier run's own messages are what a topic holds then; they are not sent again.
-        held = {name: sum(one.get("held", {}).values()) for name, one in plan.get("topics", {}).items()}
+        held = {name: sum(topic.get("held", {}).values()) for name, topic in plan.get("topics", {}).items()}
         doubled = {name: count for name, count in held.items() if count}
         if doubled:
             warnings.append(
@@ -175,7 +175,7 @@ def _topics(topics: dict[str, Any], colours: dict[str, str]) -> Table:
     table.add_column("Topic", overflow="fold")
     for title in ("Messages", "Bytes", "Holds already"):
         table.add_column(title, justify="right")
-    for name, one in topics.items():
-        held = f"{sum(one.get('held', {}).values()):,}" if one.get("existed") else "is made"
-        table.add_row(name, f"{one['messages']:,}", figures.size(one["bytes"]), held)
+    for name, topic in topics.items():
+        held = f"{sum(topic.get('held', {}).values()):,}" if topic.get("existed") else "is made"
+        table.add_row(name, f"{topic['messages']:,}", figures.size(topic["bytes"]), held)
     return table

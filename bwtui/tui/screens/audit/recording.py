@@ -122,7 +122,7 @@ class RecordingAuditing(JobsApp):
             lines.append(Text(f"▲ at most {output['doubled_at_most']:,} of them are there twice"))
         lines += [Text(f"▲ {note}") for note in output.get("notes", ())]
         topics = output.get("topics", {})
-        if any(name == one.get("recorded") for name, one in topics.items()):
+        if any(name == topic.get("recorded") for name, topic in topics.items()):
             lines.append(Text("v verifies again: the report that is shown is from before"))
         if in_front:
             self.push_screen(AskScreen("Replayed", Group(*lines)))

@@ -21,7 +21,7 @@ def table_lines(finding: Finding, key: str, report: AuditReport, colours: dict[s
         lines.append(Text(finding.note, colours["warning"]))
     if report.masked and finding.is_masked:
         lines.append(Text(MASKED, quiet))
-    fences = [str(one) for one in report.raw.get("window", {}).get("fences") or ()]
+    fences = [str(fence) for fence in report.raw.get("window", {}).get("fences") or ()]
     if fences:
         behind = f", and again up to {fences[-1]}" if len(fences) > 1 else ""
         lines.append(Text(f"looked at as of {fences[0]}{behind}", quiet))

@@ -57,12 +57,12 @@ class FindingList(Listing):
         # What all of them have needs no column.
         if name is not None and self.sort_column == "class":
             self.sort_by("mark")
-        self.set_columns([one for one in COLUMNS if name is None or one.key != "class"])
+        self.set_columns([column for column in COLUMNS if name is None or column.key != "class"])
         self.border_title = Content("Findings" if name is None else name)
         # Another class is a list of its own, whose order nobody waits for.
         self._turns += 10
         listed = report.listed(name) if report is not None else []
-        self.set_items([_item(one, with_class=name is None) for one in listed], self._turns)
+        self.set_items([_item(finding, with_class=name is None) for finding in listed], self._turns)
 
     def _show(self) -> None:
         super()._show()
@@ -89,7 +89,7 @@ class FindingList(Listing):
 
 def _item(finding: Finding, *, with_class: bool) -> Item:
     tone = tone_of(finding.name)
-    names = ", ".join(str(one.get("field", "")) for one in finding.fields)
+    names = ", ".join(str(field.get("field", "")) for field in finding.fields)
     texts = (
         finding.name,
         finding.table or figures.NONE,
@@ -197,7 +197,7 @@ def nothing_content(report: AuditReport | None, recorded: bool) -> Content:
 
 def _facts(report: AuditReport) -> list[tuple[str, str]]:
     raw, window = report.raw, report.raw.get("window", {})
-    topics = {str(one.get("topic")) for one in raw.get("topics", ())}
+    topics = {str(topic.get("topic")) for topic in raw.get("topics", ())}
     facts = [("recording", str(raw.get("recording") or "")), ("second", str(raw.get("other") or ""))]
     facts.append(("tables", ", ".join(map(str, raw.get("tables") or ()))))
     facts.append(("fences", ", ".join(map(str, window.get("fences") or ()))))
@@ -206,7 +206,7 @@ def _facts(report: AuditReport) -> list[tuple[str, str]]:
     if "confirmed_lsn" in window:
         facts.append(("confirmed", str(window["confirmed_lsn"])))
     if topics:
-        records = sum(int(one.get("high", 0)) - int(one.get("low", 0)) for one in raw["topics"])
+        records = sum(int(topic.get("high", 0)) - int(topic.get("low", 0)) for topic in raw["topics"])
         facts.append(("topics", f"{len(topics)} with {records:,} offsets: {', '.join(sorted(topics))}"))
     facts.append(("cluster", str(raw.get("cluster") or "")))
     if (compared := raw.get("compared_with_postgresql")) is not None:
@@ -240,10 +240,9 @@ def finding_text(finding: Finding, change: Change | None, question: Question) ->
     """Return a finding as plain text, to be copied: exact, whatever is in it."""
     parts = _lines(finding, change, question, _NO_COLOURS)
     lines = ["".join(part if isinstance(part, str) else part[0] for part in line) for line in parts]
-    lines += [
-        f"{one.get('field')}: {fields_text({name: value for name, value in one.items() if name != 'field'})}"
-        for one in finding.fields
-    ]
+    for field in finding.fields:
+        sides = {side: text for side, text in field.items() if side != "field"}
+        lines.append(f"{field.get('field')}: {fields_text(sides)}")
     return "\n".join(lines)
 
 
@@ -293,16 +292,18 @@ def _placed(finding: Finding, quiet: str) -> _Line:
 
 def _fields(finding: Finding, question: Question, colours: dict[str, str]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
-    sides = [name for name in ("postgresql", "sent", "kafka") if any(name in one for one in finding.fields)]
-    if all(one.get("postgresql") == one.get("sent") for one in finding.fields) and len(sides) == 3:
+    sides = [
+        name for name in ("postgresql", "sent", "kafka") if any(name in field for field in finding.fields)
+    ]
+    if all(field.get("postgresql") == field.get("sent") for field in finding.fields) and len(sides) == 3:
         sides.remove("postgresql")
     titles = LABELS[question].of_fields
     table.add_column("Differs", max_width=24, overflow="fold")
     for side in sides:
         table.add_column(titles[side], overflow="fold")
-    for one in finding.fields:
-        cells = [_value(one.get(side), colours, loud=side == "kafka") for side in sides]
-        table.add_row(Text(str(one.get("field")), f"bold {colours['warning']}"), *cells)
+    for field in finding.fields:
+        cells = [_value(field.get(side), colours, loud=side == "kafka") for side in sides]
+        table.add_row(Text(str(field.get("field")), f"bold {colours['warning']}"), *cells)
     return table
 
 
