@@ -81,11 +81,9 @@ class RelaySettings:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "RelaySettings":
         """Rebuild settings from `to_json`."""
-        pairs = {"kafka_config", "topic_config", "registry_config", "origins"}
-        values = dict(data)
-        for name, value in data.items():
-            if name in pairs:
-                values[name] = tuple((k, v) for k, v in value)
-            elif isinstance(value, list):
-                values[name] = tuple(value)
-        return cls(**values)
+        return cls(**{name: _tuples(value) for name, value in data.items()})
+
+
+def _tuples(value: Any) -> Any:
+    """Return JSON's lists, and those in them, as the tuples that they were."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value

@@ -56,7 +56,7 @@ class _Program(LazyGroup):
             return context
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
+        """Run the command; Ctrl-C and a closed pipe end it in our way."""
         with _plain_ends():
             return super().invoke(ctx)
 

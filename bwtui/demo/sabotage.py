@@ -26,7 +26,7 @@ CONSEQUENCES = ("regressed", "resurrected", "torn_transaction")
 
 
 class Record(NamedTuple):
-    """A record of a topic."""
+    """A record as it stands in a partition; the timestamp is in Unix milliseconds."""
 
     key: bytes | None
     value: bytes | None

@@ -254,7 +254,7 @@ _MOST_ORDERS, _MOST_CUSTOMERS = 20_000, 10_000
 
 
 def choose(draw: random.Random, memory: Memory) -> Callable[[Session], None]:
-    """Draw the next action."""
+    """Draw the next action; a shop that has grown too large sheds orders and customers instead."""
     action = draw.choices(list(ACTIONS), weights=list(ACTIONS.values()))[0]
     if action is place_order and len(memory.orders) > _MOST_ORDERS:
         return cancel_orders

@@ -39,7 +39,7 @@ QUIET_SECONDS = 0.5
 
 
 class Supervisor:
-    """The loop around three runners."""
+    """Starts, watches and ends the three services, in one loop that also takes orders."""
 
     def __init__(
         self, layout: Layout, major: int, endpoints: dict[str, str], services: list[Service]

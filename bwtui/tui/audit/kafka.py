@@ -20,7 +20,7 @@ HOLES = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record."""
+    """A record as it stands in a partition."""
 
     key: bytes | None
     value: bytes | None

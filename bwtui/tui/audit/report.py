@@ -70,7 +70,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit said."""
+    """What ``bwtui verify --json`` said: verdict, counts by class, and the findings that it lists."""
 
     verdict: str
     expected: int
