@@ -9,7 +9,7 @@ import click
 
 from bwtui.cli.options.numbers import Number
 from bwtui.cli.options.relay_options import load, takes
-from bwtui.cli.output.progress import progress_json_option
+from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.cli.recording.selection import selection_options
 from bwtui.console import say, say_json
 from bwtui.errors import UsageError
@@ -82,7 +82,6 @@ def replay(
 ) -> None:
     """Write the messages of RECORDING into Kafka again: byte for byte, and each key in order."""
     from bwtui.cli.output.replay_view import Screen, summary, to_json
-    from bwtui.cli.output.verify_view import view_of
     from bwtui.replay.replaying import Job, Replay
     from bwtui.spark.session import WRITE_ONCE, check_master, spark_session
     from bwtui.state_folder import state_root

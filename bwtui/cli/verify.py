@@ -19,8 +19,7 @@ from bwtui.cli.auditing.relay import reconnecting, running_settings, without_var
 from bwtui.cli.options import relay_options
 from bwtui.cli.options.numbers import Number
 from bwtui.cli.options.relay_name import relay_option
-from bwtui.cli.output.progress import progress_json_option
-from bwtui.cli.output.verify_view import View, view_of
+from bwtui.cli.output.progress import View, progress_json_option, view_of
 from bwtui.console import say_json
 from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
 

@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka import Producer
 
 from bwtui.audit.report import Finding
+from bwtui.cli.output.progress import View
 from bwtui.cli.output.replay_view import Screen, question, summary
-from bwtui.cli.output.verify_view import View
 from bwtui.errors import RefusedError, UsageError
 from bwtui.kafka.offsets import partitions
 from bwtui.model.lsn import format_lsn

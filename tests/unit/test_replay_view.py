@@ -2,8 +2,8 @@
 
 import pytest
 
+from bwtui.cli.output.progress import Lines, View, view_of
 from bwtui.cli.output.replay_view import Screen, question, summary
-from bwtui.cli.output.verify_view import Lines, View, view_of
 from bwtui.errors import RefusedError
 from bwtui.replay.job import MissingCounts
 from bwtui.replay.plan import Count

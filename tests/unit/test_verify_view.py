@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from bwtui.cli.output.verify_view import Bar, Lines, View, rate, view_of
+from bwtui.cli.output.progress import Bar, Lines, View, rate, view_of
 
 
 class Terminal(io.StringIO):

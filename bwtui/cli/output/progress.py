@@ -1,11 +1,122 @@
-"""The option of commands that report their progress to a program."""
+"""What ``bwtui verify`` and ``replay`` show while they run: a bar on a terminal, plain lines elsewhere."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Self, TextIO, TypeVar
 
 import click
 
+from bwtui.console import say, say_json, terminal
+from bwtui.terminal import draws
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class View:
+    """Is told what is under way, and by any thread how much of it is done; this one shows nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def phase(self, name: str) -> None:
+        """Something else is being done now."""
+
+    def count(self, done: int, total: int) -> None:
+        """So many rows of it are done."""
+
+    def out_of_the_way(self) -> contextlib.AbstractContextManager[None]:
+        """Leave the terminal to somebody else meanwhile."""
+        return contextlib.nullcontext()
+
+
+class JsonLines(View):
+    """One object a line: ``{"phase": "reading Kafka", "done": 1200, "total": 3400}``; counts where known."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+
+    def phase(self, name: str) -> None:
+        self._phase = name
+        self._write({"phase": name})
+
+    def count(self, done: int, total: int) -> None:
+        self._write({"phase": self._phase, "done": done, "total": total})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        # One write a line: several threads report.
+        say_json(line, err=True)
+
+
+class Lines(View):
+    """A line for each phase, and none for counts: the next phase comes soon enough."""
+
+    def phase(self, name: str) -> None:
+        say(f"bwtui: {name}", err=True)
+
+
+class Bar(View):
+    """A bar with rows, their rate and the time left; where nothing is counted, the phase and a spinner."""
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TextColumn("{task.fields[counted]}", markup=False),
+            TimeElapsedColumn(),
+        )
+        self._progress = Progress(*columns, console=terminal(file=stream), transient=True)
+        self._task: Any = self._progress.add_task("starting", total=None, counted="")
+        self._since = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def phase(self, name: str) -> None:
+        self._since = time.monotonic()
+        self._progress.reset(self._task, description=name, total=None, counted="")
+
+    def count(self, done: int, total: int) -> None:
+        self.show(done, total, rate(done, total, time.monotonic() - self._since))
+
+    def show(self, done: int, total: int, counted: str) -> None:
+        """Show how far it is, in somebody else's words."""
+        self._progress.update(self._task, completed=done, total=total, counted=counted)
+
+    @contextlib.contextmanager
+    def out_of_the_way(self) -> Iterator[None]:
+        self._progress.stop()
+        try:
+            yield
+        finally:
+            self._progress.start()
+
+
+def rate(done: int, total: int, seconds: float) -> str:
+    """Return how far it is in words."""
+    a_second = done / seconds if seconds > 0 else 0.0
+    left = f", {(total - done) / a_second:,.0f} s left" if a_second else ""
+    return f"{done:,} of {total:,} rows, {a_second:,.0f}/s{left}"
+
+
+def view_of(*, as_json: bool, progress_json: bool) -> View:
+    """Return what fits: lines for a program, nothing beside ``--json``, a bar on a terminal, or lines."""
+    if progress_json:
+        return JsonLines()
+    if as_json:
+        return View()
+    # A bar is drawn again and again, which a terminal that can only print can't do.
+    return Bar(sys.stderr) if draws(sys.stderr) else Lines()
 
 
 def progress_json_option(command: Command) -> Command:

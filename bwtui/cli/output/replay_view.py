@@ -4,8 +4,8 @@ import sys
 from typing import Any
 
 from bwtui.audit.mending import NONE_AGAIN, foreseen, mending
+from bwtui.cli.output.progress import Bar, View
 from bwtui.cli.output.table import columns, size
-from bwtui.cli.output.verify_view import Bar, View
 from bwtui.console import agreed, say
 from bwtui.errors import RefusedError
 from bwtui.replay.job import MissingCounts
