@@ -48,7 +48,7 @@ def status(name: str | None, as_json: bool) -> None:
 
 
 def _named(name: str, as_json: bool) -> "Status":
-    from bwtui.relay.process import last_status, outcome
+    from bwtui.relay.process import last_status
     from bwtui.relay.process.control import DoesNotAnswer
 
     try:
@@ -56,8 +56,7 @@ def _named(name: str, as_json: bool) -> "Status":
     except DoesNotAnswer:
         raise
     except ConnectionFailed:
-        ended = outcome.read(name)
-        last = ended.status if ended is not None else last_status.read(name)
+        last = last_status.of_ended(name)
         if as_json and last is not None:
             say_json(last.to_json())
         raise

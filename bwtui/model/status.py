@@ -166,6 +166,11 @@ class Status:
     #: Set when the engine ended on an error: the exit code of its process.
     exit_code: int | None = None
 
+    @property
+    def is_copying(self) -> bool:
+        """Whether a snapshot is under way, also one that is stalled."""
+        return (self.phase or self.state) == "snapshot"
+
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the command-line contract."""
         data = dataclasses.asdict(self)

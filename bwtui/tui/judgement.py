@@ -5,7 +5,8 @@ Every judgement has a mark as well as a tone, so that it can be read without col
 
 from typing import Literal, NamedTuple
 
-from bwtui.model.status import STAGES, ErrorEntry, StageStatus, Status, TableStatus
+from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
+from bwtui.model.verdict import Verdict as RelayVerdict
 
 Tone = Literal["good", "warn", "bad", "muted", "plain"]
 LAG_SECONDS = 10.0
@@ -31,9 +32,20 @@ _STATES: dict[str, Verdict] = {
     "starting": Verdict("warn", "STARTING"),
     "snapshot": Verdict("good", "SNAPSHOT"),
     "streaming": Verdict("good", "STREAMING"),
+    "stalled": Verdict("bad", "STALLED"),
     "paused": Verdict("warn", "PAUSED"),
     "stopped": Verdict("muted", "STOPPED"),
     "failed": Verdict("bad", "FAILED"),
+}
+#: Ends that the state alone does not tell.
+_ENDS: dict[str, Verdict] = {"killed": Verdict("bad", "KILLED"), "suspended": Verdict("bad", "SUSPENDED")}
+_SENTENCES: dict[str, Tone] = {
+    "behind": "warn",
+    "waiting": "warn",
+    "stalled": "bad",
+    "failed": "bad",
+    "killed": "bad",
+    "suspended": "bad",
 }
 _WAL: dict[str, Verdict] = {
     "reserved": Verdict("good", "reserved"),
@@ -67,19 +79,19 @@ def fullness(stage: StageStatus) -> float:
     return min(stage.queue / stage.capacity, 1.0)
 
 
-def slow_stage(status: Status) -> str | None:
-    """Name the stage that holds the others up, or None.
+def of_status(status: Status) -> Verdict:
+    """Judge the relay by its state, and by its verdict where that says more."""
+    return _ENDS.get(status.verdict.condition) or of_state(status.state)
 
-    A slow stage fills the queue in front of it, which then fills those before: so it is the last one whose
-    queue is full. With all queues empty and the relay far behind, the server sends too slowly: "read".
-    """
-    for name in reversed(STAGES):
-        stage = status.stages.get(name)
-        if stage is not None and fullness(stage) >= FULL:
-            return name
-    if status.state == "streaming" and of_lag(status).tone == "warn":
-        return "read"
-    return None
+
+def tone_of(verdict: RelayVerdict) -> Tone:
+    """Return the tone of the sentence that says how the relay is."""
+    return _SENTENCES.get(verdict.condition, "muted")
+
+
+def slow_stage(status: Status) -> str | None:
+    """Name the stage that holds the others up, as the relay's verdict has it, or None."""
+    return status.verdict.stage or None
 
 
 def has_trouble(table: TableStatus) -> bool:
@@ -90,7 +102,7 @@ def has_trouble(table: TableStatus) -> bool:
 def is_warning(entry: ErrorEntry) -> bool:
     """Tell whether an entry of the error list is only a warning."""
     kind = entry.kind.lower()
-    return "warn" in kind or kind in {"notice", "info"}
+    return "warn" in kind or kind in {"notice", "info", "stalled"}
 
 
 def snapshot_share(table: TableStatus) -> float | None:

@@ -15,6 +15,8 @@ from bwtui.errors import BwtuiError
 from bwtui.model.history import History
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
+from bwtui.relay.process.control import DoesNotAnswer
+from bwtui.relay.process.last_status import of_ended
 from bwtui.tui.actions import Kind
 
 #: Points in a sparkline, one a second.
@@ -209,6 +211,7 @@ class RelayModel(Model):
             status = await self._source.status()
         except BwtuiError as error:
             self.failure = error
+            self._take_end(error)
             return
         except (ValueError, TypeError, KeyError) as error:
             # Half a line arrives when an engine dies in the middle of its answer.
@@ -245,6 +248,15 @@ class RelayModel(Model):
         if last is None:
             self._trends.begin(fresh)
         return before.extended(fresh)
+
+    def _take_end(self, error: BwtuiError) -> None:
+        """Show how the relay ended that was shown: its last status says why, and lists its errors."""
+        shown = self.live.status
+        if shown is None or isinstance(error, DoesNotAnswer):
+            return
+        last = of_ended(self.name)
+        if last is not None and (last.pid, last.started) == (shown.pid, shown.started):
+            self.live = replace(self.live, status=last)
 
     async def sample_changes(self) -> None:
         """Fetch the changes not seen yet."""

@@ -1,5 +1,6 @@
 """One relay that carries a trickle of rows, and what happens to the services around it."""
 
+import asyncio
 import os
 import signal
 import threading
@@ -12,8 +13,11 @@ import psycopg2
 
 from bwtui.model.status import Status
 from bwtui.model.verdict import Verdict
+from bwtui.relay.process.control import ControlClient
 from bwtui.sandbox.supervisor import Sandbox, ServiceName
+from bwtui.tui.app import RelayApp
 from tests.faults.relays import Relay
+from tests.tui.picture import lines
 
 #: A stall is to be told of within so many seconds; the machine may be busy with other tests.
 TOLD_SECONDS, SLACK_SECONDS = 3.0, 3.0
@@ -115,3 +119,18 @@ def never(relay: Relay, wrong: Callable[[Status], object], seconds: float) -> li
             seen.append(status)
         time.sleep(0.1)
     return seen
+
+
+def first_lines(relay: Relay, word: str, size: tuple[int, int] = (80, 24)) -> list[str]:
+    """Return the top of the screens over the relay, once ``word`` is there."""
+
+    async def look() -> list[str]:
+        app = RelayApp(ControlClient(relay.name))
+        deadline = time.monotonic() + 30
+        async with app.run_test(size=size) as pilot:
+            while word not in (top := lines(app)[:3])[0]:
+                assert time.monotonic() < deadline, top
+                await pilot.pause(0.1)
+            return top
+
+    return asyncio.run(look())

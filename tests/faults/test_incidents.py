@@ -12,7 +12,7 @@ import pytest
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.database import session
-from tests.faults.incidents import frozen, healthy, never, stalled, suspended, trickle
+from tests.faults.incidents import first_lines, frozen, healthy, never, stalled, suspended, trickle
 from tests.faults.relays import Relay, execute, new_name
 from tests.fix_sandbox import drop_database
 
@@ -85,6 +85,10 @@ def test_kafka_hangs(sandbox: Sandbox, services: Services, database: str, relay:
             assert verdict.oldest_in_flight_seconds == pytest.approx(verdict.seconds, abs=1.0)
             assert "the oldest message in flight has waited for" in verdict.sentence
             assert "the slot is safe" in verdict.sentence
+            first, second, third = first_lines(relay, "STALLED")
+            assert "✗ STALLED" in first
+            assert f"✗ Kafka at {services.broker} has acknowledged nothing for" in second
+            assert third.startswith(" → see that the brokers run")
             later = relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
             assert later.verdict.cause == "kafka"
         since, until = from_to(healthy(relay), "Kafka")
@@ -99,6 +103,7 @@ def test_the_registry_hangs_and_a_table_is_new(
         new_table(database)
         verdict = stalled(relay, "registry", f"the schema registry at {services.schema_registry} has not")
         assert verdict.stage == "encode"
+        assert "✗ the schema registry at" in first_lines(relay, "STALLED")[1]
         relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
     from_to(healthy(relay), "registry")
 
@@ -138,6 +143,7 @@ def test_postgresql_hangs(sandbox: Sandbox, database: str, relay: Relay) -> None
     with frozen(sandbox, "postgres"):
         verdict = stalled(relay, "postgresql", "has not answered for", since=began)
         assert verdict.stage == "read"
+        assert "✗ PostgreSQL at" in first_lines(relay, "STALLED")[1]
         assert urlsplit(database).path in verdict.dependency
         relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
     from_to(healthy(relay), "PostgreSQL")

@@ -66,7 +66,7 @@ def test_a_slot_of_that_name_made_during_the_snapshot(
     relay = new_relay()
     # The snapshot's last requests wait for five seconds, so that it can't end before the slot is made.
     relay.start("-C", "linger.ms=5000")
-    relay.wait("the snapshot", lambda status: status.state == "snapshot" and status.tables)
+    relay.wait("the snapshot", lambda status: status.is_copying and status.tables)
     relay.signal(signal.SIGSTOP)
     with closing(psycopg2.connect(database)) as connection, connection.cursor() as cursor:
         cursor.execute("select pg_create_physical_replication_slot(%s)", [relay.name])

@@ -94,7 +94,7 @@ def test_two_relays_that_begin_take_one_snapshot(
         # A slot is made once every transaction that is open has ended.
         opened.run("begin; insert into hot values (2, 0)")
         relay.start()
-        relay.wait("its snapshot", lambda status: status.state == "snapshot")
+        relay.wait("its snapshot", lambda status: status.is_copying)
         wait_for("its lock", lambda: process_that_makes(database, relay))
         # One that is stopped before would make it when it wakes, and wait for the transaction.
         wait_for("its temporary slot", lambda: temporary_slots(database))

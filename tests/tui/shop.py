@@ -19,6 +19,7 @@ from bwtui.model.status import (
     Status,
     TableStatus,
 )
+from bwtui.model.verdict import Verdict
 
 #: 2026-01-15 12:00:00 UTC.
 NOON = 1768478400.0
@@ -105,6 +106,8 @@ class Shop:
             name=self.name,
             slot="bottledwater",
             detail=self._detail(),
+            phase=self.state,
+            verdict=self._verdict(),
             pid=4711,
             started=self.start,
             time=now,
@@ -151,6 +154,14 @@ class Shop:
                     SchemaEntry(f"{topic}-{part}", number, version, name, topic, part, text, self.start)
                 )
         return found
+
+    def _verdict(self) -> Verdict:
+        sentence = self._detail()
+        if self.state == "failed":
+            return Verdict("failed", sentence, "relay", hint="see the broker's log")
+        if self.slow:
+            return Verdict("behind", sentence, "relay", stage=self.slow)
+        return Verdict("healthy", sentence)
 
     def _detail(self) -> str:
         if self.state == "snapshot":

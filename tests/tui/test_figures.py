@@ -105,16 +105,13 @@ def test_cells_have_a_fixed_width_whatever_is_in_them(text: str, width: int, ali
     assert cell_len(fit_text(text, width, align)) == width
 
 
-def test_the_slow_stage_is_the_last_one_with_a_full_queue() -> None:
-    assert judgement.slow_stage(Shop().status(NOON + 60)) is None
-    for name in ("decode", "encode", "produce"):
+def test_the_slow_stage_is_the_verdicts_and_no_queues() -> None:
+    status = Shop().status(NOON + 60)
+    full = StageStatus(queue=1024, capacity=1024)
+    far = dataclasses.replace(status, wal_lag_seconds=11.0, stages=dict.fromkeys(status.stages, full))
+    assert judgement.slow_stage(far) is None
+    for name in ("read", "encode", "acknowledge"):
         assert judgement.slow_stage(Shop(slow=name).status(NOON + 60)) == name
-
-
-def test_a_relay_far_behind_with_empty_queues_waits_for_the_server() -> None:
-    status = dataclasses.replace(Shop().status(NOON + 60), wal_lag_seconds=11.0)
-    assert judgement.slow_stage(status) == "read"
-    assert judgement.slow_stage(dataclasses.replace(status, state="paused")) is None
 
 
 @pytest.mark.parametrize(

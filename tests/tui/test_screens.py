@@ -1,10 +1,16 @@
 """What the screens show: states, the tail, a relay that goes away, ways to leave, mouse, sizes."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bwtui.model.status import Status
+from bwtui.model.status import ErrorEntry, Status
+from bwtui.model.verdict import Verdict, ended
+from bwtui.relay.process import outcome
+from bwtui.relay.process.outcome import Outcome
+from bwtui.state_folder import state_folder
 from bwtui.tui import keys
 from bwtui.tui.screens.dialogs import LeaveScreen
 from bwtui.tui.screens.table import TableScreen
@@ -296,8 +302,8 @@ async def test_a_relay_that_goes_away_is_shown_as_gone_and_comes_back() -> None:
         shown = text(stage.app)
         assert "✗ GONE" in shown
         assert "figures are 12 s old" in shown
-        assert "larger than the broker takes" in shown, "the last error"
-        assert "raise max.message.bytes" in shown, "and its hint"
+        assert "the relay is gone without a word" in shown
+        assert "larger than the broker takes" not in shown, "nobody knows that it ended on the last error"
         assert stage.app.screen.has_class("-stale")
         stage.relay.gone = False
         await stage.advance(1)
@@ -305,13 +311,86 @@ async def test_a_relay_that_goes_away_is_shown_as_gone_and_comes_back() -> None:
         assert not stage.app.screen.has_class("-stale")
 
 
-async def test_a_failed_relay_tells_its_exit_code() -> None:
+@pytest.mark.parametrize("mode", ["overview", "changes", "registry", "errors"])
+async def test_a_failed_relay_tells_why_on_every_screen(mode: str) -> None:
     stage = Stage(Shop(state="failed", trouble=True))
     stage.relay.shop.exit_code = 5
     async with stage.run((80, 24)):
+        await stage.show(mode)
         stage.relay.gone = True
         await stage.advance(1)
-        assert "relay failed, exit code 5" in text(stage.app)
+        shown = text(stage.app)
+        assert "✗ FAILED" in shown
+        assert "✗ the broker refuses the messages · exit code 5" in shown
+        assert "→ see the broker's log" in shown
+
+
+async def test_a_relay_that_ended_tells_on_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its outcome says so, and the screens had asked for the last time before."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    state_folder("shop").mkdir(parents=True)
+    stage = Stage()
+    async with stage.run((120, 30)):
+        await stage.show("errors")
+        shown = stage.app.model.live.status
+        assert shown is not None
+        error = ErrorEntry(stage.clock.now, "fatal", None, "the registry refuses orders-value", "undo it")
+        verdict = ended(error.message, error.hint)
+        last = replace(shown, state="failed", verdict=verdict, errors=(error,), exit_code=2)
+        outcome.write("shop", Outcome(2, stage.clock.now, error.message, error.hint, last))
+        stage.relay.gone = True
+        await stage.advance(1)
+        told = text(stage.app)
+        assert "✗ FAILED" in told
+        assert told.count("the registry refuses orders-value") == 3, "the header, the list, and its detail"
+        assert told.count("→ undo it") == 2
+
+
+async def test_a_clean_stop_is_none_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    state_folder("shop").mkdir(parents=True)
+    stage = Stage()
+    async with stage.run((120, 30)):
+        shown = stage.app.model.live.status
+        assert shown is not None
+        last = replace(shown, state="stopped", verdict=ended(None, None, confirmed="0/1A"), exit_code=0)
+        outcome.write("shop", Outcome(0, stage.clock.now, None, None, last))
+        stage.relay.gone = True
+        await stage.advance(1)
+        told = text(stage.app)
+        assert "■ stopped cleanly; everything up to 0/1A is confirmed" in told
+        assert "STOPPED" in told
+        assert "GONE" not in told
+
+
+class Stalled(Shop):
+    """A relay that waits for Kafka, and has waited for the registry before."""
+
+    def status(self, now: float) -> Status:
+        """Return the status of a moment."""
+        says = "Kafka at k:9092 has acknowledged nothing for 4.0 s; the slot is safe for ≈ 2 h 05 m"
+        verdict = Verdict("stalled", says, "kafka", stage="acknowledge", hint="see to the brokers")
+        over = ErrorEntry(now - 9, "outage", None, "the registry was away", "wait", 1, now - 30, now - 8, "r")
+        return replace(super().status(now), state="stalled", verdict=verdict, errors=(over,))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 45)])
+async def test_a_stall_names_its_cause_first_and_marks_its_stage(size: tuple[int, int]) -> None:
+    stage = Stage(Stalled())
+    async with stage.run(size):
+        first, second, third, *_ = lines(stage.app)
+        assert "✗ STALLED" in first
+        assert "✗ Kafka at k:9092 has acknowledged nothing for 4.0 s" in second
+        assert third == " → see to the brokers"
+        assert stage.app.screen.query_one("#stage-acknowledge").has_class("-slow")
+        assert "4 Errors " in first
+        assert "4 Errors 1" not in first, "what has recovered calls for nobody"
+        await stage.show("errors")
+        told = text(stage.app)
+        assert "the registry was away" in told
+        assert re.search(r"outage  over, \d\d:\d\d:\d\d to \d\d:\d\d:\d\d \(22 s\)  once", told), told
 
 
 async def test_an_engine_that_hangs_looks_stale() -> None:

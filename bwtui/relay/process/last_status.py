@@ -53,6 +53,12 @@ def read(name: str) -> Status | None:
         return None
 
 
+def of_ended(name: str) -> Status | None:
+    """Return the last status of a relay that runs no more, whether it has said how it ended or not."""
+    ended = outcome.read(name)
+    return ended.status if ended is not None else read(name)
+
+
 def describe(status: Status) -> str:
     """Return what is known of a run that was killed, in one sentence."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.time))

@@ -71,27 +71,37 @@ def _key(entry: ErrorEntry) -> str:
 
 
 def _item(entry: ErrorEntry) -> Item:
-    warning = judgement.is_warning(entry)
-    tone = "warn" if warning else "bad"
+    warning = judgement.is_warning(entry) or entry.is_over
+    tone: judgement.Tone = "muted" if entry.is_over else "warn" if warning else "bad"
     cells = (
-        Cell("▲" if warning else "✗", tone),
+        Cell("✓" if entry.is_over else "▲" if warning else "✗", tone),
         Cell(figures.clock(entry.time), "muted"),
         Cell(figures.count(entry.count)),
         Cell(entry.kind, tone),
         Cell(entry.table or figures.NONE),
-        Cell(entry.message),
+        Cell(f"{entry.message}; {_lasted(entry)}" if entry.is_over else entry.message),
     )
     values = {"time": entry.time, "count": entry.count, "kind": entry.kind, "table": entry.table or ""}
     return Item(_key(entry), cells, values, f"{entry.kind} {entry.table} {entry.message}", not warning)
 
 
+def _lasted(entry: ErrorEntry) -> str:
+    """Say from when to when something lasted that is over, or since when it lasts."""
+    if entry.since is None:
+        return f"last {figures.clock(entry.time)}"
+    if entry.until is None:
+        return f"since {figures.clock(entry.since)}"
+    lasted = figures.duration(entry.until - entry.since)
+    return f"over, {figures.clock(entry.since)} to {figures.clock(entry.until)} ({lasted})"
+
+
 def _text(entry: ErrorEntry) -> Content:
-    tone = "$warning" if judgement.is_warning(entry) else "$error"
+    tone = "$quiet" if entry.is_over else "$warning" if judgement.is_warning(entry) else "$error"
     times = "once" if entry.count == 1 else f"{entry.count:,} times in a row"
     where = f"  table {entry.table}" if entry.table else ""
     parts = [
         Content.styled(entry.message, f"bold {tone}"),
         Content.assemble(("→ ", "bold"), (entry.hint or "no hint", "" if entry.hint else "$quiet")),
-        Content.styled(f"{entry.kind}{where}  last {figures.clock(entry.time)}  {times}", "$quiet"),
+        Content.styled(f"{entry.kind}{where}  {_lasted(entry)}  {times}", "$quiet"),
     ]
     return Content("\n\n").join(parts)

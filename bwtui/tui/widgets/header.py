@@ -6,7 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from bwtui.model.status import Status
-from bwtui.relay.process import outcome
+from bwtui.relay.process.control import DoesNotAnswer
 from bwtui.tui import figures, judgement
 from bwtui.tui.actions import tabs
 from bwtui.tui.keys import key_text
@@ -69,8 +69,9 @@ def _verdict(model: Model) -> judgement.Verdict:
         return judgement.Verdict("muted", "CONNECTING")
     by_link: dict[Link, judgement.Verdict] = {"stale": judgement.Verdict("warn", "NO NEWS")}
     if model.link == "gone" and status.state not in ("stopped", "failed"):
-        return judgement.Verdict("bad", "GONE")
-    return by_link.get(model.link, judgement.of_state(status.state))
+        is_silent = isinstance(model.failure, DoesNotAnswer)
+        return judgement.Verdict("bad", "NO ANSWER" if is_silent else "GONE")
+    return by_link.get(model.link, judgement.of_status(status))
 
 
 def _tabs(model: Model, screen: str) -> Content:
@@ -78,9 +79,10 @@ def _tabs(model: Model, screen: str) -> Content:
     parts: list[Content] = []
     for name, action in tabs(model.kind).items():
         text = f" {key_text(action)} {action.label} "
-        if name == "errors" and status is not None and status.errors:
-            total = sum(entry.count for entry in status.errors)
-            text += f"{figures.count(total)} "
+        if name == "errors" and status is not None:
+            # What has recovered is history, and calls for nobody.
+            total = sum(entry.count for entry in status.errors if not entry.is_over)
+            text += f"{figures.count(total)} " if total else ""
         if name == screen:
             # No link: Textual would paint it in the colour of links, which can't be read here.
             parts.append(Content.styled(text, "bold $background on $primary"))
@@ -104,13 +106,7 @@ def _news(model: Model, stopping: bool) -> Content:
     if head is not None and status is not None:
         return _as_of(head, status)
     if model.link == "gone" and status is not None:
-        last = outcome.read(model.name)
-        code = last.exit_code if last is not None else status.exit_code
-        age = f"figures are {figures.duration(model.age)} old · looking for it"
-        if code == 0:
-            return Content.styled(f"■ relay stopped cleanly · {age}", "bold $warning")
-        what = "relay gone without a word" if code is None else f"relay failed, exit code {code}"
-        return Content.styled(f"✗ {what} · {age}", "bold $error")
+        return _end(model, status)
     if stopping:
         return Content.styled("▲ stopping: the relay finishes what is under way", "bold $warning")
     if model.paused is not None:
@@ -123,22 +119,41 @@ def _news(model: Model, stopping: bool) -> Content:
         return Content.styled(f"▲ no news from the relay: figures are {age} old", "bold $warning")
     if status is None:
         return Content.styled(str(model.failure or "asking the relay for its status"), "$quiet")
-    if status.not_captured and not status.detail:
+    verdict = status.verdict
+    if status.not_captured and not status.detail and not verdict.is_trouble:
         names = ", ".join(status.not_captured)
         return Content.styled(f"▲ not captured: {names} · 4 says what to run", "bold $warning")
-    return Content.styled(status.detail, "$quiet")
+    tone = judgement.tone_of(verdict)
+    if tone == "muted":
+        return Content.styled(verdict.sentence or status.detail, "$quiet")
+    return Content.styled(f"{judgement.MARKS[tone]} {verdict.sentence}", f"bold {TONES[tone]}")
+
+
+def _end(model: Model, status: Status) -> Content:
+    """Say how a relay ended that was shown, or that it is silent."""
+    age = f"figures are {figures.duration(model.age)} old"
+    if isinstance(model.failure, DoesNotAnswer):
+        return Content.styled(f"✗ {model.failure.message} · {age}", "bold $error")
+    if status.state == "stopped":
+        return Content.styled(f"■ {status.verdict.sentence or 'stopped cleanly'} · {age}", "bold $warning")
+    if status.state == "failed":
+        why = status.verdict.sentence or status.detail
+        code = f" · exit code {status.exit_code}" if status.exit_code else ""
+        return Content.styled(f"✗ {why}{code} · {age}", "bold $error")
+    return Content.styled(f"✗ the relay is gone without a word · {age} · looking for it", "bold $error")
 
 
 def _as_of(head: Playhead, status: Status) -> Content:
     """Say of which moment the figures are, and what the relay was doing then."""
     when = datetime.fromtimestamp(head.time / 1_000_000).strftime("%Y-%m-%d %H:%M:%S")
     state = judgement.of_state(status.state).word.lower()
-    doing = f" · relay was {state}" + (f": {status.detail}" if status.detail else "")
+    words = status.verdict.sentence or status.detail
+    doing = f" · relay was {state}" + (f": {words}" if words else "")
     return Content.assemble((f"as of {when}", "bold $primary"), (doing, "$quiet"))
 
 
 def _trouble(model: Model) -> Content | None:
-    """Return the last error and what to do, when the relay is gone or has failed."""
+    """Return what to do, where something is to be done."""
     status = model.live.status
     if model.recorded and model.failure is not None:
         return Content.styled(f" ✗ {model.failure}", "$error")
@@ -147,9 +162,7 @@ def _trouble(model: Model) -> Content | None:
     if status is None:
         advice = model.failure.hint if model.failure else None
         return Content.styled(f" → {advice}", "$warning") if advice else None
-    ended = model.link == "gone" or status.state == "failed"
-    if not ended or not status.errors or status.state == "stopped":
-        return None
-    last = max(status.errors, key=lambda entry: entry.time)
-    hint = Content.styled(f" → {last.hint}", "$warning") if last.hint else Content("")
-    return Content.styled(f" ✗ {last.message}", "$error") + hint
+    if model.link == "gone" and isinstance(model.failure, DoesNotAnswer):
+        return Content.styled(f" → {model.failure.hint}", "$warning")
+    hint = status.verdict.hint if status.verdict.is_trouble else ""
+    return Content.styled(f" → {hint}", "$warning") if hint else None

@@ -216,7 +216,7 @@ def _background(status: Status, width: int) -> Content:
 def _snapshot(status: Status, width: int) -> Content | None:
     """Return the progress of the whole snapshot, or None when there is none under way."""
     tables = [t for t in status.tables.values() if t.snapshot_state != "none"]
-    if status.state != "snapshot" or not tables:
+    if not status.is_copying or not tables:
         return None
     done = sum(t.snapshot_state == "done" for t in tables)
     rows = sum(t.snapshot_rows for t in tables)

@@ -47,9 +47,9 @@ class TableList(Listing):
         if status is None or (soon and picture.playhead is None):
             return
         self._painted = picture.received
-        self._title_trend(status.state == "snapshot")
+        self._title_trend(status.is_copying)
         items = [
-            table_item(name, table, picture.rates.get(name, ()), status.state == "snapshot")
+            table_item(name, table, picture.rates.get(name, ()), status.is_copying)
             for name, table in status.tables.items()
         ]
         self.set_items(items, picture.received)
