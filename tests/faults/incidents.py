@@ -16,6 +16,7 @@ from bwtui.model.verdict import Verdict
 from bwtui.relay.process.control import ControlClient
 from bwtui.sandbox.supervisor import Sandbox, ServiceName
 from bwtui.tui.app import RelayApp
+from bwtui.tui.state import RelayModel
 from tests.faults.relays import Relay
 from tests.tui.picture import lines
 
@@ -125,7 +126,7 @@ def first_lines(relay: Relay, word: str, size: tuple[int, int] = (80, 24)) -> li
     """Return the top of the screens over the relay, once ``word`` is there."""
 
     async def look() -> list[str]:
-        app = RelayApp(ControlClient(relay.name))
+        app = RelayApp(RelayModel(ControlClient(relay.name)))
         deadline = time.monotonic() + 30
         async with app.run_test(size=size) as pilot:
             while word not in (top := lines(app)[:3])[0]:
