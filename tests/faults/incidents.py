@@ -92,11 +92,7 @@ def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -
     def is_told(status: Status) -> bool:
         return status.verdict.condition == "stalled" and status.verdict.cause == cause
 
-    try:
-        status = relay.wait(f"the stall by {cause}", is_told, 30)
-    except AssertionError as error:
-        last = relay.status()
-        raise AssertionError(f"{error}; its verdict is {last and last.verdict}") from error
+    status = _judged(relay, f"the stall by {cause}", is_told, 30)
     assert status.time - begun < TOLD_SECONDS + SLACK_SECONDS, status.verdict
     assert status.state == "stalled" or status.phase == "starting"
     for word in words:
@@ -106,7 +102,18 @@ def stalled(relay: Relay, cause: str, *words: str, since: float | None = None) -
 
 def healthy(relay: Relay, what: str = "that all is well again") -> Status:
     """Wait until nothing is wrong any more."""
-    return relay.wait(what, lambda status: status.verdict.condition == "healthy" and not status.detail, 60)
+    return _judged(
+        relay, what, lambda status: status.verdict.condition == "healthy" and not status.detail, 60
+    )
+
+
+def _judged(relay: Relay, what: str, condition: Callable[[Status], bool], seconds: float) -> Status:
+    """Return the first status that fulfils ``condition``; where none does, tell what the verdict was."""
+    try:
+        return relay.wait(what, condition, seconds)
+    except AssertionError as error:
+        last = relay.status()
+        raise AssertionError(f"{error}; at last: {last and (last.detail, last.verdict)}") from error
 
 
 def never(relay: Relay, wrong: Callable[[Status], object], seconds: float) -> list[Status]:
@@ -126,12 +133,16 @@ def first_lines(relay: Relay, word: str, size: tuple[int, int] = (80, 24)) -> li
     """Return the top of the screens over the relay, once ``word`` is there."""
 
     async def look() -> list[str]:
-        app = RelayApp(RelayModel(ControlClient(relay.name)))
+        client = ControlClient(relay.name)
+        app = RelayApp(RelayModel(client))
         deadline = time.monotonic() + 30
-        async with app.run_test(size=size) as pilot:
-            while word not in (top := lines(app)[:3])[0]:
-                assert time.monotonic() < deadline, top
-                await pilot.pause(0.1)
-            return top
+        try:
+            async with app.run_test(size=size) as pilot:
+                while word not in (top := lines(app)[:3])[0]:
+                    assert time.monotonic() < deadline, top
+                    await pilot.pause(0.1)
+                return top
+        finally:
+            await client.close()
 
     return asyncio.run(look())

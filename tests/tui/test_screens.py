@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from bwtui.model.status import ErrorEntry, Status
-from bwtui.model.verdict import Verdict, ended
+from bwtui.model.verdict import Verdict, ended, suspended
 from bwtui.relay.process import outcome
+from bwtui.relay.process.control import DoesNotAnswer
 from bwtui.relay.process.outcome import Outcome
 from bwtui.state_folder import state_folder
 from bwtui.tui import keys
@@ -363,6 +364,22 @@ async def test_a_clean_stop_is_none_that_is_gone(tmp_path: Path, monkeypatch: py
         assert "■ stopped cleanly; everything up to 0/1A is confirmed" in told
         assert "STOPPED" in told
         assert "GONE" not in told
+
+
+async def test_a_relay_that_is_suspended_is_silent_and_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    silence = suspended("shop", 4711, 7.0, is_stopped=True)
+
+    async def silent() -> Status:
+        raise DoesNotAnswer(silence.sentence, silence.hint)
+
+    async with stage.run((120, 30)):
+        monkeypatch.setattr(stage.relay, "status", silent)
+        await stage.advance(1)
+        first, second, third, *_ = lines(stage.app)
+        assert "✗ NO ANSWER" in first
+        assert "relay shop runs, but does not answer: its process 4711 is suspended" in second
+        assert third == " → 'kill -CONT 4711' goes on with it"
 
 
 class Stalled(Shop):
