@@ -113,6 +113,10 @@ def verify(
     report.details["command"] = _command()
     # Two recordings are told apart without a look at values.
     report.details["masked"] = not show_values and report.question != "recordings"
+    if relay is not None:
+        from bwtui.relay.process.control import tell_audited
+
+        tell_audited(relay, report.verdict)
     _tell(report, as_json, html)
     raise click.exceptions.Exit(report.exit_code)
 

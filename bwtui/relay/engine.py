@@ -191,6 +191,10 @@ class Engine:
         """Return the last ten minutes behind ``after``."""
         return self._recent.history(after)
 
+    def audited(self, verdict: str) -> None:
+        """Mark in the history how an audit of the tables has ended."""
+        self._recent.mark("audit", f"an audit of the tables ended: {verdict}")
+
     def changes(self, after: int) -> list[ChangeSample]:
         """Return sampled changes after sequence ``after``, oldest first."""
         return self._samples.after(after)

@@ -28,6 +28,7 @@ class DoubleEngine:
         self.mode = mode
         self.state: State = "starting"
         self.stopped = threading.Event()
+        self.verdicts: list[str] = []
         self.tables = {"public.orders": TableStatus(topic="orders", inserts=3)}
 
     def run(self) -> None:
@@ -91,6 +92,10 @@ class DoubleEngine:
             {"public.orders": (1.0, 2.0)},
             ((0.01, 0.02, 7),),
         )
+
+    def audited(self, verdict: str) -> None:
+        """Note the verdict."""
+        self.verdicts.append(verdict)
 
     def schemas(self) -> list[SchemaEntry]:
         """Return one schema."""

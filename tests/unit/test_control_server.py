@@ -144,6 +144,8 @@ def test_an_engine_that_fails_to_tell_its_settings_is_not_called_old(
         b'{"request": ["status"]}',
         b'{"request": "changes", "after": "x"}',
         b'{"request": "history", "after": "x"}',
+        b'{"request": "audited", "verdict": "\\u001b[2J"}',
+        b'{"request": "audited", "verdict": ["clean"]}',
         b"[" * 60_000,
     ],
 )

@@ -34,10 +34,11 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def relay(settings: RelaySettings = RELAY) -> Iterator[None]:
+def relay(settings: RelaySettings = RELAY) -> Iterator[DoubleEngine]:
     """A relay that tells its settings."""
-    with ControlServer(settings.relay_name, DoubleEngine(settings)):
-        yield
+    engine = DoubleEngine(settings)
+    with ControlServer(settings.relay_name, engine):
+        yield engine
 
 
 def run(*arguments: str, **extra: Any) -> Result:
@@ -54,11 +55,12 @@ def test_its_settings_alone_hold(monkeypatch: pytest.MonkeyPatch) -> None:
         return Report("clean", {}, 0, 0, {"expected": {}, "actual": {}}, {}, {}, [], {}, [], [])
 
     monkeypatch.setattr(command, "_database", audit)
-    with relay():
+    with relay() as engine:
         ended = run("--table", "public.x", "--exclude-table", "y", "--json", catch_exceptions=False)
     assert ended.exit_code == 0
     assert asked == [(RELAY, RelaySettings(tables=("public.x",), exclude_tables=("y",)), None)]
     assert os.environ["PGHOST"] == "nowhere"
+    assert engine.verdicts == ["clean"]
 
 
 def test_a_relay_that_only_records() -> None:

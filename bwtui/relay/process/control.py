@@ -2,10 +2,10 @@
 
 A running engine listens on a Unix socket (mode 0600). Protocol: one JSON object a line each way.
 Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}`` (at most the newest 500),
-``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, second by second, and
-from 0 also the tables' trends),
-``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "stop"}``, and one for each look of
-`bwtui.model.looks` (``slots``, ``consumers``, ``commands``, ``configuration``). Answers:
+``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
+``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT}`` (of an
+audit of the tables that has ended), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks`
+(``slots``, ``consumers``, ``commands``, ``configuration``). Answers:
 ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
 may send any number of requests on one connection.
 
@@ -14,6 +14,7 @@ socket, nor enter its folder.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -136,6 +137,12 @@ def settings_of(name: str) -> RelaySettings:
             f"relay {name} is of a newer version, whose settings this one does not know",
             "use the version that it was started with, or give its settings",
         ) from error
+
+
+def tell_audited(name: str, verdict: str) -> None:
+    """Tell the relay called ``name`` how an audit of its tables has ended; nothing depends on that."""
+    with contextlib.suppress(ConnectionFailed):
+        request(name, {"request": "audited", "verdict": verdict})
 
 
 class ControlClient:

@@ -25,6 +25,7 @@ from bwtui.relay.process.lock import private_folder
 from bwtui.settings import RelaySettings
 
 MAX_CHANGES = 500
+VERDICTS = ("clean", "anomalies", "indeterminate")
 _MAX_CLIENTS = 64
 _MAX_REQUEST = 64 * 1024
 #: Seconds that a client may leave an answer unread.
@@ -54,6 +55,9 @@ class StatusSource(Protocol):
 
     def look(self, name: LookName) -> Look:
         """Return the last answer to what is asked only while somebody looks, and have it asked again."""
+
+    def audited(self, verdict: str) -> None:
+        """Take note that an audit of the relay's tables has ended."""
 
     def stop(self) -> None:
         """Ask the relay to stop cleanly."""
@@ -102,6 +106,12 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         return source.settings().to_json()
     if kind in LOOKS:
         return dataclasses.asdict(source.look(kind))
+    if kind == "audited":
+        verdict = message.get("verdict")
+        if verdict not in VERDICTS:
+            raise _BadRequest("'verdict' is none")
+        source.audited(verdict)
+        return None
     if kind == "stop":
         source.stop()
         return None
