@@ -1,0 +1,56 @@
+"""What a relay measures of itself, on real services. PostgreSQL has the same clock, so nothing is below zero."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+from bwtui.errors import ConnectionFailed
+from bwtui.model.history import History
+from bwtui.model.latency import LATENCY_STAGES
+from bwtui.model.status import Status
+from bwtui.relay.process.control import request, tell_audited
+from tests.faults.relays import Relay, execute, wait_for
+
+ROWS = 300
+
+
+def history(relay: Relay) -> History:
+    """Return what the relay has kept."""
+    with suppress(ConnectionFailed):
+        return History.from_json(request(relay.name, {"request": "history"}))
+    return History()
+
+
+def test_latencies_tables_and_marks(database: str, new_relay: Callable[..., Relay]) -> None:
+    execute(database, "create table orders (id int primary key, body text)")
+    relay = new_relay()
+    relay.start()
+    relay.wait_streaming()
+    for number in range(ROWS):
+        execute(database, f"insert into orders values ({number}, 'x')")
+    status = relay.wait("all measured", lambda one: _measured(one) == ROWS)
+    assert set(status.latency) == set(LATENCY_STAGES)
+    for one in status.latency_since_start.values():
+        assert 0 <= one.min <= one.p50 <= one.p90 <= one.p99 <= one.max < 60
+    orders = status.tables["public.orders"]
+    assert orders.latency_p99 is not None
+    assert (orders.wal_share, orders.value_schema_version) == (1.0, 1)
+
+    execute(database, "alter table orders add column more text")
+    execute(database, "insert into orders values (1000, 'x', 'y')")
+    execute(database, "select pg_terminate_backend(active_pid) from pg_replication_slots where active")
+    tell_audited(relay.name, "clean")
+    kinds = {"start", "ddl", "error", "reconnect", "audit"}
+    wait_for("all marks", lambda: {mark.kind for mark in history(relay).marks} >= kinds)
+    kept = history(relay)
+    assert sum(second.read_per_second > 0 for second in kept.seconds) >= 1
+    assert any(second.p99 is not None for second in kept.seconds)
+    assert list(kept.trends) == ["public.orders"]
+    assert sum(count for _, _, count in kept.latency) == ROWS + 1
+    assert history(relay).seconds[0] == kept.seconds[0]
+    relay.stop()
+    assert _measured(relay.last_status()) == ROWS + 1
+
+
+def _measured(status: Status) -> int:
+    total = status.latency_since_start.get("total")
+    return total.count if total else 0
