@@ -60,7 +60,13 @@ class History:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the control socket."""
-        return dataclasses.asdict(self)
+        # Of a thousand tables, `asdict` would copy points for a fifth of a second.
+        return {
+            "seconds": [dataclasses.asdict(one) for one in self.seconds],
+            "marks": [dataclasses.asdict(mark) for mark in self.marks],
+            "trends": self.trends,
+            "latency": self.latency,
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "History":

@@ -6,7 +6,7 @@ that into histograms once a second (`Latency.tick`), and publishes figures that 
 
 from collections import deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bwtui.model.delivery import Part, Span
 from bwtui.model.histogram import Histogram
@@ -16,6 +16,8 @@ from bwtui.model.latency import LATENCY_STAGES, Percentiles
 #: for, the oldest are left out.
 _MOST = 8_192
 _SLOTS = 10
+#: Figures of the last minute, of the whole run and of tables are so many seconds old at most.
+_PAUSE_SECONDS = 5.0
 _MICROS = 1_000_000
 #: When a span passed each stage, what the system's clock was ahead of these times, and its tables.
 _Noted = tuple[float, float, float, float, float, list[Part]]
@@ -72,13 +74,14 @@ class Latency:
         self._minute = {stage: Window(60) for stage in LATENCY_STAGES}
         self._ever = {stage: Histogram() for stage in LATENCY_STAGES}
         self._tables: dict[str, Window] = {}
+        self._due = 0.0
 
     def take(self, span: Span, now: float) -> None:
         """Note that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
         self._noted.append((span.received, span.encoded, span.produced, now, span.clock, span.parts))
 
-    def tick(self, now: float) -> None:
-        """Work out the figures anew, ``now`` by the monotonic clock."""
+    def tick(self, now: float, *, is_last: bool = False) -> None:
+        """Work out the figures anew, ``now`` by the monotonic clock; long windows only now and then."""
         stages: dict[str, Histogram] = {stage: Histogram() for stage in LATENCY_STAGES}
         tables: dict[str, Histogram] = {}
         # What comes meanwhile is the next tick's.
@@ -88,23 +91,33 @@ class Latency:
             self._ten[stage].take(fresh, now)
             self._minute[stage].take(fresh, now)
             self._ever[stage].merge(fresh)
-        for table in tables:
-            self._tables.setdefault(table, Window(60))
+        for table, fresh in tables.items():
+            self._tables.setdefault(table, Window(60)).take(fresh, now)
+        total = stages["total"]
+        self.figures = replace(
+            self.figures,
+            second=Percentiles.of(total) if total.count else None,
+            ten_seconds=_figures((stage, window.merged()) for stage, window in self._ten.items()),
+        )
+        if is_last or now >= self._due or not self.figures.ever:
+            self._due = now + _PAUSE_SECONDS
+            self._work_out_long_windows(now)
+
+    def _work_out_long_windows(self, now: float) -> None:
         merged: dict[str, Histogram] = {}
         for table, window in list(self._tables.items()):
-            window.take(tables.get(table), now)
+            window.take(None, now)
             if (whole := window.merged()) is None:
                 del self._tables[table]
             else:
                 merged[table] = whole
         total = self._minute["total"].merged()
-        self.figures = Figures(
-            Percentiles.of(stages["total"]) if stages["total"].count else None,
-            _figures((stage, window.merged()) for stage, window in self._ten.items()),
-            _figures((stage, window.merged()) for stage, window in self._minute.items()),
-            _figures(self._ever.items()),
-            _figures(merged.items()),
-            tuple(total.buckets()) if total is not None else (),
+        self.figures = replace(
+            self.figures,
+            minute=_figures((stage, window.merged()) for stage, window in self._minute.items()),
+            ever=_figures(self._ever.items()),
+            tables=_figures(merged.items()),
+            buckets=tuple(total.buckets()) if total is not None else (),
         )
 
 

@@ -72,7 +72,7 @@ class Recent:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
-            self._latency.tick(time.monotonic())
+            self._latency.tick(time.monotonic(), is_last=True)
 
     def history(self, after: float = 0.0) -> History:
         """Return what was sampled after ``after`` (Unix seconds); who has some already needs no trends."""
