@@ -271,7 +271,7 @@ def test_signals_stop_cleanly(number: signal.Signals, code: int) -> None:
     _, err = relay.communicate(timeout=DEADLINE)
     assert relay.returncode == code
     lines = err.splitlines()
-    assert "bwtui: shop: stopped" in lines
+    assert "bwtui: shop: stopped cleanly; everything up to 1/1 is confirmed" in lines
     assert [line for line in lines if "error" in line] == (["bwtui: error: interrupted"] if code else [])
     assert not (state_folder("shop") / "engine.sock").exists()
     ended = outcome.read("shop")
@@ -314,7 +314,7 @@ def test_a_relay_goes_on_when_nobody_reads_what_it_tells(args: list[str]) -> Non
     other.close()
     log = (state_folder("shop") / "engine.log").read_text()
     assert log.count(notice) == bool(args)
-    assert args or log.splitlines()[-1].endswith(": shop: stopped"), "what nobody reads is in the log"
+    assert args or ": shop: stopped cleanly; " in log.splitlines()[-1], "what nobody reads is in the log"
 
 
 def test_a_relay_ends_although_its_reader_has_stopped_reading() -> None:
