@@ -183,11 +183,12 @@ def test_a_relay_that_can_not_connect_again_is_named(
     monkeypatch.setattr("bwtui.verify.database._RECONNECT_SECONDS", 0.5)
     as_role = here._replace(netloc=f"{role}:x@{here.hostname}:{here.port}").geturl()
     with relaying(attempts, as_role, source):
-        source.run(f"alter role {role} connection limit 0")
+        # A limit of connections is none for walsenders.
+        source.run(f"alter role {role} nologin")
         source.run("select pg_terminate_backend(%s)", source.reader(attempts.name))
         source.wait_released(attempts.name)
         ended = attempts.command_here(*arguments(attempts, database))
-        source.run(f"alter role {role} connection limit -1")
+        source.run(f"alter role {role} login")
         assert ended.code == 3
         assert f"relay {attempts.name} is reconnecting to PostgreSQL" in ended.stderr
     source.run(f"drop owned by {role} cascade; drop role {role}")
