@@ -88,7 +88,7 @@ def test_kafka_hangs(sandbox: Sandbox, services: Services, database: str, relay:
             first, second, third = first_lines(relay, "STALLED")
             assert "✗ STALLED" in first
             assert f"✗ Kafka at {services.broker} has acknowledged nothing for" in second
-            assert third.startswith(" → see that the brokers run")
+            assert third.startswith(" the oldest message in flight has waited for")
             later = relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
             assert later.verdict.cause == "kafka"
         since, until = from_to(healthy(relay), "Kafka")

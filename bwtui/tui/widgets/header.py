@@ -6,6 +6,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 
 from bwtui.model.status import Status
+from bwtui.model.verdict import Verdict as RelayVerdict
 from bwtui.relay.process.control import DoesNotAnswer
 from bwtui.tui import figures, judgement
 from bwtui.tui.actions import tabs
@@ -126,7 +127,16 @@ def _news(model: Model, stopping: bool) -> Content:
     tone = judgement.tone_of(verdict)
     if tone == "muted":
         return Content.styled(verdict.sentence or status.detail, "$quiet")
-    return Content.styled(f"{judgement.MARKS[tone]} {verdict.sentence}", f"bold {TONES[tone]}")
+    words = _parts(verdict)[0]
+    return Content.styled(f"{judgement.MARKS[tone]} {words}", f"bold {TONES[tone]}")
+
+
+def _parts(verdict: RelayVerdict) -> tuple[str, str]:
+    """Return the cause of a stall, which always has room, and what stands after it."""
+    if verdict.condition != "stalled":
+        return verdict.sentence, ""
+    cause, _, rest = verdict.sentence.partition("; ")
+    return cause, rest
 
 
 def _end(model: Model, status: Status) -> Content:
@@ -164,5 +174,8 @@ def _trouble(model: Model) -> Content | None:
         return Content.styled(f" → {advice}", "$warning") if advice else None
     if model.link == "gone" and isinstance(model.failure, DoesNotAnswer):
         return Content.styled(f" → {model.failure.hint}", "$warning")
-    hint = status.verdict.hint if status.verdict.is_trouble else ""
-    return Content.styled(f" → {hint}", "$warning") if hint else None
+    if not status.verdict.is_trouble:
+        return None
+    rest, hint = _parts(status.verdict)[1], status.verdict.hint
+    parts = [f" {rest}" if rest else "", f" → {hint}" if hint else ""]
+    return Content.styled("".join(parts), "$warning") if any(parts) else None
