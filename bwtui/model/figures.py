@@ -44,6 +44,12 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
+def milliseconds(seconds: float) -> str:
+    """Return a duration in milliseconds, without their unit: ``0.31``, ``12.4``, ``1,204``."""
+    value = seconds * 1000
+    return _three(value) if value < 999.5 else f"{value:,.0f}"
+
+
 def _scaled(number: float, base: int, units: tuple[str, ...]) -> tuple[float, str]:
     power = 0
     # 999.5 would be written as 1000, one character too wide.

@@ -34,8 +34,10 @@ class Action:
     #: "screen": on every screen; "list": in a list that has the focus.
     scope: Scope = "screen"
     footer: bool = False
-    #: What the footer says where the label is too long for it.
+    #: What the footer, or a tab, says where the label is too long for it.
     short: str = ""
+    #: Why a recording does not have it; said when its key is pressed there.
+    absent: str = ""
     #: It makes sense on the audit's screens only.
     audits: bool = False
     # Said once for all actions of a group.
@@ -52,16 +54,60 @@ ACTIONS = (
     *_group(
         "Screens",
         "source",
-        Action("show('overview')", ("1",), "Overview", "Pipeline from slot to topic, and all tables"),
+        Action(
+            "show('overview')",
+            ("1",),
+            "Overview",
+            "Pipeline from slot to topic, and all tables",
+            short="Over",
+        ),
         Action(
             "show('changes')",
             ("2",),
             "Changes",
             "Changes, field by field: a live sample, or every one of a recording",
+            short="Chg",
         ),
-        Action("show('registry')", ("3",), "Registry", "Subjects, ids, versions and schema texts"),
-        Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints"),
-        Action("show('audit')", ("5",), "Audit", "What the last audit found, class by class"),
+        Action(
+            "show('registry')", ("3",), "Registry", "Subjects, ids, versions and schema texts", short="Reg"
+        ),
+        Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints", short="Err"),
+        Action("show('audit')", ("5",), "Audit", "What the last audit found, class by class", short="Aud"),
+    ),
+    *_group(
+        "Screens",
+        "live",
+        Action(
+            "show('slots')",
+            ("6",),
+            "Slots",
+            "What keeps WAL: all slots of the server, long transactions, standbys",
+            short="Slot",
+            absent="A recording has no server whose slots could be asked: 'bwtui attach' shows a relay's",
+        ),
+        Action(
+            "show('consumers')",
+            ("7",),
+            "Consumers",
+            "Who reads the topics: consumer groups, and how far behind each of them is",
+            short="Cons",
+            absent="A recording does not know who reads the topics: 'bwtui attach' shows a relay's consumers",
+        ),
+        Action(
+            "show('log')",
+            ("8",),
+            "Log",
+            "Every SQL statement, registry and Kafka request of the relay, with its time and result",
+            absent="A recording holds no log of what its relay asked: 'bwtui attach' shows a running relay's",
+        ),
+        Action(
+            "show('settings')",
+            ("9",),
+            "Settings",
+            "Every setting of the relay, and where it came from",
+            short="Set",
+            absent="A recording does not hold its relay's settings: 'bwtui config show' has those of here",
+        ),
     ),
     *_group(
         "Screens",
@@ -266,11 +312,17 @@ def tabs(kind: Kind) -> dict[str, Action]:
     return {action.name.removeprefix("show('").removesuffix("')"): action for action in shows}
 
 
+def why_absent(mode: str) -> str:
+    """Return why a recording does not have the screen of a mode."""
+    return next(action.absent for action in ACTIONS if action.name == f"show('{mode}')")
+
+
 def makes_sense(name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False) -> bool:
     """Tell whether an action, as Textual names it, makes sense on such a source and such a screen."""
     full = f"{name}({', '.join(map(repr, parameters))})" if parameters else name
     return all(
-        kind in _KINDS[action.where] and (audits or not action.audits)
+        (kind in _KINDS[action.where] or (kind == "recording" and bool(action.absent)))
+        and (audits or not action.audits)
         for action in ACTIONS
         if action.name == full
     )

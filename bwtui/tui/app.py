@@ -14,6 +14,7 @@ from bwtui.console import say
 from bwtui.errors import BwtuiError
 from bwtui.relay.process.control import ControlClient
 from bwtui.shown import shown, shown_lines
+from bwtui.tui.actions import why_absent
 from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.audit.session import AuditSession, RelayAuditSession
 from bwtui.tui.host import Host, Opener, RecordingHost, Selection
@@ -24,16 +25,22 @@ from bwtui.tui.screens.audit.relay import RelayAuditing
 from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
+from bwtui.tui.screens.commands import CommandsScreen
+from bwtui.tui.screens.consumers import ConsumersScreen
 from bwtui.tui.screens.dialogs import Ending, LeaveScreen
 from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
+from bwtui.tui.screens.settings import SettingsScreen
+from bwtui.tui.screens.slots import SlotsScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import DataSource, Model, RelayModel, Session
 from bwtui.tui.theme import THEMES
 
 #: Seconds between two looks at the sample of changes, which is larger than a status.
 CHANGES_EVERY = 0.5
+#: Seconds between two questions for what a screen shows of the services.
+LOOK_EVERY = 1.0
 #: Seconds between attempts to find a relay that is gone.
 RETRY_EVERY = 1.0
 
@@ -52,6 +59,10 @@ class RelayApp(RelayAuditing):
         "registry": RegistryScreen,
         "errors": ErrorsScreen,
         "audit": ReportScreen,
+        "slots": SlotsScreen,
+        "consumers": ConsumersScreen,
+        "log": CommandsScreen,
+        "settings": SettingsScreen,
     }
     #: Screens that look closer at what is selected.
     OPENERS: ClassVar[Mapping[str, Opener]] = {"table": TableScreen.of}
@@ -72,7 +83,7 @@ class RelayApp(RelayAuditing):
         self.model = model
         self.audit = audit or RelayAuditSession(model.name)
         self.stopping = False
-        self._asked_changes = float("-inf")
+        self._asked_changes = self._asked_look = float("-inf")
         self._asked_status = float("-inf")
         self._sampling: Worker[None] | None = None
         self._leaving: Worker[None] | None = None
@@ -117,9 +128,18 @@ class RelayApp(RelayAuditing):
             ):
                 self._asked_changes = now
                 await model.sample_changes()
+            await self._sample_look(screen)
             await model.sample_schemas()
         self.refresh_screens()
         self._leave_when_stopped()
+
+    async def _sample_look(self, screen: RelayScreen | None) -> None:
+        """Ask for what the screen shows of the services; nobody else has them asked."""
+        now = self.model.clock()
+        if screen is None or screen.wants_look is None or abs(now - self._asked_look) < LOOK_EVERY:
+            return
+        self._asked_look = now
+        await self.model.sample_look(screen.wants_look)
 
     @property
     def front(self) -> RelayScreen | None:
@@ -151,14 +171,17 @@ class RelayApp(RelayAuditing):
     # What the screens ask for.
 
     def show_mode(self, mode: str) -> None:
-        """Go to a screen; from deeper inside the same one, back to its start."""
+        """Go to a screen, or say why it isn't there; from deeper inside the same one, back to its start."""
+        if mode not in self.MODE_SCREENS:
+            self.notify(why_absent(mode), severity="warning", timeout=4)
+            return
         if mode == self.current_mode:
             while len(self.screen_stack) > 1:
                 self.pop_screen()
         else:
             self.switch_mode(mode)
-        # A screen that needs changes should not wait for the next turn.
-        self._asked_changes = float("-inf")
+        # A screen that needs changes or a look should not wait for the next turn.
+        self._asked_changes = self._asked_look = float("-inf")
 
     def look_closer(self, name: str, selection: Selection) -> None:
         """Open a screen about what is selected, or say why that can't be."""

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from bwtui.model.figures import count, duration, rate, size
+from bwtui.model.figures import count, duration, milliseconds, rate, size
 
 _BARS = "▁▂▃▄▅▆▇█"
 #: What stands where a figure is not known.
@@ -16,6 +16,8 @@ __all__ = [
     "count",
     "duration",
     "gauge",
+    "milliseconds",
+    "moment",
     "percent",
     "precise_clock",
     "rate",
@@ -32,6 +34,11 @@ def clock(moment: float) -> str:
 def precise_clock(moment: float) -> str:
     """Return the local time of day with milliseconds: ``12:04:05.123``."""
     return f"{clock(moment)}.{int(moment * 1000) % 1000:03}"
+
+
+def moment(seconds: float) -> str:
+    """Return a local date and time of day: ``2026-01-15 12:04:05``."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def percent(share: float) -> str:

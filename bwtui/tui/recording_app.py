@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bwtui.recording.view import RecordingView
+from bwtui.tui.actions import tabs
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import RecordingAuditSession
 from bwtui.tui.host import Host, Opener, RecordingHost
@@ -26,7 +27,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
     """Plays a recording."""
 
     MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {
-        **RelayApp.MODE_SCREENS,
+        **{mode: screen for mode, screen in RelayApp.MODE_SCREENS.items() if mode in tabs("recording")},
         "changes": RecordedChangesScreen,
     }
     OPENERS: ClassVar[Mapping[str, Opener]] = {

@@ -13,9 +13,10 @@ from typing import Literal, Protocol
 
 from bwtui.errors import BwtuiError
 from bwtui.model.history import History
+from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
-from bwtui.relay.process.control import DoesNotAnswer
+from bwtui.relay.process.control import DoesNotAnswer, Refused
 from bwtui.relay.process.last_status import of_ended
 from bwtui.tui.actions import Kind
 
@@ -47,6 +48,9 @@ class DataSource(Protocol):
 
     async def history(self, after: float) -> History:
         """Return the last ten minutes after ``after`` (Unix seconds); trends only from 0."""
+
+    async def look(self, name: LookName) -> Look:
+        """Return what a relay is asked only while somebody looks: its last answer, at once."""
 
     async def stop(self) -> None:
         """Ask the relay to stop cleanly. Raises BwtuiError."""
@@ -103,6 +107,8 @@ class Picture:
     history: History = field(default_factory=History)
     changes: tuple[ChangeSample, ...] = ()
     schemas: tuple[SchemaEntry, ...] = ()
+    #: What the screens on the services have asked for so far, by name.
+    looks: Mapping[LookName, Look] = field(default_factory=dict)
     #: Only of a recording.
     playhead: Playhead | None = None
 
@@ -175,6 +181,9 @@ class Model:
 
     async def sample_schemas(self) -> None:
         """Fetch the schemas, where they don't come with the picture."""
+
+    async def sample_look(self, name: LookName) -> None:
+        """Fetch what a screen shows of the services; only a relay has any."""
 
     async def stop(self) -> None:
         """Ask a relay to stop cleanly; nothing else has anything to stop. Raises BwtuiError."""
@@ -281,6 +290,19 @@ class RelayModel(Model):
             return
         self._schema_ids = ids
         self.live = replace(self.live, schemas=tuple(schemas))
+
+    async def sample_look(self, name: LookName) -> None:
+        """Fetch what a screen shows of the services; what an engine was started with never changes."""
+        if name == "configuration" and name in self.live.looks:
+            return
+        try:
+            look = await self._source.look(name)
+        except Refused as error:
+            look = LOOKS[name](failure=f"{error.message}: {error.hint}")
+        except (BwtuiError, ValueError, TypeError, KeyError):
+            # The next status says that the relay is gone.
+            return
+        self.live = replace(self.live, looks={**self.live.looks, name: look})
 
     def _restart_if_new(self, status: Status) -> None:
         """Forget what belongs to a former engine: another one counts its changes from the start."""

@@ -7,10 +7,12 @@ from textual.pilot import Pilot
 
 from bwtui.errors import ConnectionFailed
 from bwtui.model.history import History
+from bwtui.model.looks import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.tui.app import RelayApp
 from bwtui.tui.screens.dialogs import Ending
 from bwtui.tui.state import RelayModel, Session
+from tests.tui import services
 from tests.tui.shop import NOON, Shop
 
 
@@ -37,6 +39,9 @@ class FakeRelay:
         #: Set to let the status stand still, as that of an engine whose loop hangs does.
         self.frozen_at: float | None = None
         self.stops = 0
+        #: What it answers, where that is not as usual; and what it was asked.
+        self.looks: dict[LookName, Look] = {}
+        self.asked_looks: list[LookName] = []
         self.asked_changes = self.asked_history = 0
 
     async def status(self) -> Status:
@@ -58,6 +63,11 @@ class FakeRelay:
         return History(
             tuple(second for second in self.past.seconds if second.time > after), (), self.past.trends
         )
+
+    async def look(self, name: LookName) -> Look:
+        self._check()
+        self.asked_looks.append(name)
+        return self.looks.get(name) or services.look(name, self.clock.now)
 
     async def stop(self) -> None:
         self._check()

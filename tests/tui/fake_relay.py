@@ -14,7 +14,9 @@ import time
 from typing import Any
 
 from bwtui.model.history import History
+from bwtui.model.looks import LOOKS
 from bwtui.relay.process.control import socket_path
+from tests.tui import services
 from tests.tui.shop import Shop, as_json
 
 
@@ -36,6 +38,8 @@ class Server:
             return [dataclasses.asdict(schema) for schema in self.shop.schemas()]
         if message["request"] == "history":
             return History().to_json()
+        if message["request"] in LOOKS:
+            return dataclasses.asdict(services.look(message["request"], now))
         self.stopped.set()
         return None
 

@@ -9,6 +9,7 @@ from textual.containers import Container
 from textual.widget import Widget
 from textual.widgets import Footer, Input
 
+from bwtui.model.looks import LookName
 from bwtui.tui import footer
 from bwtui.tui.actions import makes_sense
 from bwtui.tui.filtering import Filter
@@ -36,6 +37,8 @@ class RelayScreen(TransportScreen):
     #: The mode this screen belongs to, which is marked among the tabs.
     mode: ClassVar[str] = ""
     wants_changes: ClassVar[bool] = False
+    #: What the relay is asked of the services while this is shown.
+    wants_look: ClassVar[LookName | None] = None
     #: It shows what an audit found.
     audits: ClassVar[bool] = False
     #: Actions of lists that mean nothing here.

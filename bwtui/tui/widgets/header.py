@@ -16,6 +16,9 @@ from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.theme import TONES
 from bwtui.tui.widgets.line import Line
 
+#: Cells that name and state of a relay take, and where there is room for when it began, too.
+_IDENTITY, _WIDE_IDENTITY = 27, 58
+
 
 class Header(Vertical):
     """Name and state of the relay, the screens, and one sentence on what happens."""
@@ -30,7 +33,7 @@ class Header(Vertical):
     def show(self, model: Model, screen: str, crumbs: tuple[str, ...], stopping: bool) -> None:
         """Paint what changed."""
         self.query_one("#identity", Line).put(_identity(model, self.app.size.width))
-        self.query_one("#tabs", Line).put(_tabs(model, screen), layout=True)
+        self.query_one("#tabs", Line).put(_tabs(model, screen, self.app.size.width), layout=True)
         self.query_one("#sentence", Line).put(_sentence(model, crumbs, stopping))
         trouble = self.query_one("#trouble", Line)
         text = _trouble(model)
@@ -75,15 +78,25 @@ def _verdict(model: Model) -> judgement.Verdict:
     return by_link.get(model.link, judgement.of_status(status))
 
 
-def _tabs(model: Model, screen: str) -> Content:
+def _tabs(model: Model, screen: str, width: int) -> Content:
+    """Return the tabs, with short labels where there is no room for whole ones."""
+    room = width - (_WIDE_IDENTITY if width >= 120 else _IDENTITY)
+    whole = _labelled(model, screen, short=False)
+    return whole if whole.cell_length <= room else _labelled(model, screen, short=True)
+
+
+def _labelled(model: Model, screen: str, *, short: bool) -> Content:
     status = model.live.status
     parts: list[Content] = []
     for name, action in tabs(model.kind).items():
         text = f" {key_text(action)} {action.label} "
+        if short and name != screen:
+            text = f" {key_text(action)}{action.short or action.label}"
         if name == "errors" and status is not None:
             # What has recovered is history, and calls for nobody.
-            total = sum(entry.count for entry in status.errors if not entry.is_over)
-            text += f"{figures.count(total)} " if total else ""
+            if total := sum(entry.count for entry in status.errors if not entry.is_over):
+                shown = figures.count(total)
+                text += f"·{shown}" if short and name != screen else f"{shown} "
         if name == screen:
             # No link: Textual would paint it in the colour of links, which can't be read here.
             parts.append(Content.styled(text, "bold $background on $primary"))

@@ -1,0 +1,145 @@
+"""Every statement and request that the relay's process has issued, and how each one went."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.widget import Widget
+
+from bwtui.command_log import UNDER_WAY
+from bwtui.model.looks import CommandEntry, Commands, Look, LookName
+from bwtui.tui import figures
+from bwtui.tui.plain import Content
+from bwtui.tui.screens.looking import LookScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.listing import Item, Listing
+
+#: A command that took so long deserves attention (seconds).
+SLOW = 1.0
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("time", "Last", 8),
+    Column("count", "Count", 6, "right"),
+    Column("service", "Service", 10),
+    Column("mean", "Mean ms", 8, "right"),
+    Column("slowest", "Slowest", 8, "right", drop=1),
+    Column("text", "Statement or request", 24, grow=200),
+    Column("result", "Result", 9, grow=24),
+)
+
+
+class CommandsScreen(LookScreen):
+    """The list, newest first, and the selected command in full."""
+
+    mode: ClassVar[str] = "log"
+    wants_look: ClassVar[LookName | None] = "commands"
+    service: ClassVar[str] = "its own process"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the sentence, the list and the selected command."""
+        sortable = ("time", "count", "service", "mean", "slowest", "text", "result")
+        listing = Listing(COLUMNS, sortable, id="commands", noun="statements and requests")
+        listing.border_title = "Log"
+        listing.sort_by("time")
+        return (Line(id="said"), listing, Detail(id="command", title="Command"))
+
+    def show_look(self, look: Look, picture: Picture) -> Content:
+        """Fill the list, and say how much there is."""
+        assert isinstance(look, Commands)
+        self.query_one("#commands", Listing).set_items(
+            [_item(one) for one in look.commands], picture.received
+        )
+        self._show_selected()
+        total = sum(entry.count for entry in look.commands)
+        failed = sum(entry.count for entry in look.commands if _failed(entry))
+        gone = f", {look.forgotten:,} older entries forgotten" if look.forgotten else ""
+        return Content.assemble(
+            f" {total:,} statements and requests of the relay's process, ",
+            (f"{failed:,} failed" if failed else "none failed", "$error" if failed else "$success"),
+            (f"{gone}. The same ones are one line; values of rows are left out.", "$quiet"),
+        )
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected command."""
+        self._show_selected()
+
+    def row_text(self) -> str:
+        """Return the selected command's text."""
+        entry = self._selected()
+        return "" if entry is None else entry.text
+
+    def _selected(self) -> CommandEntry | None:
+        look = self.host.model.picture.looks.get("commands")
+        key = self.query_one("#commands", Listing).cursor_key
+        entries = look.commands if isinstance(look, Commands) else ()
+        return next((entry for entry in entries if _key(entry) == key), None)
+
+    def _show_selected(self) -> None:
+        detail, entry = self.query_one("#command", Detail), self._selected()
+        if entry is None:
+            detail.show(None, Content.styled("nothing selected", "$quiet"))
+        else:
+            detail.show(entry, _text(entry))
+
+
+def _failed(entry: CommandEntry) -> bool:
+    # The registry answers so to the question whether something is there.
+    return entry.result not in ("", UNDER_WAY, "HTTP 404")
+
+
+def _key(entry: CommandEntry) -> str:
+    return f"{entry.service}\0{entry.text}\0{entry.result}"
+
+
+def _mean(entry: CommandEntry) -> float:
+    return entry.total / max(entry.count, 1)
+
+
+def _tone(entry: CommandEntry) -> str:
+    if _failed(entry):
+        return "bad"
+    return "warn" if entry.result == UNDER_WAY and entry.seconds >= SLOW else ""
+
+
+def _item(entry: CommandEntry) -> Item:
+    tone = _tone(entry)
+    marks = {"bad": "✗", "warn": "▲"}
+    cells = (
+        Cell(marks.get(tone, " "), tone),
+        Cell(figures.clock(entry.time), "muted"),
+        Cell(figures.count(entry.count), "" if entry.count > 1 else "muted"),
+        Cell(entry.service),
+        Cell(figures.milliseconds(_mean(entry)), "warn" if _mean(entry) >= SLOW else ""),
+        Cell(figures.milliseconds(entry.slowest), "warn" if entry.slowest >= SLOW else "muted"),
+        Cell(entry.text, "strong" if entry.result == UNDER_WAY else ""),
+        Cell(entry.result or "✓", tone or ("muted" if entry.result else "good")),
+    )
+    values = {
+        "time": entry.time,
+        "count": entry.count,
+        "service": entry.service,
+        "mean": _mean(entry),
+        "slowest": entry.slowest,
+        "text": entry.text,
+        "result": entry.result,
+    }
+    return Item(_key(entry), cells, values, f"{entry.service} {entry.text} {entry.result}", tone == "bad")
+
+
+def _text(entry: CommandEntry) -> Content:
+    times = "once" if entry.count == 1 else f"{entry.count:,} times since {figures.clock(entry.first)}"
+    took = f"last {figures.milliseconds(entry.seconds)} ms"
+    if entry.count > 1:
+        mean, slowest = figures.milliseconds(_mean(entry)), figures.milliseconds(entry.slowest)
+        took += f", mean {mean} ms, slowest {slowest} ms, together {figures.duration(entry.total)}"
+    result = entry.result or "went well"
+    return Content("\n\n").join(
+        [
+            Content.styled(entry.text, "bold"),
+            Content.styled(f"{entry.service}: {result}", "$error" if _failed(entry) else "$success"),
+            Content.styled(f"{times}, last at {figures.precise_clock(entry.time)}; {took}", "$quiet"),
+        ]
+    )

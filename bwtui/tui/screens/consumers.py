@@ -1,0 +1,191 @@
+"""Who reads the relay's topics, and how far behind each group is by what it last committed."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.widget import Widget
+
+from bwtui.model.looks import Consumers, GroupEntry, Look, LookName, PartitionLag
+from bwtui.tui import figures, judgement
+from bwtui.tui.judgement import Verdict
+from bwtui.tui.plain import Content
+from bwtui.tui.screens.looking import LookScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.listing import Item, Listing
+
+GROUPS = (
+    Column("mark", "", 1),
+    Column("group", "Group", 20, grow=44),
+    Column("verdict", "Is", 12),
+    Column("unread", "Unread", 8, "right"),
+    Column("time", "Behind", 9, "right"),
+    Column("state", "State", 9, drop=1, grow=22),
+    Column("members", "Members", 7, "right", drop=2),
+    Column("partitions", "Parts", 5, "right", drop=3),
+    Column("topics", "Topics", 14, drop=4, grow=60),
+)
+PARTITIONS = (
+    Column("mark", "", 1),
+    Column("topic", "Topic", 20, grow=60),
+    Column("partition", "Part", 4, "right"),
+    Column("unread", "Unread", 9, "right"),
+    Column("time", "Behind", 9, "right"),
+    Column("committed", "Committed", 11, "right"),
+    Column("end", "End", 11, "right"),
+    Column("since", "First unread is of", 19, drop=1),
+)
+
+
+class ConsumersScreen(LookScreen):
+    """The groups, and the partitions of the selected one."""
+
+    mode: ClassVar[str] = "consumers"
+    wants_look: ClassVar[LookName | None] = "consumers"
+    service: ClassVar[str] = "Kafka"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the sentence and both lists."""
+        groups = Listing(
+            GROUPS,
+            ("unread", "time", "group", "verdict", "members"),
+            id="groups",
+            noun="groups",
+        )
+        groups.border_title = "Consumer groups"
+        partitions = Listing(
+            PARTITIONS, ("unread", "time", "topic", "partition", "end"), id="partitions", noun="partitions"
+        )
+        partitions.border_title = "Partitions"
+        return (Line(id="said"), groups, partitions)
+
+    def show_look(self, look: Look, picture: Picture) -> Content:
+        """Fill the lists, and say which group is furthest behind."""
+        assert isinstance(look, Consumers)
+        groups = self.query_one("#groups", Listing)
+        groups.set_items([_group(group, look.time) for group in look.groups], picture.received)
+        self._show_partitions(look, picture)
+        return _sentence(look)
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the partitions of the selected group."""
+        picture = self.host.model.picture
+        look = picture.looks.get("consumers")
+        if event.grid.id == "groups" and isinstance(look, Consumers):
+            self._show_partitions(look, picture)
+
+    def open_row(self, grid: Grid) -> None:
+        """Go to the group's partitions."""
+        self.query_one("#partitions").focus()
+
+    def _show_partitions(self, look: Consumers, picture: Picture) -> None:
+        key = self.query_one("#groups", Listing).cursor_key
+        group = next((one for one in look.groups if one.name == key), None)
+        partitions = self.query_one("#partitions", Listing)
+        partitions.border_title = Content("Partitions" if group is None else f"Partitions of {group.name}")
+        lags = group.partitions if group else ()
+        partitions.set_items([_lag(lag, look.time) for lag in lags], picture.received)
+
+
+def of_group(group: GroupEntry, now: float) -> Verdict:
+    """Judge a group, in words."""
+    if not group.unread:
+        return Verdict("good", "caught up")
+    if group.members == 0:
+        return Verdict("warn", "not running")
+    if group.unread_since is None:
+        return Verdict("warn", "behind")
+    return Verdict("warn", "behind") if _is_late(group.unread_since, now) else Verdict("good", "in time")
+
+
+def _is_late(since: float, now: float) -> bool:
+    return now - since >= judgement.LAG_SECONDS
+
+
+def _sentence(look: Consumers) -> Content:
+    """Say which group is furthest behind, and where."""
+    late = [group for group in look.groups if of_group(group, look.time).tone != "good"]
+    if not look.groups:
+        return Content.styled(" No consumer group has committed an offset in these topics.", "$quiet")
+    many = "1 group reads" if len(look.groups) == 1 else f"{len(look.groups)} groups read"
+    if not late:
+        return Content.assemble((" ✓ ", "$success"), f"{many} these topics, and none is late.")
+    worst = max(late, key=lambda group: (_age(group.unread_since, look.time), group.unread))
+    age = "" if worst.unread_since is None else f", {figures.duration(_age(worst.unread_since, look.time))}"
+    where = worst.partitions[0] if worst.partitions else None
+    place = f", most of it in {where.topic}[{where.partition}]" if where is not None and where.unread else ""
+    alone = "" if worst.members != 0 else "; no consumer is in it"
+    return Content.assemble(
+        (" ▲ ", "$warning"),
+        (f"{worst.name} is furthest behind: {figures.count(worst.unread)} messages{age}", "bold"),
+        f"{place}{alone}. ",
+        (f"{len(late)} of {len(look.groups)} groups late.", "$quiet"),
+    )
+
+
+def _age(since: float | None, now: float) -> float:
+    return 0.0 if since is None else max(now - since, 0.0)
+
+
+def _group(group: GroupEntry, now: float) -> Item:
+    verdict = of_group(group, now)
+    topics = ", ".join(group.topics)
+    if group.uncommitted:
+        topics = f"{group.uncommitted} partitions without a commit; {topics}"
+    age = _age(group.unread_since, now)
+    cells = (
+        Cell(verdict.mark, verdict.tone),
+        Cell(group.name, "strong"),
+        Cell(verdict.word, verdict.tone),
+        Cell(figures.count(group.unread), "" if group.unread else "muted"),
+        _time(group.unread, group.unread_since, now),
+        Cell(group.state, "muted"),
+        Cell(
+            figures.NONE if group.members is None else str(group.members), "warn" if not group.members else ""
+        ),
+        Cell(str(group.partition_count), "muted"),
+        Cell(topics, "warn" if group.uncommitted else "muted"),
+    )
+    values = {
+        "unread": group.unread,
+        "time": age,
+        "group": group.name,
+        "verdict": verdict.word,
+        "members": group.members or 0,
+    }
+    search = f"{group.name} {verdict.word} {group.state} {topics}"
+    return Item(group.name, cells, values, search, verdict.tone != "good")
+
+
+def _lag(lag: PartitionLag, now: float) -> Item:
+    late = lag.unread > 0 and lag.unread_since is not None and _is_late(lag.unread_since, now)
+    key = f"{lag.topic}[{lag.partition}]"
+    unknown = lag.committed is None and lag.end > 0
+    cells = (
+        Cell("▲" if late else " ", "warn" if late else ""),
+        Cell(lag.topic),
+        Cell(str(lag.partition)),
+        Cell("not known" if unknown else figures.count(lag.unread), "" if lag.unread else "muted"),
+        Cell(figures.NONE, "muted") if unknown else _time(lag.unread, lag.unread_since, now),
+        Cell("never", "warn") if lag.committed is None else Cell(str(lag.committed)),
+        Cell(str(lag.end), "muted"),
+        Cell(figures.NONE if lag.unread_since is None else figures.moment(lag.unread_since), "muted"),
+    )
+    values = {
+        "unread": lag.unread,
+        "time": _age(lag.unread_since, now),
+        "topic": lag.topic,
+        "partition": lag.partition,
+        "end": lag.end,
+    }
+    return Item(key, cells, values, key, late)
+
+
+def _time(unread: int, since: float | None, now: float) -> Cell:
+    if not unread:
+        return Cell(figures.duration(0), "muted")
+    if since is None:
+        return Cell("not known", "muted")
+    return Cell(figures.duration(_age(since, now)), "warn" if _is_late(since, now) else "")

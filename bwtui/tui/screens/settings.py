@@ -1,0 +1,94 @@
+"""The settings that the relay was started with, and where each of them came from."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.widget import Widget
+
+from bwtui.model.looks import Configuration, Look, LookName, SettingEntry
+from bwtui.options import BY_NAME, PAIR_OPTIONS
+from bwtui.places import DEFAULT
+from bwtui.tui.plain import Content
+from bwtui.tui.screens.looking import LookScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.listing import Item, Listing
+
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("setting", "Setting", 18, grow=36),
+    Column("value", "Value", 30, grow=120),
+    Column("origin", "From", 22, grow=60),
+)
+
+
+class SettingsScreen(LookScreen):
+    """The list, and what the selected one does."""
+
+    mode: ClassVar[str] = "settings"
+    wants_look: ClassVar[LookName | None] = "configuration"
+    ages: ClassVar[bool] = False
+    service: ClassVar[str] = "its own process"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the sentence, the list and the selected setting."""
+        listing = Listing(COLUMNS, ("setting", "value", "origin"), id="settings", noun="settings")
+        listing.border_title = "Settings"
+        return (Line(id="said"), listing, Detail(id="setting", title="Setting"))
+
+    def show_look(self, look: Look, picture: Picture) -> Content:
+        """Fill the list."""
+        assert isinstance(look, Configuration)
+        items = [_item(index, entry) for index, entry in enumerate(look.settings)]
+        self.query_one("#settings", Listing).set_items(items, picture.received)
+        self._show_selected()
+        chosen = sum(entry.origin != DEFAULT for entry in look.settings)
+        text = f" {chosen} of {len(look.settings)} were set when the relay was started (●). "
+        return Content(text) + Content.styled("They hold until it is started again.", "$quiet")
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected setting."""
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        look = self.host.model.picture.looks.get("configuration")
+        key = self.query_one("#settings", Listing).cursor_key
+        entries = look.settings if isinstance(look, Configuration) else ()
+        entry = next((entry for entry in entries if entry.name == key), None)
+        detail = self.query_one("#setting", Detail)
+        if entry is None:
+            detail.show(None, Content.styled("nothing selected", "$quiet"))
+        else:
+            detail.show(entry, _text(entry))
+
+
+def _item(index: int, entry: SettingEntry) -> Item:
+    is_default = entry.origin == DEFAULT
+    cells = (
+        Cell(" " if is_default else "●", "strong"),
+        Cell(entry.name, "" if is_default else "strong"),
+        Cell(entry.text, "muted" if is_default else ""),
+        Cell(entry.origin, "muted" if is_default else ""),
+    )
+    # In the order of the help, until somebody sorts them.
+    values = {"setting": index, "value": entry.text, "origin": entry.origin}
+    return Item(entry.name, cells, values, f"{entry.name} {entry.text} {entry.origin}", not is_default)
+
+
+def _text(entry: SettingEntry) -> Content:
+    table, _, key = entry.name.partition(".")
+    option = PAIR_OPTIONS.get(table) if key else BY_NAME.get(entry.name)
+    parts = [
+        Content.assemble((entry.name, "bold"), " = ", (entry.text, "bold $primary")),
+        Content.styled(f"from: {entry.origin}", "$quiet"),
+    ]
+    if option is not None and option.help:
+        parts.append(Content(option.help))
+    if option is not None and not key:
+        flag = f"-{option.flag}, " if option.flag else ""
+        ways = f"{flag}--{option.name} · {option.variable} · {option.name} in bwtui.toml"
+        parts.append(Content.styled(ways, "$quiet"))
+    return Content("\n\n").join(parts)

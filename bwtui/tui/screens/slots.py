@@ -1,0 +1,241 @@
+"""What keeps WAL on the server: every slot, transactions that are open for long, and standbys."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.containers import Container
+from textual.widget import Widget
+
+from bwtui.model.looks import Holder, Look, LookName, SlotEntry, Slots, Standby
+from bwtui.tui import figures, judgement
+from bwtui.tui.judgement import Verdict
+from bwtui.tui.plain import Content
+from bwtui.tui.screens.looking import LookScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.listing import Item, Listing
+
+#: A slot that keeps this much deserves attention; so does one that nobody reads with so many seconds left.
+KEPT_BYTES = 1024**3
+SOON = 3600.0
+SLOTS = (
+    Column("mark", "", 1),
+    Column("slot", "Slot", 18, grow=40),
+    Column("state", "State", 15, grow=28),
+    Column("kept", "Keeps", 8, "right"),
+    Column("safe", "Safe", 8, "right", drop=1),
+    Column("left", "Lost in", 9, "right"),
+    Column("wal", "WAL status", 10),
+    Column("spill", "Spilled", 8, "right", drop=2),
+    Column("kind", "Plugin", 9, drop=3, grow=16),
+    Column("database", "Database", 10, drop=4, grow=24),
+    Column("confirmed", "Confirmed", 12, drop=5, grow=18),
+    Column("restart", "Restart at", 12, drop=6, grow=18),
+    Column("note", "Note", 20, drop=7, grow=70),
+)
+HOLDERS = (
+    Column("mark", "", 1),
+    Column("transaction", "Transaction", 12, grow=24),
+    Column("open", "Open for", 9, "right"),
+    Column("holds", "Holds back", 18, grow=30),
+    Column("state", "State", 19, drop=1, grow=30),
+    Column("user", "Role", 10, drop=2, grow=24),
+    Column("application", "Application", 11, drop=4, grow=30),
+    Column("database", "Database", 10, drop=3, grow=24),
+)
+STANDBYS = (
+    Column("mark", "", 1),
+    Column("standby", "Standby", 14, grow=30),
+    Column("behind", "Behind", 8, "right"),
+    Column("time", "Time", 9, "right"),
+    Column("state", "State", 10, grow=14),
+    Column("sync", "Sync", 6, drop=1, grow=10),
+    Column("client", "Client", 14, drop=3, grow=30),
+    Column("slot", "Slot", 12, drop=2, grow=30),
+)
+
+
+class SlotsScreen(LookScreen):
+    """All slots, and below what else keeps WAL or holds slots back."""
+
+    mode: ClassVar[str] = "slots"
+    wants_look: ClassVar[LookName | None] = "slots"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the sentence and the three lists."""
+        slots = _listing(SLOTS, ("slot", "kept", "safe", "left", "spill", "database"), "slots", "Slots")
+        slots.sort_by("kept")
+        holders = _listing(
+            HOLDERS,
+            ("open", "transaction", "user", "database"),
+            "long transactions",
+            "Open for 5 s or more",
+            "holders",
+        )
+        standbys = _listing(STANDBYS, ("behind", "standby", "time"), "standbys", "Standbys")
+        return (Line(id="said"), slots, Container(holders, standbys, id="held", classes="folder"))
+
+    def show_look(self, look: Look, picture: Picture) -> Content:
+        """Fill the lists, and say who keeps the most."""
+        assert isinstance(look, Slots)
+        own = picture.status.slot if picture.status else ""
+        slots = [_slot(slot, own, look.time, picture.wal_rate) for slot in look.slots]
+        self.query_one("#slots", Listing).set_items(slots, picture.received)
+        holders = [_holder(holder, look.time) for holder in look.holders]
+        self.query_one("#holders", Listing).set_items(holders, picture.received)
+        standbys = [_standby(standby) for standby in look.standbys]
+        self.query_one("#standbys", Listing).set_items(standbys, picture.received)
+        return _sentence(look, own, picture.wal_rate)
+
+    def open_row(self, grid: Grid) -> None:
+        """There is nothing further in: go on to the next list."""
+        self.focus_next()
+
+
+def _listing(
+    columns: tuple[Column, ...], sortable: tuple[str, ...], noun: str, title: str, id: str = ""
+) -> Listing:
+    listing = Listing(columns, sortable, id=id or noun, noun=noun)
+    listing.border_title = Content(title)
+    return listing
+
+
+def _sentence(look: Slots, own: str, rate: float | None) -> Content:
+    """Say how fast WAL grows, who keeps the most of it, and what bounds that."""
+    writes = "" if rate is None else f" The server writes {figures.size(rate)}/s of WAL. "
+    if look.keep_limit_bytes is None:
+        limit = "No limit is set (max_slot_wal_keep_size): a slot that nobody reads fills the disk."
+    else:
+        limit = f"A slot that keeps more than {figures.size(look.keep_limit_bytes)} is lost."
+    kept = [slot for slot in look.slots if slot.retained_wal_bytes is not None]
+    if not kept:
+        return Content.assemble((writes or " ", ""), ("No slot keeps any. ", ""), (limit, "$quiet"))
+    most = max(kept, key=lambda slot: slot.retained_wal_bytes or 0)
+    whose = "this relay's slot" if most.name == own else f"slot {most.name}"
+    verdict = of_slot(most)
+    return Content.assemble(
+        (writes or " ", ""),
+        (f"The most is kept by {whose}: {figures.size(most.retained_wal_bytes or 0)}", "bold"),
+        (f", which {verdict.word}. " if verdict.tone != "good" else ". ", "bold"),
+        (limit, "$quiet"),
+    )
+
+
+def of_slot(slot: SlotEntry) -> Verdict:
+    """Judge a slot, in words."""
+    if slot.wal_status == "lost":
+        return Verdict("bad", "lost its WAL")
+    if slot.wal_status == "unreserved":
+        return Verdict("bad", "is about to be lost")
+    if slot.active:
+        return Verdict("warn", "is far behind") if _keeps_much(slot) else Verdict("good", "is read")
+    return Verdict("warn", "nobody reads")
+
+
+def _keeps_much(slot: SlotEntry) -> bool:
+    return (slot.retained_wal_bytes or 0) >= KEPT_BYTES
+
+
+def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
+    verdict = of_slot(slot)
+    idle = "" if slot.inactive_since is None else f" {figures.duration(now - slot.inactive_since)}"
+    state = f"read by {slot.active_pid}" if slot.active else f"unread{idle}"
+    left = slot.safe_wal_bytes / rate if slot.safe_wal_bytes is not None and rate else None
+    wal = judgement.of_wal_status(slot.wal_status or "")
+    notes = [
+        "this relay's" if slot.name == own else "",
+        slot.invalidation_reason or "",
+        "temporary" if slot.temporary else "",
+        f"{verdict.word}" if verdict.tone in ("warn", "bad") and slot.active else "",
+    ]
+    cells = (
+        Cell(verdict.mark if verdict.tone != "good" else " ", verdict.tone),
+        Cell(slot.name, "strong" if slot.name == own else ""),
+        Cell(state, "" if slot.active else "warn"),
+        _size(slot.retained_wal_bytes, "warn" if _keeps_much(slot) else ""),
+        _size(slot.safe_wal_bytes),
+        _left(left, slot.active),
+        Cell(slot.wal_status or figures.NONE, wal.tone if wal.tone != "good" else ""),
+        _size(slot.spill_bytes, "warn" if slot.spill_bytes else ""),
+        Cell(slot.plugin or slot.type, "muted"),
+        Cell(slot.database or figures.NONE, "muted"),
+        Cell(slot.confirmed_lsn or figures.NONE, "muted"),
+        Cell(slot.restart_lsn or figures.NONE, "muted"),
+        Cell("; ".join(filter(None, notes)), verdict.tone if verdict.tone != "good" else "muted"),
+    )
+    values = {
+        "slot": slot.name,
+        "kept": -1 if slot.retained_wal_bytes is None else slot.retained_wal_bytes,
+        "safe": float("inf") if slot.safe_wal_bytes is None else slot.safe_wal_bytes,
+        "left": float("inf") if left is None else left,
+        "spill": slot.spill_bytes or 0,
+        "database": slot.database or "",
+    }
+    search = (
+        f"{slot.name} {state} {slot.wal_status} {slot.plugin} {slot.type} {slot.database} {' '.join(notes)}"
+    )
+    return Item(slot.name, cells, values, search, verdict.tone != "good")
+
+
+def _left(seconds: float | None, active: bool) -> Cell:
+    """Return the time until the slot is lost if it is read no further, at the present rate of WAL."""
+    if seconds is None:
+        return Cell(figures.NONE, "muted")
+    if active:
+        return Cell(figures.duration(seconds), "muted")
+    return Cell(figures.duration(seconds), "bad" if seconds < SOON else "warn")
+
+
+def _size(number: int | None, tone: str = "") -> Cell:
+    if number is None:
+        return Cell(figures.NONE, "muted")
+    return Cell(figures.size(max(number, 0)), tone or ("" if number > 0 else "muted"))
+
+
+def _holder(holder: Holder, now: float) -> Item:
+    holds = [
+        "restart_lsn" if holder.writes else "",
+        "vacuum" if holder.xmin_age is not None else "",
+    ]
+    held = " and ".join(filter(None, holds)) or "nothing"
+    age = None if holder.since is None else max(now - holder.since, 0.0)
+    tone = "warn" if held != "nothing" and (age is None or age >= judgement.LAG_SECONDS) else ""
+    cells = (
+        Cell("▲" if tone else " ", tone),
+        Cell(holder.name),
+        Cell("not told" if age is None else figures.duration(age), tone),
+        Cell(held, "" if holder.writes else "muted"),
+        Cell(holder.state or "not told", "" if holder.state else "muted"),
+        Cell(holder.user, "muted"),
+        Cell(holder.application or figures.NONE, "muted"),
+        Cell(holder.database or figures.NONE, "muted"),
+    )
+    values = {
+        "transaction": holder.name,
+        "open": float("inf") if age is None else age,
+        "user": holder.user,
+        "database": holder.database,
+    }
+    search = f"{holder.name} {held} {holder.state} {holder.user} {holder.application} {holder.database}"
+    return Item(holder.name, cells, values, search, bool(tone))
+
+
+def _standby(standby: Standby) -> Item:
+    seconds, size = standby.replay_lag_seconds, standby.replay_lag_bytes
+    late = (seconds or 0) >= judgement.LAG_SECONDS or (size or 0) >= judgement.LAG_BYTES
+    tone = "warn" if late else ""
+    cells = (
+        Cell("▲" if late else " ", tone),
+        Cell(standby.name),
+        _size(size, tone),
+        Cell(figures.NONE if seconds is None else figures.duration(seconds), tone),
+        Cell(standby.state or "not told", "" if standby.state else "muted"),
+        Cell(standby.sync_state or figures.NONE, "muted"),
+        Cell(standby.client, "muted"),
+        Cell(standby.slot or "none", "muted"),
+    )
+    values = {"behind": size or 0, "standby": standby.name, "time": seconds or 0.0}
+    key = f"{standby.name} {standby.client} {standby.slot}"
+    return Item(key, cells, values, f"{key} {standby.state} {standby.sync_state}", late)

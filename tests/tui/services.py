@@ -1,0 +1,158 @@
+"""What the services around the made-up shop say: slots, consumers, commands and settings."""
+
+from bwtui.config import listed
+from bwtui.model.looks import (
+    CommandEntry,
+    Commands,
+    Configuration,
+    Consumers,
+    GroupEntry,
+    Holder,
+    Look,
+    LookName,
+    PartitionLag,
+    SlotEntry,
+    Slots,
+    Standby,
+)
+from bwtui.settings import RelaySettings
+
+MB = 1024**2
+GB = 1024**3
+
+
+def look(name: LookName, now: float) -> Look:
+    """Return what would be seen at a moment."""
+    if name == "slots":
+        return slots(now)
+    if name == "consumers":
+        return consumers(now)
+    return commands(now) if name == "commands" else configuration(now)
+
+
+def slots(now: float) -> Slots:
+    """One slot that is read, one that nobody reads, one of a standby, and one that is lost."""
+    read = {"plugin": "pgoutput", "database": "shop", "active": True, "wal_status": "reserved"}
+    old = {"plugin": "wal2json", "database": "warehouse", "wal_status": "extended"}
+    return Slots(
+        time=now,
+        keep_limit_bytes=40 * GB,
+        slots=(
+            SlotEntry(
+                "bottledwater",
+                "logical",
+                **read,  # type: ignore[arg-type]
+                active_pid=4712,
+                restart_lsn="16/B3740000",
+                confirmed_lsn="16/B3758A10",
+                retained_wal_bytes=2 * MB,
+                safe_wal_bytes=40 * GB - 2 * MB,
+                spill_bytes=0,
+            ),
+            SlotEntry(
+                "reporting_2024",
+                "logical",
+                **old,  # type: ignore[arg-type]
+                restart_lsn="D/10000000",
+                confirmed_lsn="D/10000A38",
+                retained_wal_bytes=37 * GB,
+                safe_wal_bytes=3 * GB,
+                inactive_since=now - 3 * 86400,
+                spill_bytes=912 * MB,
+            ),
+            SlotEntry(
+                "standby_a",
+                "physical",
+                active=True,
+                active_pid=811,
+                wal_status="reserved",
+                restart_lsn="16/B3700000",
+                retained_wal_bytes=3 * MB,
+                safe_wal_bytes=40 * GB - 3 * MB,
+            ),
+            SlotEntry(
+                "trial",
+                "logical",
+                "pgoutput",
+                "shop",
+                wal_status="lost",
+                invalidation_reason="wal_removed",
+                inactive_since=now - 9 * 86400,
+            ),
+        ),
+        holders=(
+            Holder("pid 5120", "batch", "shop", "load", "idle in transaction", now - 1860, True, 91_000),
+            Holder("prepared transfer-7", "bank", "shop", "", "prepared", now - 7200, True, 4_100),
+            Holder("pid 6001", "analyst", "shop", "psql", "active", now - 42, False, 12),
+        ),
+        standbys=(
+            Standby("standby_a", "10.0.0.7", "streaming", "async", "standby_a", 48_000, 0.02),
+            Standby("standby_b", "10.0.0.8", "catchup", "async", None, 2 * GB, 640.0),
+        ),
+    )
+
+
+def consumers(now: float) -> Consumers:
+    """One group that has read everything, one that is in time, and one that nobody runs."""
+    late = (
+        PartitionLag("public.orders", 2, 41_000, 84_300, 43_300, now - 5400),
+        PartitionLag("public.orders", 0, 80_100, 84_211, 4_111, now - 300),
+        PartitionLag("public.orders", 1, None, 84_090),
+    )
+    soon = (PartitionLag("public.order_items", 0, 1_250_000, 1_250_031, 31, now - 1.4),)
+    done = tuple(PartitionLag("public.customers", n, 900 + n, 900 + n) for n in range(3))
+    return Consumers(
+        time=now,
+        seconds=0.012,
+        groups=(
+            GroupEntry("reporting", "empty", 0, ("public.orders",), 47_411, now - 5400, 3, 1, late),
+            GroupEntry("search-indexer", "stable", 2, ("public.order_items",), 31, now - 1.4, 1, 0, soon),
+            GroupEntry("mailer", "stable", 3, ("public.customers",), 0, None, 3, 0, done),
+        ),
+    )
+
+
+def commands(now: float) -> Commands:
+    """Statements and requests of all services, one of which failed, and one without an answer."""
+    sql = "select (slot_name)::text, (plugin)::text from pg_catalog.pg_replication_slots where slot_name ="
+    start = """START_REPLICATION SLOT "bottledwater" LOGICAL 0/0 (proto_version '1', publication_names 'p')"""
+    fetch = 'copy (select "photo" from only "public"."products" where "id" operator("pg_catalog".=) cast(…'
+    return Commands(
+        time=now,
+        commands=(
+            CommandEntry("PostgreSQL", start, "", 1, now - 60, now - 60, 0.004, 0.004, 0.004),
+            CommandEntry("Kafka", "create_topics public.orders", "", 1, now - 59, now - 59, 0.18, 0.18, 0.18),
+            CommandEntry(
+                "registry",
+                "POST /subjects/public.orders-value/versions",
+                "HTTP 409",
+                2,
+                now - 50,
+                now - 9,
+                0.031,
+                0.042,
+                0.073,
+            ),
+            CommandEntry("PostgreSQL", fetch, "", 212, now - 55, now - 2, 0.0004, 0.0031, 0.11),
+            CommandEntry("PostgreSQL", sql, "", 60, now - 60, now - 1, 0.0006, 0.0045, 0.05),
+            CommandEntry("Kafka", "list_topics", "under way", 1, now - 4, now - 4, 4.0, 4.0, 4.0),
+        ),
+    )
+
+
+def configuration(now: float) -> Configuration:
+    """Settings of every origin, with a password among them."""
+    settings = RelaySettings(
+        postgres="postgresql://cdc:hunter2@db.shop:5432/shop",
+        topic_prefix="shop",
+        kafka_config=(("linger.ms", "20"), ("sasl.password", "hunter2")),
+        on_error="log",
+        origins=(
+            ("postgres", "BWTUI_POSTGRES"),
+            ("topic-prefix", "command line"),
+            ("on-error", "./bwtui.toml [profile.production]"),
+            ("kafka.linger.ms", "./bwtui.toml"),
+            ("kafka.sasl.password", "/home/me/.config/bwtui/bwtui.toml"),
+        ),
+    )
+    return Configuration(time=now, settings=listed(settings))
