@@ -7,8 +7,7 @@ the stream make no entry: what is noted has a round trip to a service beside it.
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
@@ -41,6 +40,22 @@ class _Sum:
     count: int = 1
 
 
+class _Issued:
+    """Ends a command with its block; cheaper than a generator, for some statements fetch one row each."""
+
+    __slots__ = ("_end", "_outcome")
+
+    def __init__(self, end: Callable[[str], None], outcome: Callable[[BaseException], str]) -> None:
+        self._end = end
+        self._outcome = outcome
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._end("" if error is None else self._outcome(error))
+
+
 class CommandLog:
     """A bounded list of entries; any thread may add to it, and read it."""
 
@@ -52,21 +67,12 @@ class CommandLog:
         self._forgotten = 0
         self._lock = threading.Lock()
 
-    @contextmanager
-    def issued(
-        self, service: str, text: str, outcome: Callable[[BaseException], str] = _kind
-    ) -> Iterator[None]:
-        """Note that ``text`` is issued to ``service``, and how that ended; what it raises goes on.
+    def issued(self, service: str, text: str, outcome: Callable[[BaseException], str] = _kind) -> "_Issued":
+        """Note that ``text`` is issued to ``service``, and how the block ended; what it raises goes on.
 
         ``outcome`` says in a few words, without any value of a row, what an error was.
         """
-        end = self.begin(service, text)
-        try:
-            yield
-        except BaseException as error:
-            end(outcome(error))
-            raise
-        end("")
+        return _Issued(self.begin(service, text), outcome)
 
     def begin(self, service: str, text: str) -> Callable[[str], None]:
         """Note that a command is issued; what is returned is to be called once, with how it ended."""

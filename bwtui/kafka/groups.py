@@ -40,6 +40,9 @@ _FETCH: Mapping[str, Any] = {
     "auto.offset.reset": "earliest",
     "fetch.message.max.bytes": 1_024,
     "queued.min.messages": 1,
+    # A partition that has nothing more would keep the next one waiting.
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 10,
 }
 #: What leaves out the one thing that was asked of, and not the whole look.
 _PASSED_OVER = frozenset(

@@ -133,7 +133,8 @@ def _group(group: GroupEntry, now: float) -> Item:
     verdict = of_group(group, now)
     topics = ", ".join(group.topics)
     if group.uncommitted:
-        topics = f"{group.uncommitted} partitions without a commit; {topics}"
+        noun = "partition" if group.uncommitted == 1 else "partitions"
+        topics = f"{group.uncommitted} {noun} without a commit; {topics}"
     age = _age(group.unread_since, now)
     cells = (
         Cell(verdict.mark, verdict.tone),

@@ -37,9 +37,9 @@ SLOTS = (
 )
 HOLDERS = (
     Column("mark", "", 1),
-    Column("transaction", "Transaction", 12, grow=24),
+    Column("transaction", "Transaction", 17, grow=30),
     Column("open", "Open for", 9, "right"),
-    Column("holds", "Holds back", 18, grow=30),
+    Column("holds", "Holds back", 19),
     Column("state", "State", 19, drop=1, grow=30),
     Column("user", "Role", 10, drop=2, grow=24),
     Column("application", "Application", 11, drop=4, grow=30),
@@ -109,13 +109,16 @@ def _sentence(look: Slots, own: str, rate: float | None) -> Content:
         limit = "No limit is set (max_slot_wal_keep_size): a slot that nobody reads fills the disk."
     else:
         limit = f"A slot that keeps more than {figures.size(look.keep_limit_bytes)} is lost."
+    gone = [slot.name for slot in look.slots if slot.wal_status == "lost"]
+    lost = (f" ✗ {', '.join(gone)} lost the WAL that it needs. ", "bold $error") if gone else ("", "")
     kept = [slot for slot in look.slots if slot.retained_wal_bytes is not None]
     if not kept:
-        return Content.assemble((writes or " ", ""), ("No slot keeps any. ", ""), (limit, "$quiet"))
+        return Content.assemble(lost, (writes or " ", ""), ("No slot keeps any. ", ""), (limit, "$quiet"))
     most = max(kept, key=lambda slot: slot.retained_wal_bytes or 0)
     whose = "this relay's slot" if most.name == own else f"slot {most.name}"
     verdict = of_slot(most)
     return Content.assemble(
+        lost,
         (writes or " ", ""),
         (f"The most is kept by {whose}: {figures.size(most.retained_wal_bytes or 0)}", "bold"),
         (f", which {verdict.word}. " if verdict.tone != "good" else ". ", "bold"),
@@ -167,7 +170,8 @@ def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
     )
     values = {
         "slot": slot.name,
-        "kept": -1 if slot.retained_wal_bytes is None else slot.retained_wal_bytes,
+        # One that is lost keeps nothing any more, and matters most.
+        "kept": float("inf") if verdict.tone == "bad" else slot.retained_wal_bytes or 0,
         "safe": float("inf") if slot.safe_wal_bytes is None else slot.safe_wal_bytes,
         "left": float("inf") if left is None else left,
         "spill": slot.spill_bytes or 0,
@@ -199,7 +203,7 @@ def _holder(holder: Holder, now: float) -> Item:
         "restart_lsn" if holder.writes else "",
         "vacuum" if holder.xmin_age is not None else "",
     ]
-    held = " and ".join(filter(None, holds)) or "nothing"
+    held = ", ".join(filter(None, holds)) or "nothing"
     age = None if holder.since is None else max(now - holder.since, 0.0)
     tone = "warn" if held != "nothing" and (age is None or age >= judgement.LAG_SECONDS) else ""
     cells = (

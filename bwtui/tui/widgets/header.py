@@ -92,11 +92,11 @@ def _labelled(model: Model, screen: str, *, short: bool) -> Content:
         text = f" {key_text(action)} {action.label} "
         if short and name != screen:
             text = f" {key_text(action)}{action.short or action.label}"
-        if name == "errors" and status is not None:
-            # What has recovered is history, and calls for nobody.
-            if total := sum(entry.count for entry in status.errors if not entry.is_over):
-                shown = figures.count(total)
-                text += f"·{shown}" if short and name != screen else f"{shown} "
+        # What has recovered is history, and calls for nobody.
+        standing = sum(e.count for e in status.errors if not e.is_over) if status is not None else 0
+        if name == "errors" and standing:
+            shown = figures.count(standing)
+            text += f"·{shown}" if short and name != screen else f"{shown} "
         if name == screen:
             # No link: Textual would paint it in the colour of links, which can't be read here.
             parts.append(Content.styled(text, "bold $background on $primary"))
