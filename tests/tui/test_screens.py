@@ -402,8 +402,8 @@ async def test_a_stall_names_its_cause_first_and_marks_its_stage(size: tuple[int
         assert "✗ Kafka at k:9092 has acknowledged nothing for 4.0 s" in second
         assert third == " the slot is safe for ≈ 2 h 05 m → see to the brokers"
         assert stage.app.screen.query_one("#stage-acknowledge").has_class("-slow")
-        assert "4 Errors " in first
-        assert "4 Errors 1" not in first, "what has recovered calls for nobody"
+        assert re.search(r"4(Err| Errors) ", first), "what has recovered calls for nobody"
+        assert not re.search(r"4(Err·| Errors )1", first)
         await stage.show("errors")
         told = text(stage.app)
         assert "the registry was away" in told
