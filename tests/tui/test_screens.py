@@ -476,7 +476,7 @@ async def test_the_mouse_switches_screens_sorts_selects_and_opens() -> None:
         await pilot.click(offset=(top.x + 5, top.y + 1), times=2)
         await stage.settle()
         assert isinstance(stage.app.screen, TableScreen)
-        tab = lines(stage.app)[0].index("Registry")
+        tab = lines(stage.app)[0].index("3Reg")
         await pilot.click(offset=(tab, 0))
         await stage.settle()
         assert stage.app.current_mode == "registry"
