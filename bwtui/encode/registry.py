@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersion
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
@@ -69,6 +69,18 @@ class SchemaCheck:
     reasons: tuple[str, ...] = ()
 
 
+class _Client(SchemaRegistryClient):
+    """Confluent's client, which can't ask by itself which rule holds."""
+
+    def effective_compatibility(self, subject: str) -> str:
+        """Return the level that a subject is held to: its own, or else the one for all.
+
+        Without the question a registry may say NONE of a subject that has no level of its own (Apicurio).
+        """
+        path = f"config/{quote(subject, safe='')}"
+        return str(self._rest_client.get(path, {"defaultToGlobal": "true"})["compatibilityLevel"])
+
+
 class SchemaRegistry:
     """Registers Avro schemas."""
 
@@ -78,7 +90,7 @@ class SchemaRegistry:
         self.url_without_user = _without_user(url)
         self._asked = 0
         try:
-            self._client = SchemaRegistryClient(registry_config(url, config))
+            self._client = _Client(registry_config(url, config))
             _log_requests(self._client)
         except (ValueError, TypeError, OSError) as error:
             problem = f"the schema registry's settings are not valid: {error}"
@@ -107,7 +119,7 @@ class SchemaRegistry:
         wanted = Schema(schema, "AVRO")
         self._asked += 1
         if self._asked % _SCHEMAS_KEPT == 0:
-            self._client.clear_caches()
+            self._client.clear_caches()  # type: ignore[no-untyped-call]
         try:
             with self._asking(subject):
                 answer = self._client.register_schema_full_response(subject, wanted)
@@ -166,9 +178,9 @@ class SchemaRegistry:
 
     def _rule(self, subject: str) -> str:
         """Return the compatibility level that the subject is held to."""
-        own = self._existing(subject, lambda: self._client.get_compatibility(subject))
-        if own is not None:
-            return str(own)
+        level = self._existing(subject, lambda: self._client.effective_compatibility(subject))
+        if level is not None:
+            return level
         with self._asking(subject):
             return str(self._client.get_compatibility())
 

@@ -1,9 +1,10 @@
 """What a schema registry's answer means: a schema that is refused, or a service that is to be waited for."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from types import MappingProxyType
 
 import pytest
 
@@ -19,6 +20,8 @@ class Answering(ThreadingHTTPServer):
 
     status = 200
     body = b""
+    #: Answers to single paths, whose query is part of them.
+    paths: Mapping[str, object] = MappingProxyType({})
 
     @property
     def url(self) -> str:
@@ -30,10 +33,12 @@ class _Handler(BaseHTTPRequestHandler):
         server = self.server
         assert isinstance(server, Answering)
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        self.send_response(server.status)
-        self.send_header("Content-Length", str(len(server.body)))
+        known = self.path in server.paths
+        body = json.dumps(server.paths[self.path]).encode() if known else server.body
+        self.send_response(200 if known else server.status)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(server.body)
+        self.wfile.write(body)
 
     do_GET = do_POST = answer
 
@@ -127,4 +132,32 @@ def test_what_answers_without_a_list_of_subjects_is_no_registry(server: Answerin
     with pytest.raises(ConnectionFailed, match="something other than a schema registry") as refused:
         registry.check()
     assert "Expecting value" not in refused.value.message
+    registry.close()
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        # Apicurio says NONE of a subject without a rule of its own, unless it is asked what holds.
+        {"/config/t-value": "NONE", "/config/t-value?defaultToGlobal=true": "FULL"},
+        # A registry that does not know the question has no rule of the subject at all.
+        {"/config": "FULL"},
+    ],
+)
+def test_the_rule_is_the_one_that_holds(server: Answering, answers: dict[str, str]) -> None:
+    record = {"type": "record", "name": "t", "fields": [{"name": "a", "type": "int"}]}
+    server.status, server.body = 404, told(40401)
+    paths: dict[str, object] = {path: {"compatibilityLevel": level} for path, level in answers.items()}
+    paths["/subjects/t-value/versions/latest"] = {
+        "subject": "t-value",
+        "id": 1,
+        "version": 1,
+        "schema": json.dumps(record),
+    }
+    ask = "/compatibility/subjects/t-value/versions/latest?normalize=False&verbose=True"
+    server.paths = {**paths, ask: {"is_compatible": False}}
+    registry = SchemaRegistry(server.url)
+    found = registry.verdict("t-value", json.dumps(record).replace("int", "string"))
+    assert found.rule == "FULL"
+    assert found.reasons == ('field "a" was int and is string',)
     registry.close()
