@@ -96,7 +96,7 @@ def _in_full(s: "Status") -> list[str]:
         ("to", f"{s.broker}, registry {s.registry}"),
         ("confirmed", f"{format_lsn(s.confirmed_lsn)} of {format_lsn(s.server_lsn)}"),
         ("lag", f"{size(s.wal_lag_bytes)}, {s.wal_lag_seconds:.1f} s"),
-        ("WAL kept", f"{size(s.retained_wal_bytes)}, {_safety(s)}"),
+        ("retained", f"{size(s.retained_wal_bytes)}, {_safety(s)}"),
     ]
     if s.not_captured:
         doctor = "'bwtui doctor' with the relay's options says what to run"

@@ -91,6 +91,8 @@ class Demo:
         self._progress = progress
         self.note = progress.note
         self._abandoned = threading.Event()
+        #: The writes are being stopped, or have been.
+        self._settling = False
         self._lock: IO[str] | None = None
         self._sandbox: Sandbox | None = None
         self._services: Services | None = None
@@ -156,6 +158,11 @@ class Demo:
             raise Indeterminate(problem, "leave its relay alone while the demo runs")
         self._workload.check()
 
+    def check_writes(self) -> None:
+        """Raise the error on which the workload ended by itself."""
+        if self._workload is not None and not self._settling:
+            self._workload.check()
+
     def status(self) -> Status:
         """Return the relay's status. Raises the relay's own error when it ended on one."""
         try:
@@ -177,6 +184,7 @@ class Demo:
         """
         if self.settled is None:
             assert self._workload is not None
+            self._settling = True
             if not quiet:
                 self.note("stopping the writes, and waiting for the relay to confirm the last one")
             counts = self._workload.stop()

@@ -326,3 +326,16 @@ def makes_sense(name: str, parameters: tuple[object, ...], kind: Kind, *, audits
         for action in ACTIONS
         if action.name == full
     )
+
+
+def meant_elsewhere(key: str, kind: Kind) -> str | None:
+    """Say what a key that does nothing here is for; None of a key that is for nothing, or does something."""
+    meant = [action for action in ACTIONS if key in action.keys]
+    if not meant or any(kind in _KINDS[action.where] for action in meant):
+        return None
+    what = meant[0].label
+    if meant[0].where == "recording":
+        return (
+            f"{what}: only in a recording. 'bwtui connect --record DIR' makes one, 'bwtui open DIR' shows it"
+        )
+    return f"{what}: not in what is shown here"

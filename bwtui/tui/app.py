@@ -39,6 +39,8 @@ from bwtui.tui.theme import THEMES
 
 #: Seconds between two looks at the sample of changes, which is larger than a status.
 CHANGES_EVERY = 0.5
+#: The same while another screen is shown: often enough that the relay still holds every one of them.
+CHANGES_ASIDE_EVERY = 3.0
 #: Seconds between two questions for what a screen shows of the services.
 LOOK_EVERY = 1.0
 #: Seconds between attempts to find a relay that is gone.
@@ -121,11 +123,8 @@ class RelayApp(RelayAuditing):
         await model.sample_status()
         if model.failure is None:
             now = model.clock()
-            if (
-                screen is not None
-                and screen.wants_changes
-                and abs(now - self._asked_changes) >= CHANGES_EVERY
-            ):
+            is_seen = screen is not None and screen.wants_changes
+            if abs(now - self._asked_changes) >= (CHANGES_EVERY if is_seen else CHANGES_ASIDE_EVERY):
                 self._asked_changes = now
                 await model.sample_changes()
             await self._sample_look(screen)

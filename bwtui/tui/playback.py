@@ -73,6 +73,11 @@ class RecordingSource:
         """Whether there are commands that no picture shows yet."""
         return bool(self._commands)
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether the next picture would be the last one again."""
+        return not self.player.playing and not self._commands and self._seconds.complete
+
     async def picture(self) -> tuple[Picture, list[Callable[[], None]]]:
         """Carry out the commands, play on, and return the picture, and what to tell who gave the commands.
 

@@ -22,6 +22,9 @@ from bwtui.tui.screens.recording.rows import AsOfScreen
 from bwtui.tui.state import Session
 from bwtui.tui.widgets.recording.transport import Timeline
 
+#: Seconds after which even a recording that is paused is painted: reports say how old they are.
+QUIET_FOR = 20.0
+
 
 class RecordingApp(RecordingAuditing, RelayApp):
     """Plays a recording."""
@@ -50,11 +53,27 @@ class RecordingApp(RecordingAuditing, RelayApp):
         model = RecordedModel(source, clock)
         super().__init__(model, session or Session(rate=10), self.recording_audit)
         model.remark = self.session.remark
+        self._ticked = float("-inf")
 
     @property
     def recording(self) -> RecordingHost:
         """The recording is played here."""
         return self
+
+    def tick(self) -> None:
+        """Take a picture, unless nothing can have changed since the last one."""
+        now = self.model.clock()
+        if self._is_quiet() and abs(now - self._ticked) < QUIET_FOR:
+            return
+        self._ticked = now
+        super().tick()
+
+    def _is_quiet(self) -> bool:
+        """Tell whether nothing moves, runs, or is still to be drawn."""
+        if not self.source.stands_still or any(not worker.is_finished for worker in self.workers):
+            return False
+        timeline = self._timeline()
+        return timeline is None or timeline.wanted is None
 
     async def sample(self) -> None:
         """Take pictures until every command has been carried out."""
@@ -90,9 +109,11 @@ class RecordingApp(RecordingAuditing, RelayApp):
         if go:
             self._end_with("quit")
 
+    def _timeline(self) -> Timeline | None:
+        return next(iter(self.front.query(Timeline)), None) if self.front is not None else None
+
     async def _fill_timeline(self) -> None:
-        front = self.front
-        timeline = next(iter(front.query(Timeline)), None) if front is not None else None
+        timeline = self._timeline()
         if timeline is not None and (wanted := timeline.wanted) is not None:
             timeline.set_buckets(await self.source.timeline(wanted))
 

@@ -108,6 +108,11 @@ async def test_a_failure_is_one_sentence_and_a_hint(tmp_path: Path) -> None:
         await stage.press("escape")
         await stage.end(code=4, said=said)
         assert "Verify failed can't reach Kafka at [nowhere]:1" in stage.notices
+        await stage.press("5")
+        shown = text(stage.app)
+        assert "✗ AUDIT FAILED  can't reach Kafka at [nowhere]:1" in shown
+        assert "→ check that the broker runs" in shown
+        assert "NOT AUDITED" not in shown
 
 
 async def test_leaving_ends_what_runs_after_a_question(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from bwtui.cli.output import table
 from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
 from bwtui.tui import figures, judgement
 from bwtui.tui.filtering import Filter
@@ -183,12 +184,24 @@ def test_any_text_is_a_filter(text: str) -> None:
     Filter.parse(text).passes("public.orders")
 
 
-@given(st.integers(0, 250))
-def test_columns_never_overlap_and_fill_no_more_than_there_is(width: int) -> None:
+@given(st.integers(0, 250), st.dictionaries(st.integers(0, 7), st.integers(0, 60)))
+def test_columns_never_overlap_and_fill_no_more_than_there_is(width: int, needs: dict[int, int]) -> None:
     columns = [Column(str(i), str(i), 5 + i, drop=i, grow=12) for i in range(8)]
-    placed = place(columns, width)
+    placed = place(columns, width, needs)
     assert placed[0].column == 0
     for left, right in itertools.pairwise(placed):
         assert right.x == left.x + left.width + 1
     if width >= 8:
         assert placed[-1].x + placed[-1].width <= width
+
+
+def test_a_text_that_would_be_cut_has_room_before_empty_space() -> None:
+    columns = [Column("table", "Table", 10, grow=40), Column("key", "Key", 10, grow=20)]
+    widths = [placed.width for placed in place(columns, 64, {0: 12, 1: 45})]
+    assert widths == [15, 45]
+    assert [placed.width for placed in place(columns, 64)] == [40, 20]
+
+
+@pytest.mark.parametrize("number", [0, 999, 2048, 5 << 20, 7 << 30])
+def test_status_and_screens_use_the_same_units(number: int) -> None:
+    assert table.size(number).split()[1] == figures.size(number).split()[1]

@@ -103,7 +103,7 @@ async def _play(stage: RecordedStage, press: Press) -> None:
 
 @check("step(-1)", "step(1)")
 async def _step(stage: RecordedStage, press: Press) -> None:
-    await stage.seek("#50")
+    await stage.seek("#49")
     await press()
     first = stage.head.position
     assert first in (49, 51)
@@ -118,7 +118,7 @@ async def _step(stage: RecordedStage, press: Press) -> None:
 
 @check("step_transaction(-1)", "step_transaction(1)")
 async def _step_transaction(stage: RecordedStage, press: Press) -> None:
-    await stage.seek("#50")
+    await stage.seek("#49")
     await press()
     ends = {stop for p in range(stage.recording.length) for stop in [stage.recording.transaction(p)[1]]}
     assert stage.head.position != 50
@@ -134,15 +134,15 @@ async def _speed(stage: RecordedStage, press: Press) -> None:
 
 @check("travel(0)", "travel(1)")
 async def _travel(stage: RecordedStage, press: Press) -> None:
-    await stage.seek("#50")
+    await stage.seek("#49")
     await press()
     end = stage.head.position
     assert end in (0, stage.recording.length)
-    await stage.seek("#50")
+    await stage.seek("#49")
     await stage.press("2")
     await press()
     assert stage.head.position == end, "the same where the recording itself is the list"
-    await stage.seek("#100")
+    await stage.seek("#99")
     await stage.press("T")
     start, stop = stage.recording.transaction(99)
     await press()
@@ -153,7 +153,7 @@ async def _travel(stage: RecordedStage, press: Press) -> None:
 async def _seek(stage: RecordedStage, press: Press) -> None:
     await press()
     assert stage.screen.query_one(SeekBar).display
-    await stage.type("#12")
+    await stage.type("#11")
     await stage.press("enter")
     assert stage.head.position == 12
     assert not stage.screen.query_one(SeekBar).display
@@ -196,7 +196,7 @@ async def _transaction(stage: RecordedStage, press: Press) -> None:
 
 @check("look_closer('explain')")
 async def _explain(stage: RecordedStage, press: Press) -> None:
-    await stage.seek("#146")
+    await stage.seek("#145")
     await stage.press("2")
     await press()
     assert isinstance(stage.app.screen, ExplainScreen)

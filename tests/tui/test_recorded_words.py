@@ -30,9 +30,12 @@ async def test_a_position_is_the_number_that_a_query_finds() -> None:
         await stage.press("enter", "home", "down")
         assert stage.screen.selected_change() is stage.recording._changes[20]
         assert "Change at position 20 " in text(stage.app)
-        assert "change  21 of 151" in lines(stage.app)[-2]
-        await stage.press("escape")
-        await stage.seek("#1")
+        assert "position  20 of 150" in lines(stage.app)[-2]
+        await stage.press("escape", "G")
+        await stage.seek("#20")
+        assert "Change at position 20 " in text(stage.app)
+        assert "position  20 of 150" in lines(stage.app)[-2]
+        await stage.seek("#0")
         await stage.press("T")
         assert re.search(r"changes +1, position 0\b", text(stage.app)), "a row of the snapshot is on its own"
 
@@ -40,7 +43,7 @@ async def test_a_position_is_the_number_that_a_query_finds() -> None:
 async def test_a_row_says_at_which_position_it_was_left() -> None:
     stage = RecordedStage()
     async with stage.run((120, 40)):
-        await stage.seek("#3")
+        await stage.seek("#2")
         await stage.press("2", "a")
         await stage.press("down", "down")
         assert "as left by the change at position 2" in text(stage.app)
@@ -101,7 +104,7 @@ async def test_before_the_first_match_the_detail_says_where_it_is() -> None:
 async def test_truncate_has_no_row_to_explain() -> None:
     stage = RecordedStage()
     async with stage.run():
-        await stage.seek("#151")
+        await stage.seek("#150")
         await stage.press("x")
         assert not isinstance(stage.app.screen, ExplainScreen)
         (said,) = stage.told
@@ -186,7 +189,7 @@ async def test_keys_that_mean_nothing_on_a_screen_are_not_offered() -> None:
         assert "e Errors only" in lines(stage.app)[-1], "fields that differ"
         for opened in ("x", "a"):
             await stage.press("2")
-            await stage.seek("#19")
+            await stage.seek("#18")
             await stage.press(opened)
             footer = lines(stage.app)[-1]
             assert not re.search("Filter|Errors only|Sort", footer), opened

@@ -486,13 +486,35 @@ async def test_the_mouse_switches_screens_sorts_selects_and_opens() -> None:
         assert '"name": "order_items_key"' in text(stage.app)
 
 
-async def test_changes_are_fetched_only_while_they_are_looked_at() -> None:
+async def test_changes_are_sampled_on_while_another_screen_is_shown() -> None:
     stage = Stage()
     async with stage.run():
-        await stage.advance(5)
-        assert stage.relay.asked_changes == 0
         await stage.show("changes")
-        assert stage.relay.asked_changes > 0
+        await stage.show("overview")
+        before = stage.relay.asked_changes
+        # The engine holds the changes of the last fifty seconds.
+        await stage.advance(90)
+        assert 10 <= stage.relay.asked_changes - before <= 50, "less often than on their own screen"
+        await stage.show("changes")
+        numbers = [int(row.key) for row in stage.app.screen.query_one(ChangeList).rows]
+        assert len(numbers) > 900
+        assert numbers == list(range(numbers[0], numbers[-1] + 1))
+
+
+async def test_changes_say_following_only_while_they_do() -> None:
+    stage = Stage()
+    async with stage.run():
+        await stage.show("changes")
+        assert " following " in text(stage.app)
+        await stage.press("space")
+        assert " following " not in text(stage.app)
+        assert "paused, Space resumes" in text(stage.app)
+        await stage.press("space")
+        assert " following " in text(stage.app)
+        stage.relay.gone = True
+        await stage.advance(1)
+        assert " following " not in text(stage.app)
+        assert "no news from the relay" in lines(stage.app)[-2]
 
 
 async def test_nothing_grows_without_bound() -> None:

@@ -174,7 +174,7 @@ def test_steps_by_transaction(player: Player) -> None:
         ("50 %", 10),
         ("start", 0),
         ("end", 20),
-        ("#7", 7),
+        ("#7", 8),
         ("xid 743", 6),
         ("XID=741", 2),
     ],
@@ -214,7 +214,7 @@ def test_relative_times_count_from_where_it_stands(player: Player) -> None:
         ("FF/1", "not in the recording"),
         ("1/2/3", "no LSN"),
         ("101%", "ends at 100%"),
-        ("#21", "there is no change 21"),
+        ("#20", "there is no change at position 20"),
     ],
 )
 def test_what_is_no_place_is_told(player: Player, text: str, message: str) -> None:

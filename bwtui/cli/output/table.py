@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from bwtui.shown import shown
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def columns(
@@ -23,7 +23,7 @@ def columns(
 
 
 def size(count: int | None) -> str:
-    """Return a number of bytes in a unit that suits it, or a dash for None."""
+    """Return a number of bytes in PostgreSQL's units (powers of 1024), as on the screens; a dash for None."""
     if count is None:
         return "-"
     amount = float(count)

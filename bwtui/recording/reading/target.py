@@ -63,12 +63,15 @@ def parse_target(text: str, within: Range) -> Target:
 
 
 def _number(number: int, within: Range) -> int:
-    if number > within.length:
+    """Return how many changes have happened once the one at position ``number`` has."""
+    if number >= within.length:
+        last = within.length - 1
         raise UsageError(
-            f"there is no change {number:,}: the recording has {within.length:,}",
-            f"name one from 0 to {within.length:,}, or a share such as 50%",
+            f"there is no change at position {number:,}: "
+            + (f"the last one is at {last:,}" if within.length else "the recording holds no changes"),
+            f"name one from #0 to #{last:,}, or a share such as 50%" if within.length else "name a time",
         )
-    return number
+    return number + 1
 
 
 def _share(percent: float, within: Range) -> int:

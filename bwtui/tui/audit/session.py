@@ -62,6 +62,8 @@ class AuditSession:
         self.connections = connections
         self.report = report
         self.job: Job | None = None
+        #: The last audit that was tried and gave no report.
+        self.failed: Ended | None = None
 
     def side(self) -> KafkaSide | None:
         """Return what reads single records, where it is known where Kafka is. Raises BwtuiError."""
@@ -72,7 +74,7 @@ class AuditSession:
 
     def take(self, output: bytes) -> AuditReport:
         """Take what ``verify --json`` wrote, and return it. Raises BwtuiError."""
-        self.report = _parsed(output)
+        self.report, self.failed = _parsed(output), None
         return self.report
 
 
@@ -133,7 +135,7 @@ class RecordingAuditSession(AuditSession):
                 f"the report can't be kept in {path.parent}: {error.strerror}",
                 "set BWTUI_STATE_HOME to a folder that you may write to",
             ) from error
-        self.report = parse_report(report.raw, path)
+        self.report, self.failed = parse_report(report.raw, path), None
         if self.plan is not None and "--only-missing" in self.plan[1]:
             # It is of the report that was here before, and would send what this one misses.
             self.plan = None

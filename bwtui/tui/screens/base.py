@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, BindingType
 from textual.containers import Container
@@ -11,7 +12,7 @@ from textual.widgets import Footer, Input
 
 from bwtui.model.looks import LookName
 from bwtui.tui import footer
-from bwtui.tui.actions import makes_sense
+from bwtui.tui.actions import makes_sense, meant_elsewhere
 from bwtui.tui.filtering import Filter
 from bwtui.tui.keys import bindings
 from bwtui.tui.screens.dialogs import HelpScreen
@@ -95,6 +96,7 @@ class RelayScreen(TransportScreen):
     def on_mount(self) -> None:
         """Paint what is known, and give the focus to the main list."""
         self.ready = True
+        self.set_class(self.host.model.recorded, "-recorded")
         for grid in self.query(Grid):
             grid.has_ends = self.own_list or not self.host.model.recorded
         self.first_focus().focus()
@@ -119,6 +121,11 @@ class RelayScreen(TransportScreen):
         if model.picture.playhead is not None:
             self.query_one(Transport).show(model.picture.playhead)
         self.paint(model.picture)
+
+    def on_key(self, event: events.Key) -> None:
+        """Say of a key that means something only where something else is shown that it does."""
+        if (elsewhere := meant_elsewhere(event.key, self.host.model.kind)) is not None:
+            self.notify(elsewhere, timeout=4)
 
     # Actions: views.
 

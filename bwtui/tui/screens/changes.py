@@ -29,7 +29,13 @@ class SampledPair(ChangesPair):
     wants_changes: ClassVar[bool] = True
 
     def paint(self, picture: Picture) -> None:
-        self.main_grid().show(picture)
+        model = self.host.model
+        stands_still = ""
+        if model.paused is not None:
+            stands_still = "paused, Space resumes"
+        elif model.link != "live":
+            stands_still = "no news from the relay"
+        self.main_grid().show(picture, stands_still)
 
     def main_grid(self) -> ChangeList:
         return self.query_one(ChangeList)

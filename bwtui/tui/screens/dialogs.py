@@ -8,9 +8,9 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Label, Static
 
-from bwtui.tui.actions import GROUPS, Action, Kind, actions
+from bwtui.tui.actions import GROUPS, Kind, actions
 from bwtui.tui.keys import key_text
-from bwtui.tui.plain import Content
+from bwtui.tui.plain import Table, Text
 from bwtui.tui.state import Session
 
 Ending = Literal["stop", "detach", "quit"]
@@ -31,21 +31,23 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys in a recording" if self._kind == "recording" else "Keys"
             box.border_subtitle = "Esc closes · Ctrl+P finds any action by name"
-            yield Static(help_text(self._kind), markup=False)
+            yield Static(help_table(self._kind, self.app.theme_variables["primary"]), markup=False)
 
 
-def help_text(kind: Kind) -> Content:
-    """Return the keys, group by group."""
-    lines: list[Content] = []
+def help_table(kind: Kind, colour: str) -> Table:
+    """Return the keys, group by group, and beside each what it does; ``colour`` is for the groups' names."""
+    table = Table(box=None, padding=0, show_edge=False, show_header=False)
+    table.add_column(width=20, no_wrap=True)
+    table.add_column(overflow="fold")
     for group in GROUPS:
-        lines_of_group = [_line(action) for action in actions(kind) if action.group == group]
-        if lines_of_group:
-            lines += [Content.styled(group, "bold $primary"), *lines_of_group, Content("")]
-    return Content("\n").join(lines[:-1])
-
-
-def _line(action: Action) -> Content:
-    return Content.assemble((f"  {key_text(action):<18}", "bold"), (action.help, "$foreground"))
+        of_group = [action for action in actions(kind) if action.group == group]
+        if of_group:
+            if table.row_count:
+                table.add_row("", "")
+            table.add_row(Text(group, f"bold {colour}"), "")
+        for action in of_group:
+            table.add_row(Text(f"  {key_text(action)}", "bold"), action.help)
+    return table
 
 
 class LeaveScreen(ModalScreen[Ending | None]):

@@ -58,15 +58,19 @@ class ChangeList(Grid):
         self.filter = Filter()
         self.only: frozenset[str] | None = None
         self.following = True
+        self._stands_still = ""
         self._picture = Picture()
         self._source: tuple[ChangeSample, ...] = ()
         self._held: tuple[ChangeSample, ...] = ()
         self._shown: dict[str, ChangeSample] = {}
         self._drawn: object = None
 
-    def show(self, picture: Picture) -> None:
-        """Show the changes of a picture, or only count them when the user has left the tail."""
-        self._picture = picture
+    def show(self, picture: Picture, stands_still: str = "") -> None:
+        """Show the changes of a picture, or only count them when the user has left the tail.
+
+        ``stands_still`` says why no changes come, where that is so.
+        """
+        self._picture, self._stands_still = picture, stands_still
         if self._held and (not picture.changes or picture.changes[-1].sequence < self._held[-1].sequence):
             # Another engine counts from the start again.
             self.following = True
@@ -136,7 +140,7 @@ class ChangeList(Grid):
     def _explain(self) -> None:
         parts = [self.filter.describe(), "errors only" if self.only is not None else ""]
         if self.following:
-            parts.append("following")
+            parts.append(self._stands_still or "following")
         else:
             last = self._held[-1].sequence if self._held else 0
             new = sum(c.sequence > last and self._passes(c) for c in self._picture.changes)

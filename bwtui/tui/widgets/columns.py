@@ -1,8 +1,11 @@
 """Columns and rows of a `Grid`, and which columns fit."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal, NamedTuple
+
+_NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 class Cell(NamedTuple):
@@ -14,7 +17,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; its width never follows its content, so that nothing jumps."""
+    """One column. Its width never shrinks with its content, so that nothing jumps."""
 
     key: str
     title: str
@@ -42,8 +45,12 @@ class Placed(NamedTuple):
     width: int
 
 
-def place(columns: Sequence[Column], width: int) -> list[Placed]:
-    """Choose the columns that fit into ``width``, one space apart, and share out what is left."""
+def place(columns: Sequence[Column], width: int, needs: Mapping[int, int] = _NOTHING) -> list[Placed]:
+    """Choose the columns that fit into ``width``, one space apart, and share out what is left.
+
+    ``needs`` are the widths of what stands in growing columns, by the column's place: a text that is cut
+    goes before empty space.
+    """
     shown = list(range(len(columns)))
     while _needed(columns, shown) > width:
         worst = max(shown, key=lambda i: columns[i].drop)
@@ -52,20 +59,25 @@ def place(columns: Sequence[Column], width: int) -> list[Placed]:
         shown.remove(worst)
     widths = {i: columns[i].width for i in shown}
     spare = width - _needed(columns, shown)
-    growing = [i for i in shown if columns[i].grow > widths[i]]
-    while spare > 0 and growing:
-        for index in list(growing):
-            widths[index] += 1
-            spare -= 1
-            if widths[index] >= columns[index].grow:
-                growing.remove(index)
-            if spare <= 0:
-                break
+    growing = [i for i in shown if columns[i].grow]
+    for limits in ({i: needs.get(i, 0) for i in growing}, {i: columns[i].grow for i in growing}):
+        spare = _share_out(widths, limits, spare)
     placed, x = [], 2
     for index in shown:
         placed.append(Placed(index, x, widths[index]))
         x += widths[index] + 1
     return placed
+
+
+def _share_out(widths: dict[int, int], limits: Mapping[int, int], spare: int) -> int:
+    """Widen columns evenly, each up to its limit; return what is left."""
+    growing = [i for i, limit in limits.items() if limit > widths[i]]
+    while spare > 0 and growing:
+        for index in growing[:spare]:
+            widths[index] += 1
+            spare -= 1
+        growing = [i for i in growing if limits[i] > widths[i]]
+    return spare
 
 
 def _needed(columns: Sequence[Column], shown: Sequence[int]) -> int:

@@ -23,6 +23,9 @@ from bwtui.tui.keys import bindings
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.widgets.columns import Column, Placed, Row, place
 
+#: Longer texts are cut in any terminal.
+_LONG = 500
+
 
 class Grid(ScrollView, can_focus=True):
     """Rows under fixed columns, with a cursor that stays on its row's key."""
@@ -78,7 +81,10 @@ class Grid(ScrollView, can_focus=True):
         self._tail = False
         self._remark = ""
         self._hover = -1
-        self._placed: list[Placed] = []
+        #: The widest texts that stood in the columns that grow, by the column's place.
+        self._needs: dict[int, int] = {}
+        self._layout: list[Placed] = []
+        self._laid_out_for: object = None
 
     # What the owner calls.
 
@@ -102,7 +108,7 @@ class Grid(ScrollView, can_focus=True):
         if tuple(columns) != self.columns:
             self.columns = tuple(columns)
             self.rows = []
-            self._placed = place(self.columns, self.size.width)
+            self._needs = {}
             self.refresh()
 
     def set_rows(self, rows: Sequence[Row], *, tail: bool = False) -> None:
@@ -110,6 +116,8 @@ class Grid(ScrollView, can_focus=True):
         old, key = self.rows, self.cursor_key
         self._tail = tail
         self.rows = list(rows)
+        if self._measure():
+            self.refresh()
         if len(old) == len(rows) and all(a.key == b.key for a, b in zip(old, rows, strict=True)):
             self._repaint_changes(old)
         else:
@@ -229,7 +237,6 @@ class Grid(ScrollView, can_focus=True):
     # Painting.
 
     def on_resize(self) -> None:
-        self._placed = place(self.columns, self.size.width)
         self.virtual_size = Size(self.size.width, len(self.rows) + 1)
         if self._tail:
             self.scroll_end(animate=False, immediate=True, force=True)
@@ -286,6 +293,24 @@ class Grid(ScrollView, can_focus=True):
         return self.get_component_rich_style(f"grid--{name}", partial=True)
 
     # Details.
+
+    @property
+    def _placed(self) -> list[Placed]:
+        """The columns for the present size: the first picture of a new size comes before `on_resize`."""
+        laid_out_for = (self.columns, self.size.width, tuple(self._needs.items()))
+        if laid_out_for != self._laid_out_for:
+            self._laid_out_for = laid_out_for
+            self._layout = place(self.columns, self.size.width, self._needs)
+        return self._layout
+
+    def _measure(self) -> bool:
+        """Note the widest texts of the columns that grow; return whether one became wider."""
+        before = dict(self._needs)
+        for index, column in enumerate(self.columns):
+            if column.grow:
+                widest = max((_cells(row.cells[index].text) for row in self.rows), default=0)
+                self._needs[index] = max(before.get(index, 0), min(widest, _LONG))
+        return self._needs != before
 
     @property
     def _page(self) -> int:
@@ -358,6 +383,10 @@ def _nearest(rows: Sequence[Row], at: int, places: Mapping[str, int]) -> int | N
             if 0 <= near < len(rows) and rows[near].key in places:
                 return places[rows[near].key]
     return None
+
+
+def _cells(text: str) -> int:
+    return len(text) if text.isascii() else cell_len(text[:_LONG])
 
 
 def fit_text(text: str, width: int, align: str) -> str:

@@ -100,9 +100,9 @@ class Pipeline(Vertical):
             box.show(status.stages.get(name, StageStatus()), name == slow)
         width = self.content_size.width
         boxed = bool(self.query_one("#source").display)
-        position = _background(status, width) if boxed else _position(status, width)
+        position = _background(picture, status, width) if boxed else _position(picture, status, width)
         self.query_one("#ends", Line).put(_ends(picture, status, width))
-        self.query_one("#source", EndBox).put(_source(picture, status))
+        self.query_one("#source", EndBox).put(_source(status))
         only_recorded = _only_recorded(picture, status)
         sink = self.query_one("#sink", EndBox)
         sink.border_title = "Recording" if only_recorded else "Kafka"
@@ -153,31 +153,29 @@ def _named(name: str, value: str, tone: str = "") -> Content:
     return Content.assemble((f"{name} ", "$quiet"), (value, tone))
 
 
-def _safe(picture: Picture, status: Status) -> str:
-    """Say how much WAL may still pile up before the slot is in danger, and how long that takes."""
-    return f"{_safe_bytes(status)} {_time_left(picture)}".strip()
-
-
 def _safe_bytes(status: Status) -> str:
     if status.safe_wal_bytes is None:
         return "no limit"
     return figures.size(max(status.safe_wal_bytes, 0))
 
 
-def _time_left(picture: Picture) -> str:
+def _runway(picture: Picture) -> list[Content]:
+    """Say for how long the slot is safe; that is no countdown while the relay keeps up, and says so."""
     left = picture.seconds_left()
-    return "" if left is None else f"≈ {figures.duration(left)}"
+    if left is None:
+        return []
+    return [_named("safe", f"≈ {figures.duration(left)} if the relay stopped now")]
 
 
 def _ends(picture: Picture, status: Status, width: int) -> Content:
     wal = judgement.of_wal_status(status.wal_status)
     version = status.server_version.split(" ")[0]
+    server = "PostgreSQL" if width >= 100 else "PG"
     parts = [
-        Content.assemble((f"PostgreSQL {version}", "bold"), f" ▸ {status.slot[:16]}"),
+        Content.assemble((f"{server} {version}", "bold"), f" ▸ {status.slot[:16]}"),
         _named("wal", f"{wal.mark} {wal.word}", TONES[wal.tone]),
-        _named("kept", figures.size(status.retained_wal_bytes)),
+        _named("retained", figures.size(status.retained_wal_bytes)),
         _named("safe", _safe_bytes(status)),
-        Content(_time_left(picture)),
     ]
     if _only_recorded(picture, status):
         parts.insert(1, Content.styled("▶ recorded only", "bold"))
@@ -186,13 +184,14 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
     return _joined(parts, width)
 
 
-def _position(status: Status, width: int) -> Content:
+def _position(picture: Picture, status: Status, width: int) -> Content:
     lag = judgement.of_lag(status)
     tone = TONES[lag.tone]
     behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
     parts = [
         _named("lag", behind.ljust(15), tone),
         Content.styled(f"{lag.mark} {lag.word}".ljust(9), tone),
+        *_runway(picture),
         _named("confirmed", format_lsn(status.confirmed_lsn)),
         _named("server", format_lsn(status.server_lsn)),
         _named("received", format_lsn(status.received_lsn)),
@@ -201,10 +200,11 @@ def _position(status: Status, width: int) -> Content:
     return _joined(parts, width)
 
 
-def _background(status: Status, width: int) -> Content:
+def _background(picture: Picture, status: Status, width: int) -> Content:
     """Return what the boxes have no room for."""
     spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
     parts = [
+        *_runway(picture),
         _named("publication", status.publication),
         _named("received LSN", format_lsn(status.received_lsn)),
         _named("restart LSN", format_lsn(status.restart_lsn)),
@@ -231,7 +231,7 @@ def _snapshot(status: Status, width: int) -> Content | None:
     return _joined(parts, width)
 
 
-def _source(picture: Picture, status: Status) -> Content:
+def _source(status: Status) -> Content:
     wal = judgement.of_wal_status(status.wal_status)
     width = 28
     lines = [
@@ -241,7 +241,7 @@ def _source(picture: Picture, status: Status) -> Content:
         _pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
         _pair("server LSN", format_lsn(status.server_lsn), width),
         _pair("retained", figures.size(status.retained_wal_bytes), width),
-        _pair("safe", _safe(picture, status), width),
+        _pair("safe", _safe_bytes(status), width),
     ]
     return Content("\n").join(lines)
 

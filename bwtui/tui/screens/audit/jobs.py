@@ -85,6 +85,8 @@ class JobsApp(App[Ending]):
         """Show the result of a command; a failed one says why where its dialog is, or in a notice."""
         dialog = next((it for it in self.screen_stack if isinstance(it, JobScreen) and it.job is job), None)
         self.show_background()
+        if job.failed and not job.child.cancelled and job.title == "Verify":
+            self.audit.failed = job.ended
         if job.failed or job.child.cancelled:
             if dialog is not None:
                 dialog.look()

@@ -67,7 +67,8 @@ class ReportScreen(RelayScreen):
             self.query_one(ClassGrid).show(report)
             self._list()
         model = self.host.model
-        verdict = verdict_content(report, model.clock(), recorded=model.recorded)
+        failed = self.host.audit.failed
+        verdict = verdict_content(report, model.clock(), recorded=model.recorded, failed=failed)
         self.query_one("#verdict", Line).put(verdict)
 
     def crumbs(self) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from bwtui.audit.terminal import CLEAN, SIDES
 from bwtui.recording.change import Change
 from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
+from bwtui.tui.audit.child import Ended
 from bwtui.tui.audit.labels import LABELS, MASKED
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text, tone_of
 from bwtui.tui.audit.sides import message_of
@@ -117,8 +118,15 @@ def _item(finding: Finding, *, with_class: bool) -> Item:
     return Item(str(number), shown, values, search, tone == "bad")
 
 
-def verdict_content(report: AuditReport | None, now: float, *, recorded: bool = True) -> Content:
-    """Return the verdict in two lines; before there is one, what could be asked of a recording or a relay."""
+def verdict_content(
+    report: AuditReport | None, now: float, *, recorded: bool = True, failed: Ended | None = None
+) -> Content:
+    """Return the verdict in two lines; before there is one, what could be asked of a recording or a relay.
+
+    ``failed`` is an audit that was tried since, and gave no report.
+    """
+    if failed is not None:
+        return _failure(report, failed, now)
     if report is None:
         question = "does Kafka hold what was sent?" if recorded else "do the topics equal the tables?"
         how = "message by message" if recorded else "each key's latest value, while writes go on"
@@ -143,6 +151,24 @@ def verdict_content(report: AuditReport | None, now: float, *, recorded: bool = 
     remarks = [] if report.when is None else [(f"{_when(report.when, now)} · ", "$quiet")]
     remarks += [("values are masked · ", "$warning")] if report.masked else []
     return Content.assemble(*parts, "\n   ", *remarks) + _summary(report)
+
+
+def _failure(report: AuditReport | None, failed: Ended, now: float) -> Content:
+    """Say why the last audit gave no report, and that what is shown is an older one's."""
+    older = ""
+    if report is not None:
+        older = (
+            "this is the report of one before · "
+            if report.when is None
+            else (f"this is the report of {_when(report.when, now)} · ")
+        )
+    return Content.assemble(
+        (" ✗ AUDIT FAILED  ", "bold $error"),
+        (failed.error or f"it ended with exit code {failed.code}", "bold"),
+        "\n   ",
+        (older, "$warning"),
+        (f"→ {failed.hint}" if failed.hint else "v tries it again", "$quiet"),
+    )
 
 
 def _when(moment: float, now: float) -> str:

@@ -160,7 +160,9 @@ def day(micros: int) -> str:
 def place_text(head: Playhead, width: int) -> Content:
     """Return the second line, with what fits into ``width``."""
     state = PLAYING if head.playing else PAUSED
-    total = f"{head.length:,}"
+    # The number that queries, exports and reports call position: that of the last change that has happened.
+    last = f"{max(head.length - 1, 0):,}"
+    position = f"{head.position - 1:,}" if head.position else figures.NONE
     parts = [
         Content.assemble(
             (f" {state} ", "bold $success" if head.playing else "bold $warning"),
@@ -168,10 +170,12 @@ def place_text(head: Playhead, width: int) -> Content:
             (moment(head.time), "bold"),
         ),
         Content.assemble(
-            ("change ", "$quiet"),
-            (f"{head.position:,}".rjust(len(total)), "bold"),
-            (f" of {total}", "$quiet"),
-        ),
+            ("position ", "$quiet"),
+            (position.rjust(len(last)), "bold"),
+            (f" of {last}", "$quiet"),
+        )
+        if head.length
+        else Content.styled("no changes", "$quiet"),
     ]
     if head.skipping:
         shown = figures.duration(head.skipping / MICROS)
