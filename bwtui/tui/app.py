@@ -103,7 +103,7 @@ class RelayApp(RelayAuditing):
     def on_mount(self) -> None:
         if self.first_mode:
             self.switch_mode(self.first_mode)
-        self.set_interval(1 / min(max(self.session.rate, 1), 10), self.tick)
+        self.ticking = self.set_interval(1 / min(max(self.session.rate, 1), 10), self.tick)
         self.tick()
 
     def tick(self) -> None:
