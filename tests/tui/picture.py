@@ -5,6 +5,9 @@ from typing import Any
 
 from rich.console import Console
 from textual.app import App
+from textual.widgets import Static
+
+from bwtui.tui.plain import Table
 
 
 def lines(app: App[Any]) -> list[str]:
@@ -20,3 +23,10 @@ def lines(app: App[Any]) -> list[str]:
 def text(app: App[Any]) -> str:
     """Return the screen as one text."""
     return "\n".join(lines(app))
+
+
+def help_cells(app: App[Any]) -> list[str]:
+    """Return the keys and texts of help, which is shown."""
+    table = app.screen.query_one("#help Static", Static).content
+    assert isinstance(table, Table)
+    return [str(cell).strip() for column in table.columns for cell in column.cells]

@@ -22,7 +22,7 @@ from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.listing import Listing
 from tests.tui.audited import REPORTS
 from tests.tui.doubles import Stage
-from tests.tui.picture import text
+from tests.tui.picture import help_cells, text
 from tests.tui.shop import Shop
 
 Press = Callable[[], Awaitable[None]]
@@ -310,8 +310,8 @@ async def _last(stage: Stage, press: Press) -> None:
 async def _help(stage: Stage, press: Press) -> None:
     await press()
     assert isinstance(stage.app.screen, HelpScreen)
-    text = str(stage.app.screen.query_one("Static").render())
-    assert all(action.help in text and key_text(action) in text for action in ACTIONS)
+    told = help_cells(stage.app)
+    assert all(action.help in told and key_text(action) in told for action in ACTIONS)
     await press()
     assert not isinstance(stage.app.screen, HelpScreen)
 
