@@ -9,6 +9,7 @@ its command line and environment is not its own: where that is tested, `fresh` i
 import atexit
 import ctypes
 import functools
+import itertools
 import json
 import os
 import socket
@@ -16,11 +17,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
 #: Once loaded, the interpreter does not look at these any more.
 _READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")
+#: What a forked process can be given; the rest of Popen's would be passed over without a word.
+_GIVEN = frozenset(("stdin", "stdout", "stderr", "cwd", "text", "bufsize"))
+#: Every fourth process has an interpreter of its own: those that are forked hash texts alike, so that what
+#: one writes in the order of a set, and the next reads in it, would never fail.
+_FRESH = 4
+_numbers = itertools.count()
 _lock = threading.Lock()
 
 #: Reads an order for each process, with the streams that it gets, and answers with its id. A process that is
@@ -89,9 +97,13 @@ class _Forked(subprocess.Popen[Any]):
     def _execute_child(
         self, args: Sequence[str], _1: Any, _2: Any, _3: Any, _4: Any, cwd: Any, env: Any, *more: Any
     ) -> None:
+        # An order to a folder that is not there would never be answered.
+        folder = Path(cwd or ".").absolute()
+        if not folder.is_dir():
+            raise FileNotFoundError(folder)
         pipes = more[3:9]
         ends = [end if end != -1 else number for number, end in enumerate((pipes[0], pipes[3], pipes[5]))]
-        order = json.dumps([list(args), str(cwd or "."), dict(env)]).encode()
+        order = json.dumps([list(args), str(folder), dict(env)]).encode()
         with _lock:
             server = _server()
             _adopt(True)
@@ -117,7 +129,8 @@ def begin(
     """Start ``bwtui`` with these arguments; the rest is as `subprocess.Popen` takes it."""
     environment = dict(os.environ if env is None else env)
     changed = {name for name, _ in environment.items() ^ os.environ.items()}
-    if sys.platform != "linux" or any(name.startswith(_READ_AT_START) for name in changed):
+    needs_its_own = any(name.startswith(_READ_AT_START) for name in changed) or not given.keys() <= _GIVEN
+    if sys.platform != "linux" or needs_its_own or next(_numbers) % _FRESH == _FRESH - 1:
         return fresh(arguments, environment, **given)
     return _Forked(arguments, env=environment, **given)
 

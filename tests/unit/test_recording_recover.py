@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from bwtui.recording.check import check
 from bwtui.recording.continuing import continue_in
 from bwtui.recording.folder import segments
 from bwtui.recording.info import info
+from bwtui.recording.reading.reader import open_recording
+from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.reading.whole import whole_until
 from bwtui.recording.recover import recover
 from tests.recorded_stream import SOURCE, Stream, table
 
@@ -117,6 +121,29 @@ def test_a_transaction_that_is_there_in_part_is_not_claimed(tmp_path: Path) -> N
         assert (one.last_lsn, one.open_lsn) == (whole, part)
     text = CliRunner().invoke(info_command, [str(folder)], **CONTEXT).output
     assert f"to {format_lsn(whole)}; of the transaction at {format_lsn(part)} only the beginning is" in text
+
+
+def test_looking_for_the_last_whole_transaction_reads_the_list_of_them_twice_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(tmp_path / "recording")
+    stream.begin_pass()
+    whole = [transaction(stream, key) for key in range(50)][-1]
+    transaction(stream, 50, commit=False)
+    stream.recorder.close()
+    entries = SegmentReader.transaction_entries
+    reads: list[str] = []
+
+    def counted(self: SegmentReader) -> bytes:
+        reads.append(self.name)
+        return entries(self)
+
+    monkeypatch.setattr(SegmentReader, "transaction_entries", counted)
+    with closing(open_recording(stream.folder)) as recording:
+        reads.clear()
+        assert whole_until(recording.segments, recording.last_lsn) == whole
+    # For the block of the open one, and for the block before it.
+    assert len(reads) <= 2
 
 
 def test_nothing_is_claimed_where_no_transaction_is_whole(tmp_path: Path) -> None:

@@ -204,7 +204,8 @@ class SegmentReader:
         following = bisect.bisect_right(range(count), relative, key=begin)
         behind = range(bisect.bisect_right(self.starts, relative), len(self.index))
         begins = [begin(following)] if following < count else []
-        begins += [self.starts[at] for at in behind if self.index[at].kind == Kind.ROWS][:1]
+        rows = next((self.starts[at] for at in behind if self.index[at].kind == Kind.ROWS), None)
+        begins += [] if rows is None else [rows]
         return self.first_position + min(begins) if begins else None
 
     def block(self, entry: IndexEntry) -> Block:

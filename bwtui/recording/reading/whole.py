@@ -33,9 +33,13 @@ def whole_until(segments: Sequence[SegmentReader], last_lsn: int) -> int:
                 elif is_open is not None:
                     whole = max(whole, entry.last_lsn)
             if entry.kind == Kind.CHANGES and open_lsn:
-                begun = islice(segment.transactions(), before, before + entry.transactions)
+                stop = before + entry.transactions
+                begun = islice(segment.transactions(), before, stop) if entry.transactions else ()
                 lsns = (entry.first_lsn, *(transaction.commit_lsn for transaction in begun))
-                whole = max(whole, *(lsn if lsn < open_lsn else 0 for lsn in lsns))
+                ended = max(lsn if lsn < open_lsn else 0 for lsn in lsns)
+                if ended:
+                    # What stands before it in this pass is older.
+                    whole, open_lsn = max(whole, ended), 0
             if whole >= last_lsn:
                 return whole
     return whole
