@@ -22,6 +22,7 @@ from bwtui.replay.missing import Missing
 from bwtui.replay.progress import Progress
 from bwtui.replay.steps import progress_file
 from bwtui.sandbox.supervisor import Services
+from tests.attempts import Attempts
 from tests.pipeline.conftest import MakeTopic
 from tests.pipeline.replayed import (
     FramedStream,
@@ -126,6 +127,21 @@ def test_only_missing(replays: Replays, services: Services, loss: Loss, tmp_path
         with pytest.raises(RefusedError, match="all that the report found missing is in the topics by now"):
             replays.run(loss.folder, only_missing=again, restart=True)
     assert topic_content(services, loss.topic)[0] == content
+
+
+def test_in_a_session_of_its_own(services: Services, loss: Loss, tmp_path: Path) -> None:
+    """The other tests share a session that makes no code for its plans, as no user's does."""
+    ends = ("-b", services.broker, "-r", services.schema_registry)
+    report = str(loss.report(tmp_path / "report.json"))
+    command = ("replay", str(loss.folder), "--only-missing", report, "--yes", "--json", *ends)
+    with Attempts(services, tmp_path).begin(*command) as process:
+        output, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert json.loads(output)["missing"]["messages"] == 3
+    (content,) = topic_content(services, loss.topic).values()
+    assert {one.key: one for one in content} == {
+        **{one.key: one for one in loss.sent}, loss.newer.key: loss.newer
+    }  # fmt: skip
 
 
 def test_only_missing_and_meant(replays: Replays, loss: Loss, tmp_path: Path) -> None:
