@@ -102,6 +102,10 @@ class HoldingSink(Service):
         """Return how many messages wait."""
         return sum(count for _, _, count in self._waiting)
 
+    def answered(self) -> int:
+        """Return how many messages arrived or failed."""
+        return sum(self.sent.values()) - self.queued()
+
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """Every topic is there."""
         return {topic: TopicLimits(1 << 26, keyed) for topic, keyed in wanted.items()}

@@ -101,7 +101,8 @@ class Batch:
             return
         self.careful.name(None, route, row)
         self._sink.send(topic, [message], self.span, self.careful.receipt(None, topic, [message], None))
-        self.careful.settle(self.span)
+        with self._report.account.during("settling"):
+            self.careful.settle(self.span)
 
     def flush(self) -> None:
         """Hand everything over, first to the recording if there is one, and seal the span.
@@ -146,8 +147,8 @@ class Batch:
         self.bytes = 0
         self.held = 0
         if self.careful is not None:
-            account.turn_to("answers")
-            self.careful.settle(span)
+            with account.during("settling"):
+                self.careful.settle(span)
         account.turn_to(before)
 
     def _stamp(self, span: Span, parts: list[Part], encoded: float) -> None:

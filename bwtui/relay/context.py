@@ -74,4 +74,5 @@ class RelayContext:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.sink.poll(0.1)
+            self.report.take_deliveries(self.sink)
             check_stop(self.stop_requested)

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
@@ -180,13 +179,15 @@ class Following:
         failure = min([redrive.failure, *sink.take_failures()], key=lambda failure: failure.is_outage)
         self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint), dependency=REFUSED)
         acks.advance()
-        while acks.waits_for_ledger:
-            # What is recorded late would be read, and sent, once more.
-            if recorder is not None:
-                recorder.settle()
-            check_stop(self._context.stop_requested)
-            sink.poll(0.01)
-            acks.advance()
+        with self._report.account.during("ledger"):
+            while acks.waits_for_ledger:
+                # What is recorded late would be read, and sent, once more.
+                if recorder is not None:
+                    recorder.settle()
+                check_stop(self._context.stop_requested)
+                sink.poll(0.01)
+                acks.advance()
+                self._report.take_deliveries(sink, acks)
         with contextlib.suppress(ConnectionFailed):
             # The next session begins where the slot stands.
             session.end()
@@ -214,11 +215,10 @@ class Following:
         newer rows of its key.
         """
         report, sink = self._report, self._context.sink
-        report.account.turn_to("answers")
-        while not sink.flush(0.2):
-            check_stop(self._context.stop_requested)
-            report.in_flight, report.settled_at = sink.queued(), time.monotonic()
-            report.durable = report.messages - report.in_flight
+        with report.account.during("settling"):
+            while not sink.flush(0.2):
+                check_stop(self._context.stop_requested)
+                report.take_deliveries(sink)
         report.in_flight = 0
 
     def _waiting(self, what: str) -> None:

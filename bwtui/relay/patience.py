@@ -56,7 +56,9 @@ class Patience:
         while len(answers) < len(calls):
             left = [index for index in range(len(calls)) if index not in answers]
             away = None
-            for index, future in zip(left, self.calls.make_all([calls[i] for i in left]), strict=True):
+            for index, future in zip(
+                left, self.calls.make_all([self._noted(calls[i]) for i in left]), strict=True
+            ):
                 try:
                     answers[index] = future.result()
                 except ConnectionFailed as error:
@@ -73,6 +75,16 @@ class Patience:
         account.turn_to(at)
         self._report.detail = before
         return [answers[index] for index in range(len(calls))]
+
+    def _noted(self, call: Callable[[], T]) -> Callable[[], T]:
+        """Return ``call``, which notes that it was answered: many that are answered in turn are no stall."""
+
+        def noted() -> T:
+            answer = call()
+            self._report.account.answered()
+            return answer
+
+        return noted
 
     def begin_session(self) -> None:
         """Ask in new sessions from now on."""

@@ -59,7 +59,8 @@ class RowPolicy:
         letter = self._letters.letter(row, error.message, type(error.__cause__ or error).__name__)
         if is_new:
             try:
-                self._letters.keep(letter)
+                with self._report.account.during("state"):
+                    self._letters.keep(letter)
             except OSError as failure:
                 raise file_failed(
                     f"{place}: the dead letter can't be written", failure, RowError

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.status import ErrorEntry, SchemaEntry, State
+from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.measured.latency import Latency
 from bwtui.relay.watch.account import Account
+from bwtui.sink.base import Sink
 
 _ERRORS_KEPT = 200
 #: Of each subject so many schemas are kept; the registry has them all.
@@ -68,6 +70,7 @@ class Report:
         self.schemas: dict[tuple[str, int], SchemaEntry] = {}
         self.transactions = 0
         self.rows_read = 0
+        #: Of rows; the other two count what is sent beside the tables as well.
         self.messages = 0
         self.durable = 0
         self.confirmed_lsn = 0
@@ -152,6 +155,13 @@ class Report:
     def is_out(self, dependency: str) -> bool:
         """Whether something was told of ``dependency`` that is not over."""
         return any(entry.dependency == dependency and not entry.is_over for entry in self.errors())
+
+    def take_deliveries(self, sink: Sink, acks: Acknowledgements | None = None) -> None:
+        """Note how far deliveries are; called wherever they are waited for, and after each batch."""
+        self.in_flight, self.durable = sink.queued(), sink.answered()
+        if acks is not None:
+            self.oldest_since, self.ledger_since = acks.oldest_since, acks.ledger_since
+        self.settled_at = time.monotonic()
 
     def outage(self, sentence: str | None, service: str = "Kafka") -> None:
         """Note why nothing can be delivered, or None; it becomes an error once, when it begins."""

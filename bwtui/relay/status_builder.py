@@ -52,7 +52,7 @@ def totals(report: Report) -> dict[str, int]:
         "read": read,
         "decode": read,
         "encode": report.messages,
-        "produce": report.messages,
+        "produce": report.durable + report.in_flight,
         "acknowledge": report.durable,
     }
     return stages | {f"table {name}": counters.rows for name, counters in report.tables.items()}

@@ -134,7 +134,8 @@ class Streaming:
     def end(self) -> None:
         """Tell the server once more what is confirmed, and end the session. Raises ConnectionFailed."""
         self._confirm(time.monotonic())
-        self._stream.end()
+        with self._context.report.account.during("ending"):
+            self._stream.end()
 
     def abandon(self) -> None:
         """Close the session at once; nothing happens where `run` ended in order."""
@@ -222,10 +223,8 @@ class Streaming:
         acks.advance()
         report.outage(self._context.destination.service.outage())
         report.confirmed_lsn = acks.confirmed
-        report.in_flight = self._context.sink.queued()
-        report.durable = report.messages - report.in_flight
-        report.oldest_since, report.ledger_since = acks.oldest_since, acks.ledger_since
-        report.settled_at = now = time.monotonic()
+        report.take_deliveries(self._context.sink, acks)
+        now = report.settled_at
         pause = _CONFIRM_IDLE_SECONDS if idle and acks.is_idle else _CONFIRM_SECONDS
         moved = acks.confirmed > self._confirmed and now - self._confirmed_at >= pause
         if moved:
@@ -252,7 +251,9 @@ class Streaming:
             raise leaves_out(self._stream.warning)
         lsn = self._acks.confirmed
         if lsn > self._confirmed:
-            self._context.memory.remember(lsn, changed=bool(self.begun_lsn), sent_lsn=self._batch.sent_lsn)
+            changed, sent = bool(self.begun_lsn), self._batch.sent_lsn
+            with self._context.report.account.during("state"):
+                self._context.memory.remember(lsn, changed=changed, sent_lsn=sent)
             self._confirmed = lsn
             self._confirmed_at = now
         self._told_at = now
@@ -262,32 +263,40 @@ class Streaming:
         """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
         self._check_awake()
         check_stop(self._context.stop_requested)
+        self._context.report.take_deliveries(self._context.sink, self._acks)
         self._tell_when_due()
 
     def _finish(self) -> None:
         """Let what is in flight arrive, confirm it, and end the stream in order."""
         self._batch.careful = None
         self._batch.flush()
-        self._context.report.account.turn_to("answers")
-        sink, acks = self._context.sink, self._acks
+        self._settle_all()
+        self._context.report.confirmed_lsn = self._acks.confirmed
+        self.end()
+
+    def _settle_all(self) -> None:
+        """Wait until what is in flight has arrived and is recorded, as long as a stop may take."""
+        sink, acks, report = self._context.sink, self._acks, self._context.report
         is_away = self._context.destination.service.outage() is not None
         deadline = time.monotonic() + (_STOP_OUTAGE_SECONDS if is_away else _STOP_SECONDS)
         # Not `poll`: it would wait for ever for what an ended producer holds back.
-        while sink.queued() and time.monotonic() < deadline:
-            sink.flush(0.05)
-            self._tell_when_due()
+        with report.account.during("settling"):
+            while sink.queued() and time.monotonic() < deadline:
+                sink.flush(0.05)
+                acks.advance()
+                report.take_deliveries(sink, acks)
+                self._tell_when_due()
         sink.poll(0)
         acks.advance()
-        while acks.waits_for_ledger and time.monotonic() < deadline:
-            if self._recorder is not None:
-                self._recorder.settle(idle=True)
-            sink.poll(0.01)
-            self._tell_when_due()
-            acks.advance()
-        self._context.report.confirmed_lsn = acks.confirmed
-        self._context.report.in_flight = sink.queued()
-        self._confirm(time.monotonic())
-        self._stream.end()
+        with report.account.during("ledger"):
+            while acks.waits_for_ledger and time.monotonic() < deadline:
+                if self._recorder is not None:
+                    self._recorder.settle(idle=True)
+                sink.poll(0.01)
+                self._tell_when_due()
+                acks.advance()
+                report.take_deliveries(sink, acks)
+        report.take_deliveries(sink, acks)
 
     # -- frames --------------------------------------------------------------------------------------------
 

@@ -69,6 +69,9 @@ class Sink(Protocol):
     def queued(self) -> int:
         """Messages that were accepted and are neither durable nor failed."""
 
+    def answered(self) -> int:
+        """Messages that became durable or failed since the sink was made; what is discarded is neither."""
+
     def discard(self, *, in_order: bool) -> None:
         """Forget whatever is still in flight and begin anew: those messages will be read again.
 

@@ -81,6 +81,8 @@ class KafkaSink(Recall):
         self._failures: list[DeliveryFailure] = []
         self._outage: str | None = None
         self._heard_error = False
+        #: Messages, less those that were discarded.
+        self._accepted = 0
         self._in_order = True
         #: A letter that is refused is sent shorter, and no row has to wait for it.
         self._letters = settings.dead_letter_topic
@@ -102,6 +104,7 @@ class KafkaSink(Recall):
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
     ) -> None:
         self._look()
+        self._accepted += len(messages)
         if self._in_order and not self._outbox.may_go(span, len(messages)):
             span.pending += len(messages)
             self._outbox.put(Entry(topic, messages, span, receipt))
@@ -253,6 +256,7 @@ class KafkaSink(Recall):
         self._look = look
 
     def discard(self, *, in_order: bool) -> None:
+        answered = self.answered()
         # A new producer also leaves behind whatever made the old one unusable.
         self._in_order = in_order
         self._first.clear()
@@ -261,6 +265,7 @@ class KafkaSink(Recall):
         self._outbox = Outbox(self._unanswered)
         self._producer.purge()
         self.poll(0)
+        self._accepted = answered
         self._producer = self._new_producer()
         self._produce = self._producer.produce
         self._reports = DeliveryReports(self._failed)
@@ -268,6 +273,9 @@ class KafkaSink(Recall):
 
     def queued(self) -> int:
         return self._unanswered() + len(self._outbox)
+
+    def answered(self) -> int:
+        return self._accepted - self.queued()
 
     def close(self) -> None:
         """Let go of the producer, without waiting for messages in flight."""

@@ -23,10 +23,14 @@ def preconditions(settings: RelaySettings) -> Sequence[Precondition]:
 class NoSink:
     """Sends nothing anywhere; see `bwtui.sink.base.Sink`."""
 
+    def __init__(self) -> None:
+        self._taken = 0
+
     def send(
         self, topic: str, messages: Sequence[MessageTuple], span: Span, receipt: Receipt | None = None
     ) -> None:
         """The recording has them already, and its own fsync holds the confirmed LSN back."""
+        self._taken += len(messages)
 
     def poll(self, timeout: float) -> None:
         """Nothing will come; what else runs gets its time meanwhile."""
@@ -43,6 +47,10 @@ class NoSink:
     def queued(self) -> int:
         """Nothing is queued."""
         return 0
+
+    def answered(self) -> int:
+        """All of it, at once."""
+        return self._taken
 
     def discard(self, *, in_order: bool) -> None:
         """Nothing is in flight."""

@@ -124,13 +124,15 @@ def check_unchanged(
             raise TablesChanged
 
 
-def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
+def lock_tables(
+    connection: Connection, tables: Sequence[TableInfo], on_answer: Callable[[], None] = lambda: None
+) -> None:
     """Keep ``tables``, and their partitions, from being altered until the snapshot's session ends.
 
     What was altered since the export must not be copied: a rewritten table looks empty to an older snapshot
     (PostgreSQL documentation, "MVCC Caveats"), and another one may have its name by now. The catalog's rows
-    are seen as the snapshot has them, and compared with what holds now. Raises TablesChanged, RefusedError
-    where a right is missing, or psycopg2.Error.
+    are seen as the snapshot has them, and compared with what holds now. ``on_answer`` is called after each.
+    Raises TablesChanged, RefusedError where a right is missing, or psycopg2.Error.
     """
     if not tables:
         return
@@ -144,6 +146,7 @@ def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
             reason = error.diag.message_primary or "permission denied"
             hint = right_to_read(reason, table, connection)
             raise RefusedError(f"the snapshot can't read {table.qualified_name}: {reason}", hint) from error
+        on_answer()
     leaves = "select p.relid::oid from unnest(%s::oid[]) o, lateral pg_catalog.pg_partition_tree(o) p"
     oids = [table.oid for table in tables]
     partitions = [row[0] for row in query(connection, leaves, oids)]
@@ -152,15 +155,19 @@ def lock_tables(connection: Connection, tables: Sequence[TableInfo]) -> None:
 
 
 def load_tables(
-    connection: Connection, tables: Sequence[TableInfo], published: Sequence[PublishedTable]
+    connection: Connection,
+    tables: Sequence[TableInfo],
+    published: Sequence[PublishedTable],
+    on_answer: Callable[[], None] = lambda: None,
 ) -> list[SnapshotTable]:
-    """Return what to copy of ``tables``: the published columns and rows."""
+    """Return what to copy of ``tables``: the published columns and rows; ``on_answer`` as above."""
     by_name = {(table.namespace, table.name): table for table in published}
     loaded = []
     for table in tables:
         entry = by_name[table.namespace, table.name]
         relation = load_relation(connection, table, entry.columns)
         loaded.append(SnapshotTable(relation, entry.row_filter, table_clause(table), table.estimate))
+        on_answer()
     return loaded
 
 

@@ -38,6 +38,7 @@ class MemorySink(Service, Recall, Readback):
     def __init__(self) -> None:
         self.delivered: list[tuple[str, Message]] = []
         self._waiting: deque[Waiting] = deque()
+        self._accepted = 0
         self._failures: list[DeliveryFailure] = []
 
     def send(
@@ -45,6 +46,7 @@ class MemorySink(Service, Recall, Readback):
     ) -> None:
         """Accept ``messages``."""
         span.pending += len(messages)
+        self._accepted += len(messages)
         self._waiting += (
             Waiting(topic, Message(*message), span, receipt, index) for index, message in enumerate(messages)
         )
@@ -76,6 +78,10 @@ class MemorySink(Service, Recall, Readback):
     def queued(self) -> int:
         """Messages that wait."""
         return len(self._waiting)
+
+    def answered(self) -> int:
+        """Return how many messages arrived or failed."""
+        return self._accepted - self.queued()
 
     def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
         """Every topic is there."""

@@ -121,6 +121,7 @@ class Beginning:
         try:
             for _ in range(_EXPORTS):
                 self._report.detail = "making a temporary slot and its snapshot"
+                self._report.account.turn_to("catalog")
                 published = publication.published_tables(connection, publications)
                 before = chosen_tables(connection, self._settings, published)
                 # It waits for every transaction that is open now.
@@ -128,10 +129,9 @@ class Beginning:
                 temporary = self._context.patience.calls.make(
                     lambda: slot.create_temporary(connect_raw(self._settings.postgres))
                 )
-                self._report.account.turn_to("locks")
+                self._report.account.turn_to("catalog")
                 importer = open_snapshot(self._settings.postgres, temporary.snapshot)
                 try:
-                    # It may wait for others' locks.
                     with stoppable(importer, self._context.stop_requested):
                         tables = self._tables(importer, connection, publications, before)
                     break
@@ -168,11 +168,14 @@ class Beginning:
         published = publication.published_tables(importer, publications)
         self._check_publications(present, publications)
         tables = chosen_tables(importer, self._settings, published)
-        lock_tables(importer, tables)
+        account = self._report.account
+        # It may wait for others' locks.
+        with account.during("locks"):
+            lock_tables(importer, tables, account.answered)
         oids = {table.oid for table in (*before, *tables)}
         oids.update(known_tables(importer, present, published))
         check_unchanged(importer, present, publications, sorted(oids))
-        return load_tables(importer, tables, published)
+        return load_tables(importer, tables, published, account.answered)
 
     def _copy(
         self,
@@ -186,9 +189,11 @@ class Beginning:
         copying.run(importer, tables)
         # Remembered second: a kill in between leaves a slot at the LSN that the unfinished snapshot is
         # remembered with, while the other order would leave a memory of a slot that never was.
-        slot.make_permanent(connection, temporary.name, self._settings.slot)
+        with self._report.account.during("catalog"):
+            slot.make_permanent(connection, temporary.name, self._settings.slot)
         lsn = temporary.consistent_point
-        self._context.memory.remember(lsn, sent_lsn=lsn)
+        with self._report.account.during("state"):
+            self._context.memory.remember(lsn, sent_lsn=lsn)
         self._report.confirmed_lsn = temporary.consistent_point
 
     def _ask(self, connection: Connection) -> None:

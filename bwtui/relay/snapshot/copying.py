@@ -26,6 +26,7 @@ from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.routes.route import Route
 from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.relay.watch.account import Activity
 from bwtui.sink.base import DeliveryFailure, Message
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.sink.destination import Offsets
@@ -58,6 +59,8 @@ class Copying:
         #: The newest route into each topic.
         self._routes: dict[str, Route] = {}
         self._ordinal = 0
+        #: What is done while rows are waited for.
+        self._reading: Activity = "copy"
         self._session_header: Headers = [(SESSION, context.session)]
         self._failures: deque[DeliveryFailure] = deque()
 
@@ -72,6 +75,7 @@ class Copying:
             counters = self._context.report.table(table.relation.qualified_name)
             counters.snapshot_state = "pending"
             counters.snapshot_estimate = table.estimate
+        self._context.report.account.turn_to("work")
         routes = self._prepare(tables)
         before = self._context.memory.unfinished_marks()
         sessions = self._context.memory.unfinished_sessions()
@@ -89,10 +93,13 @@ class Copying:
         self._wait_until_durable()
 
     def _wait_until_durable(self) -> None:
-        # A dead letter is in the span that would come next.
-        self._context.report.account.turn_to("answers")
-        while not self._acks.is_idle or self._batch.span.pending:
-            self.pulse(0.02)
+        account, acks = self._context.report.account, self._acks
+        with account.during("settling"):
+            # A dead letter is in the span that would come next.
+            while not acks.is_idle or self._batch.span.pending:
+                for_disk = acks.waits_for_ledger and not self._context.sink.queued()
+                account.turn_to("ledger" if for_disk else "settling")
+                self.pulse(0.02)
 
     def pulse(self, seconds: float) -> None:
         """Wait, take deliveries and failures, and raise StopRequested when it is time to."""
@@ -100,19 +107,15 @@ class Copying:
         context.sink.poll(seconds)
         self._failures += context.policy.undelivered(context.sink.take_failures())
         if self._failures:
-            before = context.report.account.turn_to("answers")
-            while self._failures:
-                self._try_again(self._failures.popleft())
-            context.report.account.turn_to(before)
+            with context.report.account.during("settling"):
+                while self._failures:
+                    self._try_again(self._failures.popleft())
         if self._recorder is not None:
             self._recorder.settle()
         self._acks.advance()
         report = context.report
         report.outage(context.destination.service.outage())
-        report.in_flight = context.sink.queued()
-        report.durable = report.messages - report.in_flight
-        report.oldest_since, report.ledger_since = self._acks.oldest_since, self._acks.ledger_since
-        report.settled_at = time.monotonic()
+        report.take_deliveries(context.sink, self._acks)
         check_stop(context.stop_requested)
         if (now := time.monotonic()) >= self._ask_at:
             self._ask_at = now + _ASK_SECONDS
@@ -141,7 +144,8 @@ class Copying:
                 begun[topic] = self._end_offsets(topic)
                 if topic not in before and any(begun[topic].values()):
                     route.counters.note("the topic held messages before this snapshot, which stay in it")
-        context.memory.remember_snapshot(self._lsn, begun | before, context.session)
+        with context.report.account.during("state"):
+            context.memory.remember_snapshot(self._lsn, begun | before, context.session)
         return begun
 
     def _end_offsets(self, topic: str) -> Offsets:
@@ -174,7 +178,8 @@ class Copying:
         if self._recorder is not None:
             self._recorder.begin_table(route.relation, self._lsn, self._timestamp)
         report.detail = f"snapshot of {name}"
-        report.account.turn_to("copy")
+        self._reading = "scan" if table.row_filter else "copy"
+        report.account.turn_to(self._reading)
         try:
             with stoppable(connection, self._context.stop_requested):
                 copy_rows(connection, table, self._row)
@@ -245,7 +250,7 @@ class Copying:
         while self._acks.bytes_in_flight > IN_FLIGHT_BYTES or self._context.sink.queued() > IN_FLIGHT_ROWS:
             account.turn_to("room")
             self.pulse(0.02)
-        account.turn_to("copy")
+        account.turn_to(self._reading)
 
     def _headers(self) -> Headers:
         if not self._context.settings.headers:
@@ -299,6 +304,7 @@ class Copying:
                 sink.send(topic, [message], single, receipt)
                 sent = True
             sink.poll(0.1)
+            self._context.report.take_deliveries(sink, self._acks)
             check_stop(self._context.stop_requested)
             # Others may have failed meanwhile; their turn comes. A letter that is refused is sent shorter.
             taken = self._context.policy.undelivered(sink.take_failures())

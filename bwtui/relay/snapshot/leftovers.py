@@ -12,14 +12,14 @@ record carries one of them.
 
 import sqlite3
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from bwtui.model.delivery import Span
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import Message
-from bwtui.sink.destination import Offsets
+from bwtui.sink.destination import KeyRecord, Offsets
 
 _BATCH = 10_000
 
@@ -52,6 +52,7 @@ class Leftovers:
         table, topic = route.relation.qualified_name, route.topic
         if all(before.get(number, 0) >= end for number, end in begun.items()):
             return
+        account = self._report.account
         self._report.detail = f"looking in topic {topic} for rows of the snapshot that was cut off"
         with tempfile.TemporaryDirectory(prefix="bwtui-") as folder:
             database = sqlite3.connect(Path(folder) / "keys.sqlite")
@@ -59,7 +60,8 @@ class Leftovers:
             database.execute("pragma journal_mode = off")
             database.execute("create table left_over (key blob primary key) without rowid")
             try:
-                self._collect(database, topic, before, begun, sessions)
+                with account.during("readback"):
+                    self._collect(database, topic, before, begun, sessions)
                 count = self._send(database, route, message)
             finally:
                 database.close()
@@ -74,16 +76,28 @@ class Leftovers:
         begun: Offsets,
         sessions: Collection[bytes],
     ) -> None:
-        def wait() -> None:
-            self._pulse(0)
-
-        for record in self._destination.readback.keys(topic, before, begun, wait):
+        for record in self._records(topic, before, begun):
             if record.session in sessions and not record.is_tombstone:
                 database.execute("insert or ignore into left_over values (?)", (record.key,))
             else:
                 database.execute("delete from left_over where key = ?", (record.key,))
-        for record in self._destination.readback.keys(topic, begun, self._end_offsets(topic), wait):
+        for record in self._records(topic, begun, self._end_offsets(topic)):
             database.execute("delete from left_over where key = ?", (record.key,))
+
+    def _records(self, topic: str, start: Offsets, end: Offsets) -> Iterator[KeyRecord]:
+        """Read a part of ``topic``, and note at each pause whether anything came since the one before."""
+        count = seen = 0
+
+        def wait() -> None:
+            nonlocal seen
+            if count > seen:
+                self._report.account.answered()
+            seen = count
+            self._pulse(0)
+
+        for record in self._destination.readback.keys(topic, start, end, wait):
+            count += 1
+            yield record
 
     def _send(self, database: sqlite3.Connection, route: Route, message: Message) -> int:
         count = 0
@@ -93,8 +107,9 @@ class Leftovers:
             messages = [message._replace(key=key) for (key,) in batch]
             receipt = self._recorder.write_cleanup(route, messages) if self._recorder is not None else None
             self._destination.sink.send(route.topic, messages, span, receipt)
-            while span.pending:
-                self._pulse(0.05)
+            with self._report.account.during("settling"):
+                while span.pending:
+                    self._pulse(0.05)
             if self._recorder is not None and receipt is not None:
                 self._recorder.settled([receipt])
             count += len(batch)

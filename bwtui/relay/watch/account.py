@@ -5,12 +5,17 @@ lock. That is all the judge of `bwtui.relay.watch.judge` needs to know whom the 
 """
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, get_args
 
 #: What the main thread may be at:
 #: "work": reading what has arrived, decoding, encoding; "produce": handing messages to the sink;
 #: "read": waiting for the stream; "copy": a snapshot's COPY, of which rows come one by one;
-#: "room": waiting until less is in flight; "answers": waiting until everything in flight is settled;
+#: "scan": one of which a row filter may pass nothing for long;
+#: "room": waiting until less is in flight; "settling": waiting until everything in flight is settled;
+#: "ledger": waiting for the recording's disk alone; "readback": reading topics;
+#: "ending": waiting for PostgreSQL to end the stream; "state": writing what is remembered, durably;
 #: "topics", "catalog", "registry": asking Kafka, PostgreSQL, the registry in helper threads;
 #: "connect": opening a session to stream; "slot": waiting for transactions before a slot is made;
 #: "locks": waiting for locks on tables before they are copied; "disk": writing the recording;
@@ -21,8 +26,13 @@ Activity = Literal[
     "produce",
     "read",
     "copy",
+    "scan",
     "room",
-    "answers",
+    "settling",
+    "ledger",
+    "readback",
+    "ending",
+    "state",
     "topics",
     "catalog",
     "registry",
@@ -36,13 +46,15 @@ Activity = Literal[
 class Account:
     """The main thread's time; times are those of ``time.monotonic``."""
 
-    __slots__ = ("_seconds", "current")
+    __slots__ = ("_seconds", "answered_at", "current")
 
     def __init__(self) -> None:
         # All of them at once: a dict that grows can't be copied by another thread.
         self._seconds: dict[Activity, float] = dict.fromkeys(get_args(Activity), 0.0)
         #: What it is at, and since when. Replaced whole, so that a reader never sees half of it.
         self.current: tuple[Activity, float] = ("begin", time.monotonic())
+        #: When one of many answers was there that the main thread waits for; 0: none was yet.
+        self.answered_at = 0.0
 
     def turn_to(self, activity: Activity) -> Activity:
         """Note what the main thread does from now on, and return what it did before.
@@ -55,6 +67,19 @@ class Account:
             self._seconds[before] += now - since
             self.current = (activity, now)
         return before
+
+    @contextmanager
+    def during(self, activity: Activity) -> Iterator[None]:
+        """Be at ``activity`` during the block, and then at what was before, however it ends."""
+        before = self.turn_to(activity)
+        try:
+            yield
+        finally:
+            self.turn_to(before)
+
+    def answered(self) -> None:
+        """Note that one of many answers is there; any thread may."""
+        self.answered_at = time.monotonic()
 
     def totals(self, now: float) -> dict[Activity, float]:
         """Return the seconds of each activity up to ``now``, the present one's included; any thread may."""

@@ -17,7 +17,10 @@ _STAGES: dict[Activity, str] = {
     "produce": "produce",
     "room": "produce",
     "topics": "produce",
-    "answers": "acknowledge",
+    "settling": "acknowledge",
+    "readback": "acknowledge",
+    "ending": "read",
+    "ledger": "",
     "disk": "",
 }
 
@@ -43,7 +46,7 @@ def busy(first: Spent, last: Spent, *, idle: bool) -> dict[str, float]:
     if seconds <= 0:
         return shares
     spent = {name: last.totals.get(name, 0.0) - first.totals.get(name, 0.0) for name in last.totals}
-    copying = spent.pop("copy", 0.0)
+    copying = spent.pop("copy", 0.0) + spent.pop("scan", 0.0)
     if copying > 0:
         # COPY's rows come one by one, from libpq and through the encoder: what is no CPU time is waiting.
         cpu = copying if first.cpu is None or last.cpu is None else min(copying, last.cpu - first.cpu)

@@ -5,6 +5,7 @@ read or answered; and of what PostgreSQL says of the slot. A queue's length alon
 waited for is to blame, and nobody is where there is no work. See docs/adr/0052-the-verdict.md.
 """
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ _TOLD_SECONDS = 1.0
 BEHIND_SECONDS, BEHIND_BYTES, _FULL = 3.0, 16 << 20, 0.6
 #: So much of the room for messages in flight is many.
 _MANY = 0.05
+#: A main thread that has so much of a processor's time computes.
+_COMPUTES = 0.2
 _HANDING_OVER: tuple[Activity, ...] = ("produce", "room")
 #: While a transaction is open the server writes whole pages, which nobody can read to their end.
 _UNREADABLE_BYTES = 64 << 10
@@ -44,6 +47,7 @@ class Names:
     sink: str = "Kafka"
     registry: str = "the schema registry"
     recording: str = ""
+    state: str = "the relay's state folder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,8 @@ class Seen:
     detail: str = ""
     activity: Activity = "read"
     activity_since: float = 0.0
+    #: When the last of many answers was there that the activity waits for.
+    answered_at: float = 0.0
     totals: Mapping[Activity, float] = field(default_factory=dict)
     #: Seconds of processor time of the main thread, or None where the system does not tell.
     cpu: float | None = None
@@ -113,6 +119,7 @@ class Judge:
         self._slept = 0.0
         self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0, "sent_lsn": 0.0}
         self._rows_at_commit = 0
+        self._most_durable = 0
 
     def look(self, seen: Seen) -> Verdict:
         """Return the verdict of this moment."""
@@ -140,11 +147,13 @@ class Judge:
                 # Nothing is known of the time between, in which nobody has waited for anything either.
                 self._awake_since, self._slept = seen.now, seen.now - last.now
                 looks.clear()
-            for name in self._moved:
+            for name in ("rows", "transactions", "sent_lsn"):
                 if getattr(seen, name) != getattr(last, name):
                     self._moved[name] = seen.now
             if seen.transactions != last.transactions:
                 self._rows_at_commit = last.rows
+        if seen.durable > self._most_durable:
+            self._most_durable, self._moved["durable"] = seen.durable, seen.now
         looks.append(seen)
         while len(looks) > 2 and seen.now - looks[1].now >= _WINDOW_SECONDS:
             looks.popleft()
@@ -172,14 +181,20 @@ class Judge:
     def _waits(self, seen: Seen) -> Iterator[Wait]:
         """Yield whoever is waited for; each cause once."""
         causes: set[Cause] = set()
-        for wait in (*self._asked(seen), *self._kafka(seen), *self._disk(seen), *self._postgresql(seen)):
+        for wait in (
+            *self._asked(seen),
+            *self._kafka(seen),
+            *self._disk(seen),
+            *self._postgresql(seen),
+            *self._relay(seen),
+        ):
             if wait.cause not in causes:
                 causes.add(wait.cause)
                 yield wait
 
     def _asked(self, seen: Seen) -> Iterator[Wait]:
         """Yield whom the main thread asks, and goes no further without."""
-        names, since = self.names, self._since(seen.activity_since)
+        names, since = self.names, self._since(seen.activity_since, seen.answered_at)
         reason = seen.detail.partition(": ")[2] if seen.detail.startswith("waiting for ") else ""
         because = f": {reason}" if reason else ""
         silent = "has not answered"
@@ -188,8 +203,11 @@ class Judge:
                 yield Wait("registry", names.registry, "encode", since, silent, because)
             case "topics":
                 yield Wait("kafka", names.sink, "produce", since, silent, because)
-            case "answers":
-                yield Wait("kafka", names.sink, "acknowledge", since, silent, " to what is under way")
+            case "readback":
+                says = "has sent nothing of a topic that is read back"
+                yield Wait("kafka", names.sink, "acknowledge", since, says)
+            case "ending":
+                yield Wait("postgresql", names.postgresql, "read", since, "has not ended the stream")
             case "catalog" | "connect":
                 yield Wait("postgresql", names.postgresql, "read", since, silent, because)
             case "slot":
@@ -202,30 +220,48 @@ class Judge:
     def _kafka(self, seen: Seen) -> Iterator[Wait]:
         """Yield Kafka while something is in flight that it does not acknowledge."""
         # Where nobody takes deliveries, what is in flight is not known.
-        if not seen.in_flight or not seen.oldest_since or seen.now - seen.settled_at > _TOLD_SECONDS:
+        begun = seen.oldest_since or (seen.activity_since if seen.activity == "settling" else 0.0)
+        if not seen.in_flight or not begun or seen.now - seen.settled_at > _TOLD_SECONDS:
             return
-        since = self._since(self._moved["durable"], seen.oldest_since)
+        since = self._since(self._moved["durable"], begun)
         because = f": {seen.outage}" if seen.outage else ""
         yield Wait("kafka", self.names.sink, "acknowledge", since, "has acknowledged nothing", because)
 
     def _disk(self, seen: Seen) -> Iterator[Wait]:
-        if seen.activity == "disk":
-            since = self._since(seen.activity_since)
-        elif seen.ledger_since and not seen.in_flight:
-            since = self._since(seen.ledger_since)
-        else:
+        names, says = self.names, "has got nothing onto its disk"
+        if seen.activity in ("disk", "state"):
+            where = names.state if seen.activity == "state" else names.recording
+            yield Wait("disk", where, "", self._since(seen.activity_since), says)
+        # Where nobody looks, it is not known what the disk has by now.
+        elif seen.ledger_since and seen.now - seen.settled_at <= _TOLD_SECONDS:
+            yield Wait("disk", names.recording, "", self._since(seen.ledger_since), says)
+
+    def _relay(self, seen: Seen) -> Iterator[Wait]:
+        """Yield the relay itself where its main thread neither computes nor says what it waits for."""
+        if seen.activity not in ("work", "produce") or self._computes(seen):
             return
-        yield Wait("disk", self.names.recording, "", since, "has got nothing onto its disk")
+        since = self._since(seen.activity_since, self._moved["rows"])
+        yield Wait("relay", "the relay's own main thread", "encode", since, "has not gone on")
+
+    def _computes(self, seen: Seen) -> bool:
+        first = self._looks[0]
+        if first.cpu is None or seen.cpu is None:
+            return False
+        return seen.cpu - first.cpu > _COMPUTES * (seen.now - first.now)
 
     def _postgresql(self, seen: Seen) -> Iterator[Wait]:
         server = self.names.postgresql
         if seen.asking_since and max(self._moved["rows"], seen.heard_at) <= seen.asking_since:
             since = self._since(seen.asking_since)
             yield Wait("postgresql", server, "read", since, "has not answered", "", UNANSWERED_SECONDS)
-        if seen.activity == "copy":
+        if seen.activity in ("copy", "scan"):
             since = self._since(self._moved["rows"], seen.activity_since)
             says = f"has sent no row of {seen.detail.removeprefix('snapshot of ')}"
-            yield Wait("postgresql", server, "read", since, says, _held_by(seen))
+            # A server that hangs does not answer the questions that it is asked meanwhile.
+            is_filtered = seen.activity == "scan" and not seen.blockers
+            because = ", and its row filter may let none pass" if is_filtered else _held_by(seen)
+            patience = math.inf if is_filtered else STALLED_SECONDS
+            yield Wait("postgresql", server, "read", since, says, because, patience)
         if (
             seen.activity == "read"
             and seen.server_waits_for != ""
@@ -347,6 +383,7 @@ _HINTS: dict[Cause, str] = {
     "postgresql": "see that PostgreSQL runs and can be reached; the relay waits and goes on",
     "transactions": "end those transactions, or wait: the snapshot begins by itself",
     "disk": "see to the disk; nothing is confirmed that it does not hold",
+    "relay": "if it stays so, stop the relay and start it again: it goes on where the slot stands",
 }
 
 

@@ -72,6 +72,7 @@ class Watch:
             detail=report.detail,
             activity=activity,
             activity_since=since,
+            answered_at=report.account.answered_at,
             totals=report.account.totals(now),
             cpu=None if self._clock is None else time.clock_gettime(self._clock),
             rows=sum(table.rows for table in report.tables.values()),

@@ -1,0 +1,327 @@
+"""The verdict on what the relay's own code says that it does: nothing of what is seen is made up here."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bwtui.model.delivery import Receipt
+from bwtui.model.verdict import Verdict
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.patience import Patience
+from bwtui.relay.report import Report
+from bwtui.relay.snapshot import beginning, copying
+from bwtui.relay.snapshot.beginning import Beginning
+from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.snapshot.leftovers import Leftovers
+from bwtui.relay.streaming import Streaming
+from bwtui.relay.watch.judge import Names
+from bwtui.relay.watch.watch import Watch
+from bwtui.sink.base import Message
+from bwtui.sink.destination import KeyRecord
+from bwtui.source import publication
+from bwtui.source.lag import LagSampler
+from tests.faults.doubles import MemorySink
+from tests.faults.fed_stream import Fed, FedStream, insert, relation, transaction, truncate
+
+NAMES = Names("PostgreSQL", "Kafka", "the registry", "the recording")
+
+
+class Watched:
+    """A report that is watched; its time goes on only when somebody lets it."""
+
+    def __init__(self, report: Report) -> None:
+        self.now = 1_000.0
+        self.report = report
+        sampler = LagSampler("", lambda: "slot", lambda _: None)
+        self._watch = Watch(report, sampler, lambda: NAMES, lambda: None)
+        self.verdicts: list[Verdict] = []
+
+    def wait(self, looks: int = 1) -> None:
+        """Let half a second pass and look, so often."""
+        for _ in range(looks):
+            self.now += 0.5
+            self.verdicts.append(self._watch.look()[0])
+
+    @property
+    def stalls(self) -> list[tuple[str, str]]:
+        """Whom it has blamed for a stall, and what it has said of each at last."""
+        stalled = {v.cause: v.sentence for v in self.verdicts if v.condition == "stalled"}
+        return list(stalled.items())
+
+    @property
+    def blamed(self) -> list[str]:
+        """Who was blamed for a stall."""
+        return [cause for cause, _ in self.stalls]
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Report], Watched]:
+    def make(report: Report) -> Watched:
+        watched = Watched(report)
+        monkeypatch.setattr(time, "monotonic", lambda: watched.now)
+        report.account.turn_to("read")
+        report.state = "streaming"
+        return watched
+
+    return make
+
+
+class SlowSink(MemorySink):
+    """Lets so many messages arrive whenever it is asked to, which takes its time."""
+
+    def __init__(self, arriving: int = 0, takes: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.arriving, self.takes = arriving, takes
+
+    def poll(self, timeout: float) -> None:
+        """Let a few arrive."""
+        if timeout:
+            self.takes()
+            for _ in range(min(self.arriving, len(self._waiting))):
+                self._arrive(self._waiting.popleft())
+
+
+class HungDisk:
+    """A ledger that takes all and holds nothing."""
+
+    durable_lsn = 0
+
+    def settled(self, receipts: list[Receipt]) -> None:
+        """Take it."""
+
+    def reach(self, lsn: int) -> None:
+        """Never."""
+
+
+class Turns(FedStream):
+    """Brings the frames of one turn after the other."""
+
+    def __init__(self, *turns: list[bytes], ends: Callable[[], object] = lambda: None) -> None:
+        super().__init__([])
+        self._turns = deque(turns)
+        self._ends = ends
+
+    def frames(self) -> Iterator[bytes]:
+        return iter(self._turns.popleft() if self._turns else [])
+
+    def end(self) -> None:
+        self._ends()
+
+
+def streaming(
+    fed: Fed, stream: FedStream, acks: Acknowledgements | None = None
+) -> tuple[Streaming, Acknowledgements]:
+    """Return a session of ``fed`` that reads ``stream``."""
+    acks = acks or Acknowledgements(0)
+    return Streaming(fed._context, cast(Any, stream), acks, None), acks
+
+
+def test_what_is_sent_beside_the_tables_is_no_word_of_kafka(
+    tmp_path: Path, watch: Callable[[Report], Watched]
+) -> None:
+    fed = Fed(SlowSink(), tmp_path, [], truncate_topic="emptied")
+    watched = watch(fed.report)
+    turns = [transaction(100 * n, truncate(16_384)) for n in range(2, 22)]
+    session, _ = streaming(fed, Turns([relation(), *transaction(100, insert(1, "a"))], *turns))
+    for _ in range(21):
+        session._step()
+        watched.wait()
+    assert fed.report.durable == 0
+    assert watched.blamed == ["kafka"]
+
+
+def test_a_stop_that_the_server_leaves_unanswered_is_its_own_matter(
+    tmp_path: Path, watch: Callable[[Report], Watched]
+) -> None:
+    fed = Fed(MemorySink(), tmp_path, [])
+    watched = watch(fed.report)
+    session, _ = streaming(fed, Turns(ends=lambda: watched.wait(8)))
+    session._finish()
+    assert watched.blamed == ["postgresql"]
+    assert "PostgreSQL has not ended the stream for 4.0 s" in watched.stalls[0][1]
+
+
+@pytest.mark.parametrize(("arriving", "blamed"), [(0, ["kafka"]), (1, [])])
+def test_a_stop_that_waits_for_kafka_stalls_if_nothing_arrives(
+    tmp_path: Path, watch: Callable[[Report], Watched], arriving: int, blamed: list[str]
+) -> None:
+    sink = SlowSink(arriving)
+    fed = Fed(sink, tmp_path, [])
+    watched = watch(fed.report)
+    rows = [insert(number, "a") for number in range(15)]
+    session, _ = streaming(fed, Turns([relation(), *transaction(100, *rows)]))
+    session._step()
+    sink.takes = watched.wait
+    session._finish()
+    assert len(watched.verdicts) > 10
+    assert watched.blamed == blamed
+
+
+def test_a_stop_that_waits_for_the_disk_blames_the_disk(
+    tmp_path: Path, watch: Callable[[Report], Watched]
+) -> None:
+    sink = SlowSink(9)
+    fed = Fed(sink, tmp_path, [])
+    watched = watch(fed.report)
+    acks = Acknowledgements(0, HungDisk())
+    session, _ = streaming(fed, Turns([relation(), *transaction(100, insert(1, "a"))]), acks)
+    session._step()
+    sink.takes = watched.wait
+    session._finish()
+    assert watched.blamed == ["disk"]
+
+
+def test_a_disk_that_hangs_is_told_of_while_rows_pass(
+    tmp_path: Path, watch: Callable[[Report], Watched]
+) -> None:
+    sink = SlowSink(1)
+    fed = Fed(sink, tmp_path, [])
+    watched = watch(fed.report)
+    turns = [transaction(100 * n, insert(n, "a")) for n in range(1, 20)]
+    session, _ = streaming(fed, Turns([relation(), *turns[0]], *turns), Acknowledgements(0, HungDisk()))
+    for _ in range(19):
+        session._step()
+        sink.poll(0.1)
+        watched.wait()
+    assert fed.report.in_flight
+    assert watched.blamed == ["disk"]
+
+
+def test_a_state_folder_that_hangs_is_no_idle_relay(
+    tmp_path: Path, watch: Callable[[Report], Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fed = Fed(MemorySink(), tmp_path, [])
+    watched = watch(fed.report)
+    session, _ = streaming(fed, Turns([relation(), *transaction(100, insert(1, "a"))]))
+
+    monkeypatch.setattr(fed._context.memory, "remember", lambda *_, **__: watched.wait(8))
+    session._step()
+    session._step()
+    assert watched.blamed == ["disk"]
+    assert "the relay's state folder" in watched.stalls[0][1]
+
+
+def test_a_main_thread_that_stands_still_is_no_idle_relay(watch: Callable[[Report], Watched]) -> None:
+    watched = watch(Report())
+    watched.report.account.turn_to("work")
+    watched.wait(8)
+    assert watched.blamed == ["relay"]
+
+
+def copier(sink: MemorySink, report: Report) -> Copying:
+    """Return a snapshot's copying over ``sink``."""
+    context = SimpleNamespace(
+        sink=sink,
+        destination=sink.destination,
+        report=report,
+        recorder=None,
+        policy=SimpleNamespace(undelivered=lambda failures: failures),
+        session=bytes(8),
+        stop_requested=lambda: False,
+        samples=SimpleNamespace(refill=lambda: None),
+    )
+    return Copying(cast(Any, context), 0, lambda: None)
+
+
+def test_the_end_of_a_snapshot_is_no_stall_while_rows_become_durable(
+    watch: Callable[[Report], Watched],
+) -> None:
+    sink, report = SlowSink(2), Report()
+    copy, watched = copier(sink, report), watch(report)
+    sink.takes = watched.wait
+    copy._batch.span.pending = 0
+    copy._batch.span.lsn = 1
+    sink.send("t", [Message(b"1", b"1", 0)] * 20, copy._batch.span)
+    copy._batch.flush()
+    copy._wait_until_durable()
+    assert len(watched.verdicts) == 10
+    assert watched.blamed == []
+    assert report.account.current[0] == "read"
+
+
+@pytest.mark.parametrize(("row_filter", "blamed"), [(None, ["postgresql"]), ("false", [])])
+def test_a_filter_that_passes_nothing_is_no_stall(
+    watch: Callable[[Report], Watched],
+    monkeypatch: pytest.MonkeyPatch,
+    row_filter: str | None,
+    blamed: list[str],
+) -> None:
+    report = Report()
+    copy, watched = copier(MemorySink(), report), watch(report)
+    monkeypatch.setattr(copying, "copy_rows", lambda *_: watched.wait(20))
+    monkeypatch.setattr(copying, "stoppable", lambda *_: nullcontext())
+    table = SimpleNamespace(relation=SimpleNamespace(qualified_name="public.t"), row_filter=row_filter)
+    copy._copy(cast(Any, None), cast(Any, table), cast(Any, SimpleNamespace(counters=report.table("t"))))
+    assert watched.blamed == blamed
+    assert any("has sent no row of public.t" in verdict.sentence for verdict in watched.verdicts)
+
+
+@pytest.mark.parametrize(("records", "blamed"), [(20, []), (0, ["kafka"])])
+def test_reading_a_topic_back_is_no_stall_while_records_come(
+    watch: Callable[[Report], Watched], monkeypatch: pytest.MonkeyPatch, records: int, blamed: list[str]
+) -> None:
+    report, sink = Report(), MemorySink()
+    watched = watch(report)
+
+    def keys(_: str, start: Any, end: Any, on_wait: Callable[[], None]) -> Iterator[KeyRecord]:
+        for number in range(20):
+            on_wait()
+            watched.wait()
+            if number < records:
+                yield KeyRecord(str(number).encode(), False, None)
+
+    monkeypatch.setattr(sink, "keys", keys)
+    context = SimpleNamespace(destination=sink.destination, report=report, recorder=None)
+    leftovers = Leftovers(cast(Any, context), lambda seconds: None, lambda topic: {0: 1})
+    route = SimpleNamespace(topic="t", relation=SimpleNamespace(qualified_name="public.t"))
+    leftovers.remove(cast(Any, route), {0: 0}, {0: 20}, [], Message(b"", None, 0))
+    assert watched.blamed == blamed
+    assert report.account.current[0] == "read"
+
+
+def test_many_questions_that_are_answered_one_by_one_are_no_stall(watch: Callable[[Report], Watched]) -> None:
+    report = Report()
+    watched = watch(report)
+    patience = Patience("", report, lambda seconds: None)
+    # One after the other, as a registry that answers one at a time does it.
+    lock = threading.Lock()
+
+    def call() -> None:
+        with lock:
+            watched.wait()
+
+    patience.ask_all("the schema registry", [call] * 20)
+    assert watched.blamed == []
+
+
+def test_locks_are_waited_for_only_while_tables_are_locked(
+    watch: Callable[[Report], Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Report()
+    watched = watch(report)
+    at: dict[str, str] = {}
+
+    def note(name: str, answer: Any = ()) -> Callable[..., Any]:
+        def call(*_: Any) -> Any:
+            at[name] = report.account.current[0]
+            return answer
+
+        return call
+
+    for name in ("chosen_tables", "lock_tables", "known_tables", "check_unchanged", "load_tables"):
+        monkeypatch.setattr(beginning, name, note(name))
+    monkeypatch.setattr(publication, "published_tables", note("published"))
+    begin = Beginning.__new__(Beginning)
+    begin._settings = cast(Any, None)
+    begin._report = watched.report
+    begin._check_publications = note("publications")  # type: ignore[method-assign]
+    begin._tables(cast(Any, None), cast(Any, None), (), ())
+    assert at.pop("lock_tables") == "locks"
+    assert "locks" not in at.values()
