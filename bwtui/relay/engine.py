@@ -172,6 +172,7 @@ class Engine:
             f"{kind} at {address}" if kind else "the sink",
             f"the schema registry at {self._destination.registry.url_without_user}",
             f"the recording in {self._settings.record}" if self._settings.record else "",
+            self._destination.service.lingers,
         )
 
     def _detail(self) -> str:

@@ -54,6 +54,8 @@ class Service:
     """The service behind a sink, and its topics. This one stands for none: every topic will do."""
 
     name = ""
+    #: So many seconds a message may wait for others to go with it, as the settings say.
+    lingers = 0.0
 
     def check(self) -> str:
         """Return the service's identity. Raises ConnectionFailed."""

@@ -98,6 +98,8 @@ class KafkaSink(Recall):
         self._producer = self._new_producer()
         self._produce: Callable[..., None] = self._producer.produce
         self._reports = DeliveryReports(self._failed)
+        #: Both are names of one property.
+        self.lingers = float(self._config.get("queue.buffering.max.ms", self._config["linger.ms"])) / 1_000
         self.max_message_bytes = int(self._config["message.max.bytes"])
 
     def send(
@@ -330,6 +332,7 @@ class KafkaService(Service):
     def __init__(self, settings: RelaySettings, sink: KafkaSink) -> None:
         """Make the clients; no connection is needed yet. Raises UsageError."""
         self._sink = sink
+        self.lingers = sink.lingers
         client = client_config(settings)
         self.reader = TopicReader(client)
         self._admin = TopicAdmin(client, sink.max_message_bytes)

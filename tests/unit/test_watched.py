@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -23,8 +24,10 @@ from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.watch.judge import Names
 from bwtui.relay.watch.watch import Watch
+from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message
 from bwtui.sink.destination import KeyRecord
+from bwtui.sink.kafka import open_destination
 from bwtui.source import publication
 from bwtui.source.lag import LagSampler
 from tests.faults.doubles import MemorySink
@@ -39,8 +42,9 @@ class Watched:
     def __init__(self, report: Report) -> None:
         self.now = 1_000.0
         self.report = report
+        self.names = NAMES
         sampler = LagSampler("", lambda: "slot", lambda _: None)
-        self._watch = Watch(report, sampler, lambda: NAMES, lambda: None)
+        self._watch = Watch(report, sampler, lambda: self.names, lambda: None)
         self.verdicts: list[Verdict] = []
 
     def wait(self, looks: int = 1) -> None:
@@ -325,3 +329,27 @@ def test_locks_are_waited_for_only_while_tables_are_locked(
     begin._tables(cast(Any, None), cast(Any, None), (), ())
     assert at.pop("lock_tables") == "locks"
     assert "locks" not in at.values()
+
+
+@pytest.mark.parametrize(
+    ("property_", "seconds"), [("linger.ms", 8), ("queue.buffering.max.ms", 8), ("x", 0)]
+)
+def test_what_lingers_as_it_was_told_to_is_not_kafkas_doing(
+    tmp_path: Path, watch: Callable[[Report], Watched], property_: str, seconds: int
+) -> None:
+    given = ((property_, "8000"),) if seconds else ()
+    settings = RelaySettings(broker="127.0.0.1:1", kafka_config=given)
+    destination = open_destination(settings)
+    fed = Fed(SlowSink(), tmp_path, [])
+    watched = watch(fed.report)
+    watched.names = replace(NAMES, linger=destination.service.lingers)
+    session, _ = streaming(fed, Turns([relation(), *transaction(100, insert(1, "a"))]))
+    destination.service.close()
+    for _ in range(16):
+        session._step()
+        watched.wait()
+    assert watched.blamed == ([] if seconds else ["kafka"])
+    for _ in range(8):
+        session._step()
+        watched.wait()
+    assert watched.blamed == ["kafka"]

@@ -47,6 +47,8 @@ class Names:
     sink: str = "Kafka"
     registry: str = "the schema registry"
     recording: str = ""
+    #: Seconds that a message waits for others before the sink sends it.
+    linger: float = 0.0
     state: str = "the relay's state folder"
 
 
@@ -223,7 +225,7 @@ class Judge:
         begun = seen.oldest_since or (seen.activity_since if seen.activity == "settling" else 0.0)
         if not seen.in_flight or not begun or seen.now - seen.settled_at > _TOLD_SECONDS:
             return
-        since = self._since(self._moved["durable"], begun)
+        since = self._since(self._moved["durable"], begun + self.names.linger)
         because = f": {seen.outage}" if seen.outage else ""
         yield Wait("kafka", self.names.sink, "acknowledge", since, "has acknowledged nothing", because)
 
@@ -332,7 +334,11 @@ class Judge:
     def _waits_for_kafka(self, seen: Seen) -> bool:
         """Whether messages wait longer for Kafka than Kafka ever takes, and many of them do."""
         many = seen.in_flight >= _MANY * seen.capacity
-        return many and bool(seen.oldest_since) and seen.now - seen.oldest_since >= _TOLD_SECONDS
+        return (
+            many
+            and bool(seen.oldest_since)
+            and seen.now - seen.oldest_since >= _TOLD_SECONDS + self.names.linger
+        )
 
     def _has_no_room(self, seen: Seen) -> bool:
         first, last = self._looks[0], seen
