@@ -45,7 +45,7 @@ from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.relay.watch.account import Activity
-from bwtui.relay.watch.judge import Names
+from bwtui.relay.watch.seen import Names
 from bwtui.relay.watch.watch import Watch
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from bwtui.relay.watch.account import Account
-from bwtui.relay.watch.judge import Judge, Names, Seen
+from bwtui.relay.watch.judge import Judge
+from bwtui.relay.watch.seen import Names, Seen
 
 NAMES = Names("PostgreSQL at db:5432/shop", "Kafka at k:9092", "the schema registry at http://r", "r")
 START = Seen(

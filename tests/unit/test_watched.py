@@ -22,7 +22,7 @@ from bwtui.relay.snapshot.beginning import Beginning
 from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.relay.streaming import Streaming
-from bwtui.relay.watch.judge import Names
+from bwtui.relay.watch.seen import Names
 from bwtui.relay.watch.watch import Watch
 from bwtui.settings import RelaySettings
 from bwtui.sink.base import Message

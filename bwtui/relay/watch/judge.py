@@ -7,15 +7,15 @@ waited for is to blame, and nobody is where there is no work. See docs/adr/0052-
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from bwtui.model.figures import duration, rate, size
-from bwtui.model.status import State
 from bwtui.model.verdict import Cause, Verdict, runway
 from bwtui.relay.watch.account import Activity
 from bwtui.relay.watch.bottleneck import busy, slowest
+from bwtui.relay.watch.seen import Names, Seen
 
 #: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
 #: may leave a question unanswered, which it is asked once a second.
@@ -37,59 +37,6 @@ _WINDOW_SECONDS = 3.0
 _GAP_SECONDS, _GAP_TOLD_SECONDS = 2.5, 10.0
 #: A transaction that is read for so long is told of.
 _LONG_SECONDS = 3.0
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What those are called that a relay may wait for, with their addresses."""
-
-    postgresql: str
-    sink: str = "Kafka"
-    registry: str = "the schema registry"
-    recording: str = ""
-    #: Seconds that a message waits for others before the sink sends it.
-    linger: float = 0.0
-    state: str = "the relay's state folder"
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is seen of a relay at one moment; ``now`` and what ends in ``_since`` or ``_at`` are monotonic."""
-
-    now: float
-    time: float
-    phase: State
-    detail: str = ""
-    activity: Activity = "read"
-    activity_since: float = 0.0
-    #: When the last of many answers was there that the activity waits for.
-    answered_at: float = 0.0
-    totals: Mapping[Activity, float] = field(default_factory=dict)
-    #: Seconds of processor time of the main thread, or None where the system does not tell.
-    cpu: float | None = None
-    rows: int = 0
-    transactions: int = 0
-    durable: int = 0
-    in_flight: int = 0
-    capacity: int = 1
-    oldest_since: float = 0.0
-    ledger_since: float = 0.0
-    settled_at: float = 0.0
-    heard_at: float = 0.0
-    outage: str | None = None
-    backlog_bytes: int = 0
-    backlog_seconds: float = 0.0
-    #: How long ago the newest transaction was committed that was read.
-    commit_age: float = 0.0
-    #: Up to where the server has read its WAL, and how much it has not; None where we may not know.
-    sent_lsn: int | None = None
-    unread_bytes: int | None = None
-    asking_since: float = 0.0
-    server_waits_for: str | None = None
-    blockers: tuple[str, ...] = ()
-    safe_bytes: int | None = None
-    safe_seconds: float | None = None
-    wal_status: str = ""
 
 
 class Wait(NamedTuple):

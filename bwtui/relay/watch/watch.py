@@ -8,7 +8,8 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.verdict import Cause, Verdict
 from bwtui.relay.batch import IN_FLIGHT_ROWS
 from bwtui.relay.report import Report
-from bwtui.relay.watch.judge import Judge, Names, Seen
+from bwtui.relay.watch.judge import Judge
+from bwtui.relay.watch.seen import Names, Seen
 from bwtui.source.lag import LagSampler
 
 _TICK_SECONDS = 0.5
