@@ -245,7 +245,8 @@ class Engine:
         if recorder is None:
             return
         try:
-            recorder.close(ended)
+            with self._report.account.during("disk"):
+                recorder.close(ended)
         except StateFailed as error:
             if ended is None:
                 raise self._failed(error) from error

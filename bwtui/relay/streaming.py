@@ -142,7 +142,8 @@ class Streaming:
         self._stream.finish()
         self._acks.close()
         # The next server may lack what was sent and never confirmed.
-        self._context.memory.remember_sent(self._batch.sent_lsn)
+        with self._context.report.account.during("state"):
+            self._context.memory.remember_sent(self._batch.sent_lsn)
 
     # -- one turn of the loop ------------------------------------------------------------------------------
 

@@ -141,7 +141,9 @@ def first_lines(relay: Relay, word: str, size: tuple[int, int] = (80, 24)) -> li
                 while word not in (top := lines(app)[:3])[0]:
                     assert time.monotonic() < deadline, top
                     await pilot.pause(0.1)
-                return top
+                # The line below it is laid out after that.
+                await pilot.pause(0.1)
+                return lines(app)[:3]
         finally:
             await client.close()
 

@@ -84,6 +84,7 @@ class Copying:
         for table, route in zip(tables, routes, strict=True):
             if route is not None:
                 self._copy(connection, table, route)
+        self._context.report.account.turn_to("work")
         self._context.report.detail = "waiting until every row of the snapshot is durable"
         self._batch.flush()
         self._wait_until_durable()
