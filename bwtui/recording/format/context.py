@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from bwtui.errors import BwtuiError, DamagedRecording
-from bwtui.model.status import SchemaEntry
+from bwtui.model.status import SchemaEntry, made_of
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.format.batch import NO_FRAME, Batch, Transaction, Without, unpack_batch
@@ -92,7 +92,7 @@ class SegmentContext:
             )
             self.routes[data["route"]] = self.route_of[route.relation_oid] = route
         elif block.kind == Kind.SCHEMA:
-            entry = SchemaEntry(**statement(block, segment))
+            entry = made_of(SchemaEntry, statement(block, segment))
             self.schemas[entry.subject, entry.id] = entry
         elif block.kind == Kind.HEAD:
             self.head = head_said(block, segment)

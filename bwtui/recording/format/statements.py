@@ -14,7 +14,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, TypedDict, Union, cast, get_args, get_origin, get_type_hints
 
-from bwtui.model.status import ErrorEntry, SchemaEntry, Status
+from bwtui.model.status import ErrorEntry, SchemaEntry, Status, made_of
 from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, Kind, Place, damaged
 from bwtui.recording.format.validation import LARGEST, array, identity, number, obj, sha256, text
 
@@ -182,24 +182,36 @@ def _route(route: dict[str, Any]) -> None:
 
 
 def schema_said(content: Any) -> dict[str, Any]:
-    """Return what is said of a schema. Raises ValueError or TypeError."""
-    _conform(SchemaEntry(**obj(content)), SchemaEntry)
-    _moment(content["time"])
-    for value in content.values():
+    """Return what is said of a schema, as far as this version knows it. Raises ValueError or TypeError."""
+    entry = made_of(SchemaEntry, obj(content))
+    _conform(entry, SchemaEntry)
+    _moment(entry.time)
+    said = dataclasses.asdict(entry)
+    for value in said.values():
         if isinstance(value, str):
             text(value)
         elif isinstance(value, int):
             number(value, -LARGEST)
-    return dict(content)
+    return said
 
 
 def _status(content: dict[str, Any]) -> None:
     _conform(Status.from_json(content), Status)
+    for outage in outages_said(content):
+        _conform(outage, ErrorEntry)
+        _moment(outage.since or 0.0)
+        _moment(outage.until or 0.0)
+
+
+def outages_said(status: dict[str, Any]) -> list[ErrorEntry]:
+    """Return which errors a recorded status knows the beginning of, and the end if they are over."""
+    return [made_of(ErrorEntry, {"time": 0.0, **one}) for one in array(status.get("outages", []))]
 
 
 def _error(content: dict[str, Any]) -> None:
-    _conform(ErrorEntry(**content), ErrorEntry)
-    _moment(content["time"])
+    entry = made_of(ErrorEntry, content)
+    _conform(entry, ErrorEntry)
+    _moment(entry.time)
 
 
 def _moment(seconds: float) -> None:
@@ -262,7 +274,8 @@ def _conforms(value: Any, hint: Any) -> bool:
     if origin in (Union, UnionType):
         return any(_conforms(value, one) for one in inner)
     if origin is Literal:
-        return any(value == one for one in inner)
+        # A later version may have other words for states and causes; they are shown as they are.
+        return isinstance(value, str)
     if origin is tuple:
         return isinstance(value, tuple | list) and all(_conforms(one, inner[0]) for one in value)
     if origin is dict:

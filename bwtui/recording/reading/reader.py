@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import DamagedRecording, StateFailed, UsageError
-from bwtui.model.status import ErrorEntry, SchemaEntry
+from bwtui.model.status import ErrorEntry, SchemaEntry, made_of
 from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format.blocks import Block, Kind, Place, damaged
@@ -16,6 +16,7 @@ from bwtui.recording.format.statements import Head
 from bwtui.recording.format.walk import BATCHES, DESCRIBING
 from bwtui.recording.reading.assembly import Assembly
 from bwtui.recording.reading.deliveries import DeliveryBook
+from bwtui.recording.reading.outages import Outages
 from bwtui.recording.reading.segment_reader import SegmentReader
 from bwtui.recording.view import Bucket, Source, TableCounts
 
@@ -283,17 +284,20 @@ class Recording:
                 continue
             for entry in reversed(segment.index):
                 if entry.kind == Kind.STATUS and entry.received <= time:
-                    return segment.json_at(entry)
+                    return _with_stall(segment.json_at(entry))
         return {}
 
     def errors(self, position: int) -> list[ErrorEntry]:
         found: list[ErrorEntry] = []
+        outages = Outages()
         for segment in reversed(self.segments):
             if segment.first_position > position:
                 continue
+            until = self._blocks_until(segment, position)
+            outages.go_back_to(segment, until)
             here = [
-                ErrorEntry(**content)
-                for block, content in segment.json_blocks(Kind.ERROR, self._blocks_until(segment, position))
+                outages.known(made_of(ErrorEntry, content))
+                for block, content in segment.json_blocks(Kind.ERROR, until)
             ]
             found = here + found
             if len(found) >= _ERRORS:
@@ -306,7 +310,7 @@ class Recording:
             if segment.first_position > position:
                 break
             for _, content in segment.json_blocks(Kind.SCHEMA, self._blocks_until(segment, position)):
-                entry = SchemaEntry(**content)
+                entry = made_of(SchemaEntry, content)
                 found.setdefault((entry.subject, entry.id), entry)
         return list(found.values())
 
@@ -341,6 +345,12 @@ class Recording:
 def open_recording(path: str | Path, *, may_lack_first: bool = False) -> Recording:
     """Open a recording, which may still be written; see `Recording`."""
     return Recording(Path(path), may_lack_first=may_lack_first)
+
+
+def _with_stall(status: dict[str, Any]) -> dict[str, Any]:
+    """Return a status with the state of a stall, which a recording has in its verdict alone."""
+    is_stalled = status.get("verdict", {}).get("condition") == "stalled"
+    return {**status, "state": "stalled"} if is_stalled else status
 
 
 def _source(head: Head) -> Source:

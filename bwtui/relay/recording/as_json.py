@@ -7,7 +7,7 @@ from typing import Any
 
 from bwtui.errors import RefusedError, StateFailed
 from bwtui.model.lsn import format_lsn
-from bwtui.model.status import Status
+from bwtui.model.status import ErrorEntry, Status
 from bwtui.recording.format.batch import LARGEST_ORDINAL
 from bwtui.relay.routes.route import Route
 from bwtui.settings import RelaySettings
@@ -21,6 +21,10 @@ _LEFT_OUT = frozenset({"tables", "errors", "latency_minute", "latency_since_star
 _RESTLESS = frozenset(
     {"latency", "time", "cpu_seconds", "resident_bytes", "wal_lag_seconds", "recording", "verdict", "reason"}
 )
+#: What an ERROR says; older versions refuse more.
+_ERROR = ("time", "kind", "table", "message", "hint", "count")
+#: What a status says of an outage, and of how many.
+_OUTAGE, _OUTAGES = ("kind", "table", "message", "since", "until"), 20
 
 
 class StatusSchedule:
@@ -37,8 +41,11 @@ class StatusSchedule:
         if self.source is None or now - self._looked_at < _SECONDS:
             return None
         self._looked_at = now
-        status = {name: value for name, value in self.source().to_json().items() if name not in _LEFT_OUT}
+        status = recorded_status(self.source())
+        # That it is stalled stands in the verdict, whose figures are restless.
+        stalled = status["verdict"]["condition"] == "stalled"
         lasting = {name: value for name, value in status.items() if name not in _RESTLESS}
+        lasting["stalled"] = stalled
         # When nothing is measured any more, that is written once.
         lasting["measured"] = bool(status["latency"])
         if lasting == self._last and now - self._written_at < _IDLE_SECONDS:
@@ -49,6 +56,27 @@ class StatusSchedule:
     def forget(self) -> None:
         """Write the next status whatever it is: a new segment begins with what holds."""
         self._written_at = float("-inf")
+
+
+def recorded_status(status: Status) -> dict[str, Any]:
+    """Return what a STATUS block says.
+
+    Older versions refuse a state that they don't know, so its ``state`` is the phase; a stall stands in the
+    verdict. They pass over ``outages``, from when to when errors lasted.
+    """
+    said = {name: value for name, value in status.to_json().items() if name not in _LEFT_OUT}
+    if status.state == "stalled":
+        said["state"] = status.phase or "streaming"
+    said["outages"] = [
+        {name: getattr(entry, name) for name in _OUTAGE}
+        for entry in [entry for entry in status.errors if entry.since is not None][-_OUTAGES:]
+    ]
+    return said
+
+
+def error_json(entry: ErrorEntry) -> dict[str, Any]:
+    """Return what an ERROR block says: what the first version knew, which refuses anything else."""
+    return {name: getattr(entry, name) for name in _ERROR}
 
 
 def recording_source(

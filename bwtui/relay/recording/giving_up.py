@@ -1,14 +1,13 @@
 """What a relay does when the disk takes no more of its recording: it stops, or goes on without it."""
 
 import json
-from dataclasses import asdict
 from typing import Any
 
 from bwtui.errors import StateFailed
 from bwtui.model.status import ErrorEntry
 from bwtui.recording.format.blocks import Kind
 from bwtui.recording.segment import BlockOut
-from bwtui.relay.recording.as_json import gap_error, gap_json
+from bwtui.relay.recording.as_json import error_json, gap_error, gap_json
 from bwtui.relay.report import Report
 from bwtui.settings import RelaySettings
 
@@ -48,5 +47,5 @@ class GivingUp:
         if until > since:
             self._report.error("recording", gap_error(since, until))
             blocks.append((Kind.EVENT, gap_json(since, until)))
-        blocks += [(Kind.ERROR, asdict(entry)) for entry in self._last_errors]
+        blocks += [(Kind.ERROR, error_json(entry)) for entry in self._last_errors]
         return max(since, until), [BlockOut(kind, [json.dumps(content).encode()]) for kind, content in blocks]

@@ -6,7 +6,6 @@ An LSN is confirmed only when both are on the disk: see `bwtui.relay.ack`.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from typing import Any, Literal
 
 from bwtui.errors import BwtuiError, StateFailed
@@ -33,6 +32,7 @@ from bwtui.recording.segment import BlockOut
 from bwtui.relay.recording.as_json import (
     StatusSchedule,
     another_history,
+    error_json,
     gap_error,
     gap_json,
     late_beginning,
@@ -365,7 +365,7 @@ class Recorder:
         return self._before.status(self._journal, stopped=self._ending.gave_up)
 
     def _error(self, entry: ErrorEntry) -> None:
-        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(asdict(entry)).encode()]))
+        self._journal.tell(BlockOut(Kind.ERROR, [json.dumps(error_json(entry)).encode()]))
 
     def _append(self, block: BlockOut) -> bool:
         return self._journal.write(block)

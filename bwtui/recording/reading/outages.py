@@ -1,0 +1,56 @@
+"""From when to when the outages lasted that a recording tells of.
+
+An ERROR says that one began. Its end stands in the statuses behind it, which hold nothing that an older
+version would trip over: see `bwtui.relay.recording.as_json.recorded_status`.
+"""
+
+from dataclasses import replace
+
+from bwtui.model.status import ErrorEntry
+from bwtui.recording.format.blocks import Kind
+from bwtui.recording.format.statements import outages_said
+from bwtui.recording.reading.segment_reader import SegmentReader
+
+_Which = tuple[str, str | None, str]
+
+
+class Outages:
+    """What the last status of each session says of its outages; segments are gone through backwards."""
+
+    def __init__(self) -> None:
+        self._session = ""
+        self._is_former = False
+        self._is_found = False
+        self._said: dict[_Which, ErrorEntry] = {}
+
+    def go_back_to(self, segment: SegmentReader, stop: int) -> None:
+        """Take what the blocks of ``segment`` before ``stop`` say, unless its session's later ones have."""
+        session = segment.head["session"]
+        if session != self._session:
+            self._is_former, self._session = bool(self._session), session
+            self._is_found, self._said = False, {}
+        if self._is_found:
+            return
+        for entry in reversed(segment.index[:stop]):
+            if entry.kind == Kind.STATUS:
+                self._is_found = True
+                status = segment.json_at(entry)
+                self._said = {
+                    _which(one): self._ended(one, status.get("time", 0.0)) for one in outages_said(status)
+                }
+                return
+
+    def _ended(self, outage: ErrorEntry, time: float) -> ErrorEntry:
+        if outage.until is not None or outage.since is None or not self._is_former:
+            return outage
+        # Whoever waited is not there any more.
+        return replace(outage, until=max(time, outage.since))
+
+    def known(self, entry: ErrorEntry) -> ErrorEntry:
+        """Return an entry with what is known of how long it lasted."""
+        outage = self._said.get(_which(entry))
+        return replace(entry, since=outage.since if outage else None, until=outage.until if outage else None)
+
+
+def _which(entry: ErrorEntry) -> _Which:
+    return entry.kind, entry.table, entry.message
