@@ -29,6 +29,8 @@ class Patience:
         self._report = report
         self._pulse = pulse
         self._questions = Questions(dsn)
+        #: Services that were reported to be away, and have not answered since.
+        self._away: set[str] = set()
         self.calls = BlockingCalls(pulse)
 
     def ask(self, service: str, call: Callable[[], T]) -> T:
@@ -48,10 +50,18 @@ class Patience:
         Reports that ``service`` is waited for. Returns the answer to each, or the BwtuiError that it raised
         instead.
         """
-        pause = _WAIT_FIRST
         before = self._report.detail
         account = self._report.account
         at = account.turn_to(_ACTIVITIES.get(service, "topics"))
+        try:
+            return self._answers(service, calls)
+        finally:
+            # Whatever the pulse raises ends the wait as well.
+            account.turn_to(at)
+            self._report.detail = before
+
+    def _answers(self, service: str, calls: Sequence[Callable[[], T]]) -> list[T | BwtuiError]:
+        pause = _WAIT_FIRST
         answers: dict[int, T | BwtuiError] = {}
         while len(answers) < len(calls):
             left = [index for index in range(len(calls)) if index not in answers]
@@ -68,12 +78,13 @@ class Patience:
             if away is not None:
                 self._report.detail = f"waiting for {service}: {away.message}"
                 self._report.error("outage", away, dependency=service)
+                self._away.add(service)
                 self._wait(pause)
                 pause = min(pause * 2, _WAIT_LAST)
-            elif pause > _WAIT_FIRST:
+            elif service in self._away:
+                # Also where an earlier wait for it was broken off.
+                self._away.discard(service)
                 self._report.recovered(service)
-        account.turn_to(at)
-        self._report.detail = before
         return [answers[index] for index in range(len(calls))]
 
     def _noted(self, call: Callable[[], T]) -> Callable[[], T]:

@@ -110,7 +110,8 @@ class Watch:
         if self._stalled_by and not (is_stalled and verdict.dependency == self._stalled_by):
             self._end_stall()
         if is_stalled and verdict.seconds >= _KEPT_SECONDS and not self._stalled_by:
-            if self._report.is_out(_SERVICES.get(verdict.cause, "")):
+            service = _SERVICES.get(verdict.cause)
+            if service is not None and self._report.is_out(service):
                 # It is told of already, and with its reason.
                 return
             self._stalled_by = verdict.dependency

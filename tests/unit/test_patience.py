@@ -1,0 +1,41 @@
+"""Services that are away, and what the report says of them afterwards."""
+
+import pytest
+
+from bwtui.errors import ConnectionFailed
+from bwtui.relay.patience import Patience
+from bwtui.relay.report import Report
+
+REGISTRY = "the schema registry"
+
+
+class Broken(Exception):
+    """Whatever ends the wait: a stop, or a stream that is lost."""
+
+
+def away() -> int:
+    raise ConnectionFailed("the registry refuses connections", "start it")
+
+
+def test_a_wait_that_is_broken_off_leaves_nothing_behind() -> None:
+    report = Report()
+    report.detail = "streaming"
+    waits = 0
+
+    def pulse(seconds: float) -> None:
+        nonlocal waits
+        if report.is_out(REGISTRY):
+            waits += 1
+            raise Broken
+
+    patience = Patience("", report, pulse)
+    before = report.account.current[0]
+    with pytest.raises(Broken):
+        patience.ask(REGISTRY, away)
+    assert waits == 1
+    assert (report.account.current[0], report.detail) == (before, "streaming")
+    assert report.is_out(REGISTRY), "it has not answered yet"
+    assert patience.ask(REGISTRY, lambda: 1) == 1
+    assert not report.is_out(REGISTRY)
+    assert [entry.is_over for entry in report.errors()] == [True]
+    patience.close()

@@ -1,0 +1,39 @@
+"""Which stalls are kept as history."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.verdict import Cause, Verdict
+from bwtui.relay.report import Report
+from bwtui.relay.watch.judge import Names
+from bwtui.relay.watch.watch import Watch
+
+
+def watching(report: Report) -> Watch:
+    lag: Any = SimpleNamespace(asks_for_blockers=False)
+    return Watch(report, lag, lambda: Names("PostgreSQL", "Kafka", "the registry", ""), lambda: None)
+
+
+def stalled(cause: Cause, dependency: str) -> Verdict:
+    return Verdict("stalled", "it stands still", cause, dependency, since=1.0, seconds=6.0, hint="see")
+
+
+@pytest.mark.parametrize("cause", ["disk", "transactions", "relay"])
+def test_a_notice_hides_no_stall(cause: Cause) -> None:
+    report = Report()
+    report.error("notice", RefusedError("the recording begins late", "use a new slot"))
+    watch = watching(report)
+    watch._keep(stalled(cause, "the recording in /r"))
+    assert [entry.kind for entry in report.errors()] == ["notice", "stalled"]
+    watch._keep(Verdict("healthy"))
+    assert [entry.is_over for entry in report.errors()] == [False, True]
+
+
+def test_an_outage_that_is_told_of_is_not_told_twice() -> None:
+    report = Report()
+    report.error("outage", ConnectionFailed("Kafka is away", "wait"), dependency="Kafka")
+    watching(report)._keep(stalled("kafka", "Kafka at here:9092"))
+    assert [entry.kind for entry in report.errors()] == ["outage"]
