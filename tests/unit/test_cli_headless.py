@@ -1,11 +1,14 @@
 """What a headless relay without --json tells on stderr."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from bwtui.cli.output.headless import Lines
 from bwtui.model.status import ErrorEntry, RecordingStatus, Status, TableStatus
+from bwtui.model.verdict import Verdict
+from bwtui.relay.process.main import log_listener
 
 LATE = ErrorEntry(1.0, "notice", "public.late", "table public.late is not in the publication", "add it")
 
@@ -97,3 +100,34 @@ def test_what_a_start_waits_for_is_told_when_it_changes(capsys: pytest.CaptureFi
         "starting (waiting for x)",
         "streaming (waiting for Kafka)",
     ]
+
+
+def test_a_stall_that_changes_its_cause_makes_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = Lines()
+
+    def stalled(dependency: str, seconds: float) -> Status:
+        sentence = f"{dependency} has said nothing for {seconds:.0f} s"
+        verdict = Verdict("stalled", sentence, "kafka", dependency, since=100.0 + seconds, seconds=seconds)
+        return dataclasses.replace(status(state="stalled"), verdict=verdict, time=103.0 + 2 * seconds)
+
+    for one in (stalled("Kafka", 3.0), stalled("Kafka", 4.0), stalled("PostgreSQL", 3.0)):
+        lines.emit(one)
+    lines.emit(dataclasses.replace(status(), time=133.0))
+    assert told(capsys) == [
+        "stalled (Kafka has said nothing for 3 s)",
+        "stalled (PostgreSQL has said nothing for 3 s)",
+        "streaming again, after 30 s",
+    ]
+
+
+def test_the_log_has_a_line_for_each_cause_of_a_stall(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("bwtui.relay.process.main.trim", lambda name, number: None)
+    listener = log_listener("shop")
+    with caplog.at_level("INFO"):
+        for dependency in ("Kafka", "Kafka", "PostgreSQL"):
+            verdict = Verdict("stalled", f"{dependency} is away", "kafka", dependency)
+            listener.emit(dataclasses.replace(status(state="stalled"), verdict=verdict))
+    assert caplog.messages == ["stalled: Kafka is away", "stalled: PostgreSQL is away"]

@@ -11,7 +11,7 @@ from bwtui.console import say
 from bwtui.masking import mask_connection
 from bwtui.model.figures import duration
 from bwtui.model.status import ErrorEntry, Status
-from bwtui.relay.process.main import Listener
+from bwtui.relay.process.main import Listener, stalled_by
 from bwtui.shown import json_text
 
 #: The error that ends the relay is the command's own, and a stall is a state.
@@ -27,6 +27,8 @@ class Lines:
     def __init__(self) -> None:
         self._state = ""
         self._waited = ""
+        #: Whom the stall waits for that was told of last.
+        self._stalled_by = ""
         #: When the stall began that was told of last, and goes on; 0: none does.
         self._stalled_since = 0.0
         self._reported: set[tuple[str, str | None, str]] = set()
@@ -37,8 +39,9 @@ class Lines:
         """Tell what is new."""
         # Before there is a stream nothing else says why nothing happens.
         waits = status.state == "starting" and status.detail.startswith("waiting") and status.detail
-        if status.state != self._state or (waits and waits != self._waited):
-            self._state, self._waited = status.state, waits or ""
+        by = stalled_by(status)
+        if status.state != self._state or (waits and waits != self._waited) or by != self._stalled_by:
+            self._state, self._waited, self._stalled_by = status.state, waits or "", by
             _say(status, self._changed(status))
         if status.recording is not None and status.recording.state == "stopped":
             self._given_up = status.recording.path
@@ -51,7 +54,8 @@ class Lines:
         """Return the line of a state that is new, in the words of the verdict where they say more."""
         verdict = status.verdict
         if status.state == "stalled":
-            self._stalled_since = verdict.since or status.time
+            # Another cause is another line of the same stall.
+            self._stalled_since = self._stalled_since or verdict.since or status.time
             return f"stalled ({verdict.sentence})"
         if self._stalled_since and status.state in ("snapshot", "streaming"):
             lasted, self._stalled_since = duration(status.time - self._stalled_since), 0.0

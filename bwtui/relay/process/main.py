@@ -228,13 +228,18 @@ class _Reporter:
             return
 
 
+def stalled_by(status: Status) -> str:
+    """Return what a stall is told apart by from another one: its cause, and whom it waits for; else ""."""
+    return f"{status.verdict.cause} {status.verdict.dependency}" if status.state == "stalled" else ""
+
+
 def log_listener(name: str) -> Listener:
     """Return the listener of an engine whose stderr is its log: a line when the state changes."""
     last: list[tuple[str, str]] = []
 
     def emit(status: Status) -> None:
         # The sentence of a stall says for how long, which is new each time.
-        now = (status.state, "" if status.state == "stalled" else status.detail)
+        now = (status.state, stalled_by(status) or status.detail)
         if [now] != last:
             last[:] = [now]
             words = status.verdict.sentence if status.state == "stalled" else status.detail
