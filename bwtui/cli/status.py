@@ -91,6 +91,7 @@ def _in_full(s: "Status") -> list[str]:
     facts = [
         ("relay", f"{s.name}, pid {s.pid}"),
         ("state", f"{s.state}: {words}" if words else s.state),
+        *([("detail", s.aside)] if s.aside else []),
         *([("hint", s.verdict.hint)] if s.verdict.hint else []),
         ("from", f"{s.database}, slot {s.slot}, publication {s.publication}"),
         ("to", f"{s.broker}, registry {s.registry}"),

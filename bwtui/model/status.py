@@ -15,6 +15,8 @@ from bwtui.model.verdict import Verdict
 
 State = Literal["starting", "snapshot", "streaming", "stalled", "paused", "stopped", "failed"]
 STAGES = ("read", "decode", "encode", "produce", "acknowledge")
+#: How a `Status.detail` begins that says since when the lag is not known; a time follows.
+LAG_IS_OLD = "PostgreSQL has not told of the slot since"
 _LSN_FIELDS = ("confirmed_lsn", "server_lsn", "received_lsn", "restart_lsn")
 
 
@@ -170,6 +172,16 @@ class Status:
     def is_copying(self) -> bool:
         """Whether a snapshot is under way, also one that is stalled."""
         return (self.phase or self.state) == "snapshot"
+
+    @property
+    def aside(self) -> str:
+        """What ``detail`` says that the verdict's sentence does not, or ""."""
+        said = self.verdict.sentence
+        # What is waited for has its reason in both.
+        reason = self.detail.partition(": ")[2] or self.detail
+        if not said or reason in said or (self.is_copying and not self.detail.startswith(LAG_IS_OLD)):
+            return ""
+        return self.detail
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the command-line contract."""

@@ -21,7 +21,7 @@ from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName
 from bwtui.model.lsn import format_lsn
-from bwtui.model.status import ChangeSample, SchemaEntry, Status
+from bwtui.model.status import LAG_IS_OLD, ChangeSample, SchemaEntry, Status
 from bwtui.model.verdict import Verdict, ended
 from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay import status_builder
@@ -176,9 +176,9 @@ class Engine:
         )
 
     def _detail(self) -> str:
-        age = time.time() - self._lag.lag.time
-        if self._lag.lag.time and age > _LAG_IS_OLD_SECONDS and self._report.state in _UNDER_WAY:
-            return f"PostgreSQL has not told of the slot for {age:.0f} s: the lag shown is older than that"
+        last = self._lag.lag.time
+        if last and time.time() - last > _LAG_IS_OLD_SECONDS and self._report.state in _UNDER_WAY:
+            return f"{LAG_IS_OLD} {time.strftime('%T', time.localtime(last))}: the lag shown is that old"
         return self._destination.service.outage() or self._report.detail
 
     def _slot_stands(self) -> Slot:

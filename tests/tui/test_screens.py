@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bwtui.model.status import ErrorEntry, Status
+from bwtui.model.status import LAG_IS_OLD, ErrorEntry, State, Status
 from bwtui.model.verdict import Verdict, ended, suspended
 from bwtui.relay.process import outcome
 from bwtui.relay.process.control import DoesNotAnswer
@@ -70,6 +70,20 @@ async def test_a_table_that_is_not_captured_is_told_on_every_screen(mode: str) -
     async with stage.run((120, 30)):
         await stage.show(mode)
         assert "▲ not captured: public.[b], public.c · 4 says what to run" in text(stage.app)
+
+
+class Silent(Shop):
+    """A shop whose server has told nothing of the slot for a while."""
+
+    def status(self, now: float) -> Status:
+        return replace(super().status(now), detail=f"{LAG_IS_OLD} 12:00:00: the lag shown is that old")
+
+
+@pytest.mark.parametrize("state", ["streaming", "snapshot"])
+async def test_a_lag_that_is_old_is_told_below_the_sentence(state: State) -> None:
+    stage = Stage(Silent(state=state))
+    async with stage.run((120, 30)):
+        assert f"▲ {LAG_IS_OLD} 12:00:00: the lag shown is that old" in text(stage.app)
 
 
 async def test_the_slow_stage_says_so_and_only_while_it_is() -> None:

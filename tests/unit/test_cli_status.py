@@ -3,6 +3,7 @@
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bwtui.cli.main import CONTEXT
-from bwtui.cli.status import status
+from bwtui.cli.status import _in_full, status
+from bwtui.model.status import Status
+from bwtui.model.verdict import Verdict
 from bwtui.relay.process import control
 from bwtui.relay.process.control import socket_path
 from bwtui.relay.process.server import ControlServer
@@ -79,3 +82,13 @@ def test_the_one_that_was_asked_for_does_not_answer() -> None:
     ended = run("two")
     assert ended.stdout == ""
     assert getattr(ended.exception, "exit_code", None) == 4
+
+
+def test_what_the_sentence_does_not_say_stands_below_it() -> None:
+    old = "PostgreSQL has not told of the slot since 12:00:00: the lag shown is that old"
+    shown = Status("streaming", "one", "one", detail=old, verdict=Verdict("healthy", "nothing waits"))
+    lines = _in_full(shown)
+    assert lines[1].endswith("streaming: nothing waits")
+    assert lines[2].endswith(old)
+    shown = replace(shown, detail="waiting", verdict=Verdict("starting", "waiting for Kafka"))
+    assert sum("waiting" in line for line in _in_full(shown)) == 1

@@ -187,8 +187,9 @@ def _trouble(model: Model) -> Content | None:
         return Content.styled(f" → {advice}", "$warning") if advice else None
     if model.link == "gone" and isinstance(model.failure, DoesNotAnswer):
         return Content.styled(f" → {model.failure.hint}", "$warning")
+    aside = f" ▲ {status.aside}" if status.aside else ""
     if not status.verdict.is_trouble:
-        return None
+        return Content.styled(aside, "$warning") if aside else None
     rest, hint = _parts(status.verdict)[1], status.verdict.hint
-    parts = [f" {rest}" if rest else "", f" → {hint}" if hint else ""]
+    parts = [f" {rest}" if rest else "", f" → {hint}" if hint else "", aside]
     return Content.styled("".join(parts), "$warning") if any(parts) else None
