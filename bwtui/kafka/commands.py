@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicCollection, TopicPartition
@@ -26,38 +27,39 @@ class LoggedAdmin(AdminClient):
     def create_topics(self, new_topics: list[NewTopic], **more: Any) -> dict[str, Future[Any]]:  # type: ignore[override]
         """See `AdminClient`."""
         end = _begin("create_topics", (topic.topic for topic in new_topics))
-        return _ended(super().create_topics(new_topics, **more), end)
+        return _ended(partial(super().create_topics, new_topics, **more), end)
 
     def describe_topics(self, topics: TopicCollection, **more: Any) -> dict[str, Future[Any]]:  # type: ignore[override]
         """See `AdminClient`."""
         end = _begin("describe_topics", topics.topic_names)
-        return _ended(super().describe_topics(topics, **more), end)
+        return _ended(partial(super().describe_topics, topics, **more), end)
 
     def describe_configs(  # type: ignore[override]
         self, resources: list[ConfigResource], **more: Any
     ) -> dict[ConfigResource, Future[Any]]:
         """See `AdminClient`."""
         end = _begin("describe_configs", (resource.name for resource in resources))
-        return _ended(super().describe_configs(resources, **more), end)
+        return _ended(partial(super().describe_configs, resources, **more), end)
 
     def list_offsets(  # type: ignore[override]
         self, topic_partition_offsets: dict[TopicPartition, OffsetSpec], **more: Any
     ) -> dict[TopicPartition, Future[Any]]:
         """See `AdminClient`."""
         end = _begin("list_offsets", (f"{one.topic}[{one.partition}]" for one in topic_partition_offsets))
-        return _ended(super().list_offsets(topic_partition_offsets, **more), end)
+        return _ended(partial(super().list_offsets, topic_partition_offsets, **more), end)
 
     def list_consumer_groups(self, **more: Any) -> Future[Any]:  # type: ignore[override]
         """See `AdminClient`."""
         end = _begin("list_consumer_groups", ())
-        return _ended({"": super().list_consumer_groups(**more)}, end)[""]
+        asked = super().list_consumer_groups
+        return _ended(lambda: {"": asked(**more)}, end)[""]
 
     def describe_consumer_groups(  # type: ignore[override]
         self, group_ids: list[str], **more: Any
     ) -> dict[str, Future[Any]]:
         """See `AdminClient`."""
         end = _begin("describe_consumer_groups", group_ids)
-        return _ended(super().describe_consumer_groups(group_ids, **more), end)
+        return _ended(partial(super().describe_consumer_groups, group_ids, **more), end)
 
     def list_consumer_group_offsets(  # type: ignore[override]
         self, list_consumer_group_offsets_request: list[ConsumerGroupTopicPartitions], **more: Any
@@ -66,7 +68,7 @@ class LoggedAdmin(AdminClient):
         request = list_consumer_group_offsets_request
         # Without names: each group is asked of alone, and there may be thousands.
         end = _begin("list_consumer_group_offsets", ())
-        return _ended(super().list_consumer_group_offsets(request, **more), end)
+        return _ended(partial(super().list_consumer_group_offsets, request, **more), end)
 
 
 def _begin(name: str, about: Iterable[object]) -> Callable[[str], None]:
@@ -79,8 +81,18 @@ def _text(name: str, about: Iterable[object]) -> str:
     return " ".join(filter(None, (name, ", ".join(names[:_NAMED]) + more)))
 
 
-def _ended(futures: Mapping[Of, Future[Any]], end: Callable[[str], None]) -> dict[Of, Future[Any]]:
+def _ended(
+    request: Callable[[], Mapping[Of, Future[Any]]], end: Callable[[str], None]
+) -> dict[Of, Future[Any]]:
+    """Make a request, and note how it ended; one that is refused at once, or about nothing, ends at once."""
+    try:
+        futures = request()
+    except BaseException as error:
+        end(_reason(error))
+        raise
     left = len(futures)
+    if not futures:
+        end("")
     results: list[str] = []
 
     def done(future: Future[Any]) -> None:

@@ -96,7 +96,12 @@ class GroupReader:
     def _groups(self, topics: set[str], notes: list[str]) -> tuple[GroupEntry, ...]:
         states = self._listed()
         if not states:
-            notes.append("Kafka lists no consumer group that this user may see (ACL: Describe on groups)")
+            notes.append(
+                "Kafka lists no consumer group: there is none, or this user may see none "
+                "(ACL: Describe on groups)"
+            )
+        if states.pop("", None) is not None:
+            notes.append("a group with an empty name is left out: Kafka's client can't ask what it committed")
         committed = self._committed(states, topics, notes)
         ends = self._ends({place[0] for offsets in committed.values() for place in offsets}, notes)
         unread = _unread(committed, ends)

@@ -217,7 +217,11 @@ def execute_raw(connection: pq.abc.PGconn, sql: str) -> list[tuple[str | None, .
 def exec_logged(connection: pq.abc.PGconn, sql: str, encoded: bytes) -> pq.abc.PGresult:
     """Run one statement on a raw session, and note it in the log of commands."""
     end = COMMANDS.begin(POSTGRES, sql)
-    result = connection.exec_(encoded)
+    try:
+        result = connection.exec_(encoded)
+    except BaseException as error:
+        end(type(error).__name__)
+        raise
     failed = result.status in (pq.ExecStatus.FATAL_ERROR, pq.ExecStatus.BAD_RESPONSE)
     end(f"ServerError {server_error(result).sqlstate}" if failed else "")
     return result

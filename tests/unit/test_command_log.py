@@ -1,13 +1,17 @@
 """The log of commands: each one counted, few kept, and nothing in it that is nobody's business."""
 
 import threading
+from typing import Any
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
 
 from bwtui.command_log import KAFKA, POSTGRES, UNDER_WAY, CommandLog
+from bwtui.kafka.commands import LoggedAdmin
 from bwtui.model.looks import LOOKS, Consumers, GroupEntry, PartitionLag, look_from_json
 from bwtui.relay.process import looks
 from bwtui.relay.process.looks import Watch
+from bwtui.source.connection import exec_logged
 from tests.waiting import eventually
 
 
@@ -99,3 +103,35 @@ def test_a_look_that_breaks_says_so() -> None:
     watch = Watch(look, lambda: None)
     eventually("it says so", lambda: "ZeroDivisionError" in watch.latest().failure)
     watch.stop()
+
+
+class Refusing:
+    """An admin client all of whose requests are refused at once."""
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*given: Any, **more: Any) -> Any:
+            raise ValueError("no such thing")
+
+        return refuse
+
+
+def test_what_is_refused_at_once_is_not_under_way_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CommandLog()
+    monkeypatch.setattr("bwtui.kafka.commands.COMMANDS", log)
+    admin: Any = LoggedAdmin({"bootstrap.servers": "127.0.0.1:1"})
+    with pytest.raises(ValueError, match="empty"):
+        admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions("")])
+    for call in (admin.describe_consumer_groups, admin.create_topics, admin.list_offsets):
+        with pytest.raises((ValueError, TypeError)):
+            call(None)
+    assert UNDER_WAY not in [entry.result for entry in log.picture().commands]
+    assert "ValueError" in [entry.result for entry in log.picture().commands]
+
+
+def test_a_statement_that_raises_is_not_under_way_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = CommandLog()
+    monkeypatch.setattr("bwtui.source.connection.COMMANDS", log)
+    session: Any = Refusing()
+    with pytest.raises(ValueError, match="no such thing"):
+        exec_logged(session, "select 1", b"select 1")
+    assert [entry.result for entry in log.picture().commands] == ["ValueError"]
