@@ -54,7 +54,9 @@ class History:
 
     def extended(self, later: "History") -> "History":
         """Return this history with what was sampled later; the oldest is left out."""
-        marks = (*self.marks, *later.marks)[-HISTORY_SECONDS:]
+        # Before there is a second, each answer begins anew; and a clock that was set back has all marks told.
+        fresh = (mark for mark in later.marks if mark not in self.marks)
+        marks = (*self.marks, *fresh)[-HISTORY_SECONDS:]
         seconds = (*self.seconds, *later.seconds)[-HISTORY_SECONDS:]
         return History(seconds, marks, later.trends or self.trends, later.latency)
 

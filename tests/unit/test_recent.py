@@ -133,3 +133,22 @@ def test_it_samples_by_itself_and_stops() -> None:
     assert seconds[1].time - seconds[0].time == pytest.approx(1.0, abs=0.9)
     assert History.from_json(recent.history().to_json()) == recent.history()
     assert abs(seconds[-1].time - time.time()) < 60
+
+
+def test_a_clock_that_is_set_back_hides_no_second(clocked: Clocked, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocked.second()
+    (before,) = clocked.recent.history().seconds
+    clocked.report.started -= 3_600
+    monkeypatch.setattr("bwtui.relay.measured.recent.time.time", lambda: clocked.now + 1_000_000 - 3_600)
+    clocked.recent.mark("audit", "it ended")
+    clocked.second()
+    later = clocked.recent.history(before.time)
+    assert [one.time for one in later.seconds] == [before.time - 3_599]
+    assert "audit" in [mark.kind for mark in later.marks]
+
+
+def test_whoever_asks_before_the_first_second_has_each_mark_once(clocked: Clocked) -> None:
+    history = History()
+    for _ in range(3):
+        history = history.extended(clocked.recent.history(0.0))
+    assert [mark.kind for mark in history.marks] == ["start"]

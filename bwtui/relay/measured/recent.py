@@ -78,12 +78,23 @@ class Recent:
         """Return what was sampled after ``after`` (Unix seconds); who has some already needs no trends."""
         with self._lock:
             trends = {} if after > 0 else self._trends
+            seconds = self._behind(after)
+            # Where the clock was set back, times don't say which marks are known already.
+            is_set_back = any(one.time <= after for one in seconds)
             return History(
-                tuple(one for one in self._seconds if one.time > after),
-                tuple(mark for mark in self._marks if mark.time > after),
+                seconds,
+                tuple(mark for mark in self._marks if is_set_back or mark.time > after),
                 {table: tuple(round(point, 1) for point in points) for table, points in trends.items()},
                 self._latency.figures.buckets,
             )
+
+    def _behind(self, after: float) -> tuple[Second, ...]:
+        """Return what was sampled behind the second of ``after``, whatever the clock said by then."""
+        seconds = tuple(self._seconds)
+        for at in range(len(seconds) - 1, -1, -1):
+            if seconds[at].time == after:
+                return seconds[at + 1 :]
+        return tuple(one for one in seconds if one.time > after)
 
     def mark(self, kind: MarkKind, text: str, moment: float | None = None) -> None:
         """Note that something happened, now or at ``moment`` (Unix seconds); any thread may."""
