@@ -175,13 +175,8 @@ class Status:
 
     @property
     def aside(self) -> str:
-        """What ``detail`` says that the verdict's sentence does not, or ""."""
-        said = self.verdict.sentence
-        # What is waited for has its reason in both.
-        reason = self.detail.partition(": ")[2] or self.detail
-        if not said or reason in said or (self.is_copying and not self.detail.startswith(LAG_IS_OLD)):
-            return ""
-        return self.detail
+        """What ``detail`` says beside the verdict's sentence: that the lag is old; or ""."""
+        return self.detail if self.verdict.sentence and self.detail.startswith(LAG_IS_OLD) else ""
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object of the command-line contract."""
