@@ -8,7 +8,7 @@ import pytest
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.verdict import Cause, Verdict
 from bwtui.relay.report import Report
-from bwtui.relay.watch.judge import Names
+from bwtui.relay.watch.seen import Names
 from bwtui.relay.watch.watch import Watch
 
 
