@@ -1,24 +1,28 @@
 """How far the slot is behind, asked of PostgreSQL once a second by a thread of its own."""
 
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import psycopg2
 
 from bwtui.errors import BwtuiError
 from bwtui.model.figures import duration
-from bwtui.source.connection import Connection, connect, query
+from bwtui.source.connection import Connection, connect, query, statement_failed
 from bwtui.source.slot import CURRENT_LSN, slot_state
 
 _PAUSE_SECONDS = 1.0
 _KEPT = 7_200
 #: Over so many seconds the rate is taken at which WAL is written.
 _RATE_SECONDS = 60.0
+#: Waits that are work: for a disk, and for a moment's turn at memory.
+_WORK = ("IO", "LWLock")
 _SENDER_SQL = """
-select coalesce(wait_event, ''), (sent_lsn - '0/0')::bigint
+select wait_event_type, wait_event, (sent_lsn - '0/0')::bigint
   from pg_catalog.pg_stat_activity left join pg_catalog.pg_stat_replication using (pid) where pid = %s"""
 #: Of a role that we may not look at the begin is not known.
 _BLOCKERS_SQL = """
@@ -29,7 +33,12 @@ select distinct other.pid, extract(epoch from clock_timestamp() - other.xact_sta
  where ours.datname = current_database() and ours.usename = current_user
    and ours.application_name = current_setting('application_name') and ours.wait_event_type = 'Lock'
  order by 2 desc nulls last limit 3"""
-_SPILL_SQL = "select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s"
+#: One row, whether or not there is such a slot.
+_SPILL_SQL = """
+select extract(epoch from clock_timestamp())::float8,
+       (select spill_bytes from pg_catalog.pg_stat_replication_slots where slot_name = %s)"""
+#: What is said of a server that has said nothing; by libpq, and by the system through it.
+_SILENT = re.compile("time(?:d )?out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +46,32 @@ class Lag:
     """One look at the slot; all zero before the first."""
 
     time: float = 0.0
+    #: The same moment by ``time.monotonic``, and how many seconds the server's clock was ahead of ours.
+    looked_at: float = 0.0
+    clock_ahead: float = 0.0
     server_lsn: int = 0
     restart_lsn: int = 0
     wal_status: str = ""
     safe_wal_bytes: int | None = None
     retained_bytes: int = 0
     spill_bytes: int | None = None
-    #: What the server's process that sends the stream waits for, "" while it works, None without a stream.
+    #: What the server's process that sends the stream waits for, "" while it works, also with its disk; None
+    #: without a stream.
     waits_for: str | None = None
     #: Up to where it has read the WAL, or None where we may not know (pg_read_all_stats).
     sent_lsn: int | None = None
     #: Sessions that hold locks which our sessions wait for: "pid 4711, in a transaction for 5 m".
     blockers: tuple[str, ...] = ()
+
+
+class Asking(NamedTuple):
+    """A question to the server that is without an answer since then, by ``time.monotonic``; 0: none is.
+
+    ``is_long``: it takes more than one turn, or reads more than the row of a slot.
+    """
+
+    since: float = 0.0
+    is_long: bool = False
 
 
 class LagSampler:
@@ -62,8 +85,10 @@ class LagSampler:
         self._on_tick = on_tick
         self._history: deque[tuple[float, int]] = deque(maxlen=_KEPT)
         self._written: deque[tuple[float, int]] = deque()
-        #: Since when a question to the server is without an answer, by ``time.monotonic``; 0: none is.
-        self.asking_since = 0.0
+        self.asking = Asking()
+        #: Why there was no look of late, or "".
+        self.failure = ""
+        self._begun = time.monotonic()
         #: Whether to ask who holds the locks that our sessions wait for.
         self.asks_for_blockers = False
         self._stop = threading.Event()
@@ -71,7 +96,13 @@ class LagSampler:
 
     def start(self) -> None:
         """Start looking."""
+        self._begun = time.monotonic()
         self._thread.start()
+
+    @property
+    def age(self) -> float:
+        """Return how many seconds ago the last look was, or the start where there was none."""
+        return time.monotonic() - (self.lag.looked_at or self._begun)
 
     def stop(self) -> None:
         """Stop, and wait for the thread."""
@@ -83,7 +114,7 @@ class LagSampler:
         """Return for how long WAL beyond ``confirmed_lsn`` has been there, as far as the samples tell."""
         for moment, lsn in tuple(self._history):
             if lsn > confirmed_lsn:
-                return max(0.0, time.time() - moment)
+                return max(0.0, time.monotonic() - moment)
         return 0.0
 
     def safe_seconds(self) -> float | None:
@@ -105,53 +136,74 @@ class LagSampler:
         connection: Connection | None = None
         while not self._stop.wait(_PAUSE_SECONDS if self.lag.time else 0):
             try:
-                self.asking_since = self.asking_since or time.monotonic()
-                connection = connection or connect(self._dsn)
+                if connection is None:
+                    # What was asked before stays unanswered until somebody answers.
+                    self.asking = Asking(self.asking.since or time.monotonic(), is_long=True)
+                    connection = connect(self._dsn)
                 self._look(connection)
-                self.asking_since = 0.0
+                self._ask(is_long=True)
                 self._on_tick(connection)
+                self.asking, self.failure = Asking(), ""
             except (psycopg2.Error, BwtuiError) as error:
                 if connection is not None:
                     connection.close()
                 connection = None
-                if "timeout" not in str(error):
+                plain = error if isinstance(error, BwtuiError) else statement_failed(error)
+                self.failure = plain.message
+                if not _SILENT.search(self.failure):
                     # It has answered, though it lets nobody in.
-                    self.asking_since = 0.0
+                    self.asking = Asking()
                 self._stop.wait(_PAUSE_SECONDS)
         if connection is not None:
             connection.close()
 
+    def _ask(self, *, is_long: bool = False) -> None:
+        """Note that the question before is answered, and the next one is asked."""
+        self.asking = Asking(time.monotonic(), is_long)
+
+    def _query(self, connection: Connection, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        self._ask()
+        return query(connection, sql, *args)
+
     def _look(self, connection: Connection) -> None:
         name = self._slot()
+        self._ask()
         state = slot_state(connection, name)
         if state is None:
-            server = query(connection, f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint")[0][0]
-            self.lag = Lag(time.time(), int(server), blockers=self._blockers(connection))
-        else:
-            spill = query(connection, _SPILL_SQL, name)
-            sender = query(connection, _SENDER_SQL, state.active_pid) if state.active_pid else []
-            waits_for, sent = sender[0] if sender else (None, None)
-            self.lag = Lag(
-                time=time.time(),
-                server_lsn=state.server_lsn,
-                restart_lsn=state.restart_lsn,
-                wal_status=state.wal_status or "",
-                safe_wal_bytes=state.safe_wal_bytes,
-                retained_bytes=max(0, state.server_lsn - state.restart_lsn) if state.restart_lsn else 0,
-                spill_bytes=int(spill[0][0]) if spill else None,
-                waits_for=waits_for,
-                sent_lsn=None if sent is None else int(sent),
-                blockers=self._blockers(connection),
-            )
-        self._history.append((self.lag.time, self.lag.server_lsn))
-        self._written.append((self.lag.time, self.lag.server_lsn))
-        while self.lag.time - self._written[0][0] > _RATE_SECONDS:
+            server = self._query(connection, f"select ({CURRENT_LSN}::pg_lsn - '0/0')::bigint")[0][0]
+            self._keep(Lag(time.time(), time.monotonic(), server_lsn=int(server)), connection)
+            return
+        [(clock, spill)] = self._query(connection, _SPILL_SQL, name)
+        ahead = clock - time.time()
+        sender = self._query(connection, _SENDER_SQL, state.active_pid) if state.active_pid else []
+        kind, event, sent = sender[0] if sender else (None, None, None)
+        look = Lag(
+            time=time.time(),
+            looked_at=time.monotonic(),
+            clock_ahead=ahead,
+            server_lsn=state.server_lsn,
+            restart_lsn=state.restart_lsn,
+            wal_status=state.wal_status or "",
+            safe_wal_bytes=state.safe_wal_bytes,
+            retained_bytes=max(0, state.server_lsn - state.restart_lsn) if state.restart_lsn else 0,
+            spill_bytes=None if spill is None else int(spill),
+            waits_for=("" if kind in _WORK else event or "") if sender else None,
+            sent_lsn=None if sent is None else int(sent),
+        )
+        self._keep(look, connection)
+
+    def _keep(self, look: Lag, connection: Connection) -> None:
+        self.lag = replace(look, blockers=self._blockers(connection))
+        # Not by our clock, which may be set: a rate over an hour that never was is no rate.
+        self._history.append((look.looked_at, look.server_lsn))
+        self._written.append((look.looked_at, look.server_lsn))
+        while look.looked_at - self._written[0][0] > _RATE_SECONDS:
             self._written.popleft()
 
     def _blockers(self, connection: Connection) -> tuple[str, ...]:
         if not self.asks_for_blockers:
             return ()
-        found = query(connection, _BLOCKERS_SQL)
+        found = self._query(connection, _BLOCKERS_SQL)
         return tuple(
             f"pid {pid}" + (f", whose transaction is open for {duration(seconds)}" if seconds else "")
             for pid, seconds in found

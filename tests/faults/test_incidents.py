@@ -152,7 +152,7 @@ def test_postgresql_hangs(sandbox: Sandbox, database: str, relay: Relay) -> None
 def test_postgresql_is_stopped(sandbox: Sandbox, relay: Relay) -> None:
     sandbox.stop_service("postgres")
     try:
-        stalled(relay, "postgresql", "has not answered for", "refused")
+        stalled(relay, "postgresql", "has kept the relay waiting for", "refused")
     finally:
         sandbox.start_service("postgres")
     from_to(healthy(relay), "PostgreSQL")

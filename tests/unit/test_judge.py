@@ -16,15 +16,20 @@ START = Seen(
 BACKLOG: dict[str, Any] = {"backlog_bytes": 1 << 20, "backlog_seconds": 5.0, "unread_bytes": 1 << 20}
 
 
-def after(seconds: float, **changes: Any) -> Any:
-    """Return the verdict so many seconds after a beginning in which all moved, looked at twice a second."""
+def after(seconds: float, then: dict[str, Any] | None = None, **changes: Any) -> Any:
+    """Return the verdict so many seconds after a beginning in which all moved, looked at twice a second.
+
+    ``then`` is what changes at the very last look.
+    """
     judge = Judge(NAMES)
     judge.look(replace(START, rows=0))
     seen = replace(START, rows=1, durable=1, transactions=1)
     verdict = judge.look(seen)
-    for step in range(1, int(seconds * 2) + 1):
+    last = int(seconds * 2)
+    for step in range(1, last + 1):
         now = START.now + step / 2
         moved: Any = {"now": now, "time": START.time + step / 2, "settled_at": now}
+        changes = {**changes, **(then or {})} if step == last else changes
         verdict = judge.look(replace(seen, **moved, **changes))
     return verdict
 

@@ -16,14 +16,17 @@ from bwtui.model.verdict import Cause, Verdict, runway
 from bwtui.relay.watch.account import Activity
 from bwtui.relay.watch.bottleneck import busy, slowest
 from bwtui.relay.watch.seen import Names, Seen
+from bwtui.relay.watch.unsent import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
 
 #: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
 #: may leave a question unanswered, which it is asked once a second.
 STALLED_SECONDS, UNANSWERED_SECONDS = 2.0, 1.5
+#: A longer question, or one that takes several turns, may be left unanswered for so long.
+_LONG_QUESTION_SECONDS = 5.0
 #: A wait this long is worth telling, though it is no stall yet.
 _TOLD_SECONDS = 1.0
-#: The relay is behind when WAL has waited so long, or is so much, or its queue is so full.
-BEHIND_SECONDS, BEHIND_BYTES, _FULL = 3.0, 16 << 20, 0.6
+#: The relay is behind when so much WAL waits, or its queue is so full.
+BEHIND_BYTES, _FULL = 16 << 20, 0.6
 #: So much of the room for messages in flight is many.
 _MANY = 0.05
 #: A main thread that has so much of a processor's time computes.
@@ -31,6 +34,8 @@ _COMPUTES = 0.2
 _HANDING_OVER: tuple[Activity, ...] = ("produce", "room")
 #: While a transaction is open the server writes whole pages, which nobody can read to their end.
 _UNREADABLE_BYTES = 64 << 10
+#: At the latest so long after, it writes the rest: its standby snapshot, every 15 s, may be 10 s late.
+_UNREADABLE_SECONDS = 40.0
 #: Over so many seconds shares and rates are taken.
 _WINDOW_SECONDS = 3.0
 #: After a gap this long between two looks the relay itself did not run; for so long after it, it is told of.
@@ -69,6 +74,8 @@ class Judge:
         self._moved = {"rows": 0.0, "durable": 0.0, "transactions": 0.0, "sent_lsn": 0.0}
         self._rows_at_commit = 0
         self._most_durable = 0
+        #: When the server had no more than so many bytes of its WAL left to read, or had no session.
+        self._read_up = {0: 0.0, _UNREADABLE_BYTES: 0.0}
 
     def look(self, seen: Seen) -> Verdict:
         """Return the verdict of this moment."""
@@ -103,6 +110,9 @@ class Judge:
                 self._rows_at_commit = last.rows
         if seen.durable > self._most_durable:
             self._most_durable, self._moved["durable"] = seen.durable, seen.now
+        for most in self._read_up:
+            if not looks or seen.activity == "connect" or (seen.unread_bytes or 0) <= most:
+                self._read_up[most] = seen.now
         looks.append(seen)
         while len(looks) > 2 and seen.now - looks[1].now >= _WINDOW_SECONDS:
             looks.popleft()
@@ -146,7 +156,8 @@ class Judge:
         names, since = self.names, self._since(seen.activity_since, seen.answered_at)
         reason = seen.detail.partition(": ")[2] if seen.detail.startswith("waiting for ") else ""
         because = f": {reason}" if reason else ""
-        silent = "has not answered"
+        # What has a reason may be a refusal, which is an answer.
+        silent = "has kept the relay waiting" if reason else "has not answered"
         match seen.activity:
             case "registry":
                 yield Wait("registry", names.registry, "encode", since, silent, because)
@@ -159,6 +170,9 @@ class Judge:
                 yield Wait("postgresql", names.postgresql, "read", since, "has not ended the stream")
             case "catalog" | "connect":
                 yield Wait("postgresql", names.postgresql, "read", since, silent, because)
+            case "slot" | "locks" if self._is_unanswered(seen):
+                # Nobody knows what a server that does not answer waits for.
+                return
             case "slot":
                 says = "makes the slot no sooner than open transactions end, and has waited"
                 yield Wait("transactions", names.postgresql, "read", since, says, _held_by(seen))
@@ -198,11 +212,19 @@ class Judge:
             return False
         return seen.cpu - first.cpu > _COMPUTES * (seen.now - first.now)
 
-    def _postgresql(self, seen: Seen) -> Iterator[Wait]:
-        server = self.names.postgresql
+    def _asking(self, seen: Seen) -> Iterator[Wait]:
+        """Yield PostgreSQL while it has not answered what it is asked, and said nothing else either."""
         if seen.asking_since and max(self._moved["rows"], seen.heard_at) <= seen.asking_since:
             since = self._since(seen.asking_since)
-            yield Wait("postgresql", server, "read", since, "has not answered", "", UNANSWERED_SECONDS)
+            patience = _LONG_QUESTION_SECONDS if seen.asking_is_long else UNANSWERED_SECONDS
+            yield Wait("postgresql", self.names.postgresql, "read", since, "has not answered", "", patience)
+
+    def _is_unanswered(self, seen: Seen) -> bool:
+        return any(seen.now - wait.since >= wait.patience for wait in self._asking(seen))
+
+    def _postgresql(self, seen: Seen) -> Iterator[Wait]:
+        server = self.names.postgresql
+        yield from self._asking(seen)
         if seen.activity in ("copy", "scan"):
             since = self._since(self._moved["rows"], seen.activity_since)
             says = f"has sent no row of {seen.detail.removeprefix('snapshot of ')}"
@@ -211,16 +233,18 @@ class Judge:
             because = ", and its row filter may let none pass" if is_filtered else _held_by(seen)
             patience = math.inf if is_filtered else STALLED_SECONDS
             yield Wait("postgresql", server, "read", since, says, because, patience)
-        if (
-            seen.activity == "read"
-            and seen.server_waits_for != ""
-            and seen.unread_bytes is not None
-            and seen.unread_bytes > _UNREADABLE_BYTES
-        ):
-            since = self._since(seen.heard_at, self._moved["sent_lsn"])
+        if seen.activity == "read" and seen.server_waits_for != "" and self._has_unread(seen):
+            is_much = (seen.unread_bytes or 0) > _UNREADABLE_BYTES
+            read_up = self._read_up[_UNREADABLE_BYTES if is_much else 0]
+            since = self._since(seen.heard_at, self._moved["sent_lsn"], read_up)
             waits = f" (its process waits: {seen.server_waits_for})" if seen.server_waits_for else ""
-            left = f", though {size(seen.unread_bytes)} of WAL is to be read{waits}"
-            yield Wait("postgresql", server, "read", since, "has sent nothing", left)
+            left = f", though {size(seen.unread_bytes or 0)} of WAL is to be read{waits}"
+            if is_much or seen.now - since >= _UNREADABLE_SECONDS:
+                yield Wait("postgresql", server, "read", since, "has sent nothing", left)
+
+    def _has_unread(self, seen: Seen) -> bool:
+        """Whether the server is known to have WAL left to read."""
+        return bool(seen.unread_bytes) and seen.lag_age <= FRESH_SECONDS
 
     # -- the sentences -------------------------------------------------------------------------------------
 
@@ -274,8 +298,15 @@ class Judge:
             away = f"{size(seen.backlog_bytes)} and {duration(late)} behind"
             head = f"catching up at {rate(self._rate(seen))} rows/s, {away}"
         sentence = f"{self._woke(seen)}{head}{self._transaction(seen)}; what holds it up is {held}"
+        hint = missing_right(seen) if cause == "postgresql" else ""
         return self._verdict(
-            seen, condition="behind", sentence=sentence, cause=cause, dependency=dependency, stage=stage
+            seen,
+            condition="behind",
+            sentence=sentence,
+            cause=cause,
+            dependency=dependency,
+            stage=stage,
+            hint=hint,
         )
 
     def _waits_for_kafka(self, seen: Seen) -> bool:
@@ -312,11 +343,13 @@ class Judge:
             sentence = f"{rate(moving)} rows/s pass, {duration(seen.backlog_seconds)} behind"
             sentence += self._transaction(seen)
         else:
-            sentence = "all that is committed is confirmed, and nothing waits"
+            sentence = idle(seen)
         if seen.safe_seconds is not None:
             safe = f"the slot would be safe for ≈ {duration(seen.safe_seconds)}"
             sentence += f"; if the relay stopped now, {safe}"
-        return self._verdict(seen, condition="healthy", sentence=self._woke(seen) + sentence)
+        return self._verdict(
+            seen, condition="healthy", sentence=self._woke(seen) + sentence, hint=missing_right(seen)
+        )
 
     def _woke(self, seen: Seen) -> str:
         if not self._slept or seen.now - self._awake_since > _GAP_TOLD_SECONDS:

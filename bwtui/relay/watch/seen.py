@@ -52,7 +52,11 @@ class Seen:
     #: Up to where the server has read its WAL, and how much it has not; None where we may not know.
     sent_lsn: int | None = None
     unread_bytes: int | None = None
+    #: How old the last look at the slot is, and why there was no newer one.
+    lag_age: float = 0.0
+    lag_failure: str = ""
     asking_since: float = 0.0
+    asking_is_long: bool = False
     server_waits_for: str | None = None
     blockers: tuple[str, ...] = ()
     safe_bytes: int | None = None

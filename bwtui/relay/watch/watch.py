@@ -62,7 +62,7 @@ class Watch:
 
     def _seen(self) -> Seen:
         report, sampler = self._report, self._lag
-        lag, now = sampler.lag, time.monotonic()
+        lag, asking, now = sampler.lag, sampler.asking, time.monotonic()
         activity, since = report.account.current
         confirmed = report.confirmed_lsn
         server = max(lag.server_lsn, report.server_lsn)
@@ -88,10 +88,15 @@ class Watch:
             outage=self._outage(),
             backlog_bytes=max(0, server - confirmed) if confirmed else 0,
             backlog_seconds=sampler.seconds_behind(confirmed) if confirmed else 0.0,
-            commit_age=max(0.0, time.time() - report.commit_time) if report.commit_time else 0.0,
+            commit_age=max(0.0, time.time() + lag.clock_ahead - report.commit_time)
+            if report.commit_time
+            else 0.0,
+            lag_age=sampler.age,
+            lag_failure=sampler.failure,
             sent_lsn=lag.sent_lsn,
             unread_bytes=None if lag.sent_lsn is None else max(0, lag.server_lsn - lag.sent_lsn),
-            asking_since=sampler.asking_since,
+            asking_since=asking.since,
+            asking_is_long=asking.is_long,
             server_waits_for=lag.waits_for,
             blockers=lag.blockers,
             safe_bytes=lag.safe_wal_bytes,

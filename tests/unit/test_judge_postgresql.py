@@ -1,0 +1,100 @@
+"""The verdict on PostgreSQL: what it has not answered, sent or let us see."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.test_judge import BACKLOG, after
+
+#: A commit of a few rows that the server's sender, which is frozen, has not read.
+FEW: dict[str, Any] = {
+    "backlog_bytes": 18_800,
+    "unread_bytes": 18_800,
+    "sent_lsn": 5,
+    "server_waits_for": "WalSenderWaitForWal",
+}
+REFUSAL = "waiting for PostgreSQL: can't connect to PostgreSQL: FATAL: sorry, too many clients already"
+
+
+def test_a_small_commit_that_is_not_sent_is_a_stall_once_no_open_record_explains_it() -> None:
+    verdict = after(60, **FEW, backlog_seconds=60)
+    assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
+    assert "PostgreSQL at db:5432/shop has sent nothing for 1 m" in verdict.sentence
+
+
+def test_what_may_be_half_a_record_is_not_told_as_confirmed() -> None:
+    """While a transaction is open the server writes whole pages, which nobody can read to their end."""
+    verdict = after(20, **FEW, backlog_seconds=20)
+    assert verdict.condition == "healthy"
+    assert verdict.sentence == (
+        "nothing waits in the relay; PostgreSQL has not sent 18.4 kB of WAL, which was written 20 s ago"
+    )
+
+
+def test_of_a_sender_that_reads_and_reads_nobody_says_that_it_sends_nothing() -> None:
+    """Time in which there was nothing to be read is no time in which nothing was sent."""
+    verdict = after(60, unread_bytes=0, sent_lsn=5, server_waits_for="WalSenderWaitForWal")
+    assert verdict.sentence == "all that is committed is confirmed, and nothing waits"
+
+
+def test_a_burst_after_an_idle_hour_is_no_stall() -> None:
+    idle = {"unread_bytes": 0, "sent_lsn": 5, "server_waits_for": "WalSenderWaitForWal"}
+    burst = {**BACKLOG, "backlog_seconds": 0.1, "server_waits_for": "WalSenderWaitForWal", "sent_lsn": 5}
+    assert after(3_600, then=burst, **idle).condition == "healthy"
+
+
+def test_a_look_from_before_says_nothing_of_now() -> None:
+    """The sampler can't log in, while the stream is fine."""
+    stale: dict[str, Any] = {**BACKLOG, **FEW, "unread_bytes": 1 << 20, "backlog_bytes": 0}
+    verdict = after(60, **stale, lag_age=60.0, lag_failure="can't connect to PostgreSQL: FATAL: too many")
+    assert verdict.condition == "healthy"
+    assert verdict.sentence == (
+        "nothing waits in the relay; PostgreSQL has not told of the slot for 1 m 00 s: "
+        "can't connect to PostgreSQL: FATAL: too many"
+    )
+
+
+def test_a_look_from_before_the_session_says_nothing_of_it() -> None:
+    stale: dict[str, Any] = {**BACKLOG, "server_waits_for": "WalSenderMain"}
+    connecting = {**stale, "activity": "connect", "activity_since": 1_000.0}
+    assert after(10, then={**stale, "activity": "read"}, **connecting).condition != "stalled"
+
+
+def test_a_refusal_is_not_called_silence() -> None:
+    verdict = after(10, activity="connect", activity_since=1_000.0, detail=REFUSAL)
+    assert verdict.condition == "stalled"
+    assert verdict.sentence.startswith(
+        "PostgreSQL at db:5432/shop has kept the relay waiting for 10 s: can't connect to PostgreSQL: FATAL: "
+        "sorry, too many clients already"
+    )
+
+
+@pytest.mark.parametrize("activity", ["slot", "locks"])
+def test_a_server_that_hangs_is_to_blame_and_no_transaction(activity: str) -> None:
+    verdict = after(10, phase="snapshot", activity=activity, activity_since=1_000.2, asking_since=1_000.9)
+    assert verdict.cause == "postgresql"
+    assert "transactions" not in verdict.sentence
+    assert "locks" not in verdict.sentence
+
+
+def test_a_long_question_may_take_longer() -> None:
+    assert after(4, asking_since=1_000.0, asking_is_long=True).condition != "stalled"
+    verdict = after(6, asking_since=1_000.0, asking_is_long=True)
+    assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
+
+
+def test_a_role_that_may_not_see_the_sender_is_told_the_right_that_it_lacks() -> None:
+    hidden: dict[str, Any] = {
+        "backlog_bytes": 300_000,
+        "backlog_seconds": 6.0,
+        "server_waits_for": "WalSenderWaitForWal",
+        "totals": {"read": 1.0},
+    }
+    verdict = after(6, **hidden)
+    assert verdict.condition == "behind"
+    assert "pg_read_all_stats" in verdict.hint
+    few = after(6, **{**hidden, "backlog_bytes": 18_800})
+    assert few.condition == "healthy"
+    assert "all that is committed" not in few.sentence
+    assert "pg_read_all_stats" in few.hint
+    assert not after(6, **{**hidden, "unread_bytes": 300_000, "server_waits_for": "", "sent_lsn": 5}).hint

@@ -1,0 +1,206 @@
+"""The look at the slot once a second: what it holds, and when a question is without an answer."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg2
+import pytest
+
+from bwtui.errors import ConnectionFailed
+from bwtui.source import lag
+from bwtui.source.lag import LagSampler
+from bwtui.source.slot import SlotState
+from tests.waiting import eventually
+
+
+class Server:
+    """What `bwtui.source.lag` asks, answered in memory; ``hangs`` names the step that gives no answer."""
+
+    def __init__(self) -> None:
+        self.written = 1_000
+        self.clock_behind = 0.0
+        self.sender: tuple[str | None, str | None, int | None] = ("Client", "WalSenderWaitForWal", 1_000)
+        self.takes = 0.0
+        self.hangs = ""
+        self.goes_on = threading.Event()
+        self.refusal: Exception | None = None
+        self.closed = 0
+
+    def close(self) -> None:
+        """Close the session."""
+        self.closed += 1
+
+    def connect(self, dsn: str) -> "Server":
+        """Stand in for `bwtui.source.connection.connect`."""
+        self.pass_by("connect")
+        if self.refusal is not None:
+            raise self.refusal
+        return self
+
+    def pass_by(self, step: str) -> None:
+        """Answer, or hang until it is told to go on."""
+        time.sleep(self.takes)
+        if self.hangs == step:
+            self.goes_on.wait(10)
+
+    def slot_state(self, connection: object, name: str) -> SlotState:
+        """Stand in for `bwtui.source.slot.slot_state`."""
+        self.pass_by("slot")
+        return SlotState(
+            name, "pgoutput", "shop", True, 4711, "reserved", 1 << 30, 10, 20, self.written, False
+        )
+
+    def query(self, connection: object, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        """Stand in for `bwtui.source.connection.query`."""
+        self.pass_by("query")
+        if "pg_stat_replication_slots" in sql:
+            return [(time.time() - self.clock_behind, 7)]
+        return [self.sender]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server that a sampler asks at no pause."""
+    server = Server()
+    for name in ("connect", "slot_state", "query"):
+        monkeypatch.setattr(lag, name, getattr(server, name))
+    monkeypatch.setattr(lag, "_PAUSE_SECONDS", 0.01)
+    yield server
+    server.goes_on.set()
+
+
+def sampling(on_tick: Any = lambda connection: None) -> LagSampler:
+    """Return a sampler that looks."""
+    sampler = LagSampler("", lambda: "one", on_tick)
+    sampler.start()
+    return sampler
+
+
+def asks(sampler: LagSampler) -> bool:
+    """Whether a question has been without an answer for a while."""
+    return bool(sampler.asking.since) and time.monotonic() - sampler.asking.since > 0.1
+
+
+@pytest.mark.parametrize(("step", "is_long"), [("connect", True), ("slot", False), ("query", False)])
+def test_a_question_without_an_answer_is_known(server: Server, step: str, is_long: bool) -> None:
+    server.hangs = step
+    sampler = sampling()
+    eventually("the question", lambda: asks(sampler))
+    assert sampler.asking.is_long is is_long
+    server.goes_on.set()
+    eventually("an answer", lambda: sampler.lag.time)
+    sampler.stop()
+    assert not sampler.asking.since
+
+
+def test_what_is_asked_beside_the_slot_is_a_question_too(server: Server) -> None:
+    sampler = sampling(lambda connection: server.pass_by("tick"))
+    server.hangs = "tick"
+    eventually("the question", lambda: asks(sampler))
+    assert sampler.asking.is_long
+    server.goes_on.set()
+    sampler.stop()
+    assert not sampler.asking.since
+
+
+def test_each_question_of_a_look_is_one_of_its_own(server: Server) -> None:
+    """A server far away answers each of them in time, though not all of them together."""
+    server.takes = 0.2
+    sampler = sampling()
+    longest = 0.0
+    until = time.monotonic() + 1.5
+    while time.monotonic() < until:
+        since = sampler.asking.since
+        longest = max(longest, time.monotonic() - since if since else 0.0)
+        time.sleep(0.01)
+    sampler.stop()
+    assert 0.1 < longest < 0.35
+
+
+@pytest.mark.parametrize(
+    ("reason", "answered"),
+    [
+        ("connection refused", True),
+        ("FATAL: sorry, too many clients already", True),
+        ("timeout expired", False),
+        ("could not receive data from server: Connection timed out", False),
+    ],
+)
+def test_a_refusal_is_an_answer_and_a_timeout_is_none(server: Server, reason: str, answered: bool) -> None:
+    server.refusal = ConnectionFailed(f"can't connect to PostgreSQL: {reason}", "check it")
+    sampler = sampling()
+    eventually("the failure", lambda: sampler.failure)
+    assert sampler.failure == f"can't connect to PostgreSQL: {reason}"
+    assert bool(sampler.asking.since) is not answered
+    server.refusal = None
+    eventually("an answer", lambda: sampler.lag.time)
+    sampler.stop()
+    assert not sampler.failure
+
+
+def test_a_broken_session_is_told_in_plain_words(server: Server) -> None:
+    def breaks(connection: object) -> None:
+        raise psycopg2.OperationalError("server closed the connection\n\tunexpectedly")
+
+    sampler = sampling(breaks)
+    eventually("the session's end", lambda: server.closed)
+    sampler.stop()
+    assert sampler.failure == "the connection to PostgreSQL broke: server closed the connection unexpectedly"
+
+
+@pytest.mark.parametrize(
+    ("kind", "event", "waits_for"),
+    [
+        ("Client", "WalSenderWaitForWal", "WalSenderWaitForWal"),
+        ("Activity", "WalSenderMain", "WalSenderMain"),
+        ("Lock", "relation", "relation"),
+        ("IO", "ReorderBufferRead", ""),
+        ("IO", "WALRead", ""),
+        ("LWLock", "WALInsert", ""),
+        (None, None, ""),
+    ],
+)
+def test_a_sender_that_reads_its_disk_works(
+    server: Server, kind: str | None, event: str | None, waits_for: str
+) -> None:
+    server.sender = (kind, event, 900)
+    sampler = sampling()
+    eventually("an answer", lambda: sampler.lag.time)
+    sampler.stop()
+    assert (sampler.lag.waits_for, sampler.lag.sent_lsn) == (waits_for, 900)
+
+
+def test_a_step_of_our_clock_changes_no_figure(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = sampling()
+    eventually("an answer", lambda: sampler.lag.time)
+    real, before = time.time, sampler.lag.time
+    monkeypatch.setattr(time, "time", lambda: real() - 3_600)
+    server.written = 2_000
+    eventually("a look after it", lambda: sampler.lag.server_lsn == 2_000 and sampler.lag.time < before)
+    behind, safe = sampler.seconds_behind(1_500), sampler.safe_seconds()
+    sampler.stop()
+    assert safe is not None
+    assert safe > 0
+    monkeypatch.setattr(time, "time", lambda: real() + 3_600)
+    assert sampler.seconds_behind(1_500) < 60
+    assert behind < 60
+
+
+def test_the_servers_clock_is_compared_with_ours(server: Server) -> None:
+    server.clock_behind = 3_600.0
+    sampler = sampling()
+    eventually("an answer", lambda: sampler.lag.time)
+    sampler.stop()
+    assert sampler.lag.clock_ahead == pytest.approx(-3_600, abs=2)
+    assert sampler.lag.spill_bytes == 7
+
+
+def test_a_look_ages_from_the_beginning_on(server: Server) -> None:
+    server.hangs = "connect"
+    sampler = sampling()
+    eventually("an age without any look", lambda: sampler.age > 0.2)
+    server.goes_on.set()
+    eventually("a fresh look", lambda: sampler.lag.time and sampler.age < 0.2)
+    sampler.stop()
