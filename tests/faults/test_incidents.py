@@ -152,7 +152,9 @@ def test_postgresql_hangs(sandbox: Sandbox, database: str, relay: Relay) -> None
 def test_postgresql_is_stopped(sandbox: Sandbox, relay: Relay) -> None:
     sandbox.stop_service("postgres")
     try:
-        stalled(relay, "postgresql", "has kept the relay waiting for", "refused")
+        stalled(relay, "postgresql", "has kept the relay waiting for")
+        # Until its end it answers that it is shutting down.
+        relay.wait("the reason", lambda status: "refused" in status.verdict.sentence)
     finally:
         sandbox.start_service("postgres")
     from_to(healthy(relay), "PostgreSQL")
