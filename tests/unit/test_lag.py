@@ -9,8 +9,11 @@ import psycopg2
 import pytest
 
 from bwtui.errors import ConnectionFailed
+from bwtui.relay.report import Report
+from bwtui.relay.watch.seen import Names
+from bwtui.relay.watch.watch import Watch
 from bwtui.source import lag
-from bwtui.source.lag import LagSampler
+from bwtui.source.lag import Lag, LagSampler
 from bwtui.source.slot import SlotState
 from tests.waiting import eventually
 
@@ -204,3 +207,12 @@ def test_a_look_ages_from_the_beginning_on(server: Server) -> None:
     server.goes_on.set()
     eventually("a fresh look", lambda: sampler.lag.time and sampler.age < 0.2)
     sampler.stop()
+
+
+def test_a_commits_age_is_told_by_the_servers_clock() -> None:
+    report, sampler = Report(), LagSampler("", lambda: "one", lambda connection: None)
+    watch = Watch(report, sampler, lambda: Names("PostgreSQL"), lambda: None)
+    now = time.time()
+    report.commit_time = now - 3_600 - 5
+    sampler.lag = Lag(time=now, looked_at=time.monotonic(), clock_ahead=-3_600.0)
+    assert watch._seen().commit_age == pytest.approx(5, abs=2)
