@@ -12,6 +12,7 @@ NONE = "–"
 
 __all__ = [
     "NONE",
+    "bars",
     "clock",
     "count",
     "duration",
@@ -68,6 +69,17 @@ def sparkline(values: Sequence[float], width: int) -> str:
         return (_BARS[0] * len(shown)).rjust(width)
     last = len(_BARS) - 1
     return "".join(_BARS[min(last, round(value / top * last))] for value in shown).rjust(width)
+
+
+def bars(values: Sequence[float], height: int) -> list[str]:
+    """Return the values as bars over ``height`` lines, the highest as high as all of them."""
+    top, steps = max(values, default=0), len(_BARS)
+    # Whatever is above zero can be seen.
+    levels = [math.ceil(value / top * height * steps) if value > 0 else 0 for value in values]
+    return [
+        "".join(" " if level <= base else _BARS[min(level - base, steps) - 1] for level in levels)
+        for base in range((height - 1) * steps, -1, -steps)
+    ]
 
 
 def gauge(share: float, width: int) -> str:

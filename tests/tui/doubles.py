@@ -60,8 +60,12 @@ class FakeRelay:
     async def history(self, after: float) -> History:
         self._check()
         self.asked_history += 1
+        past = self.past
         return History(
-            tuple(second for second in self.past.seconds if second.time > after), (), self.past.trends
+            tuple(second for second in past.seconds if after < second.time <= self.clock.now),
+            tuple(mark for mark in past.marks if after < mark.time <= self.clock.now),
+            past.trends,
+            past.latency,
         )
 
     async def look(self, name: LookName) -> Look:

@@ -20,6 +20,7 @@ from bwtui.model.status import (
     TableStatus,
 )
 from bwtui.model.verdict import Verdict
+from tests.tui.shop_history import latencies
 
 #: 2026-01-15 12:00:00 UTC.
 NOON = 1768478400.0
@@ -74,6 +75,10 @@ TABLES = {
         width=48,
     ),
 }
+
+#: What all tables together write to the WAL, in bytes a second.
+_WAL = sum(table.rate * (table.width + 120) for table in TABLES.values())
+_BUSY = {"read": 0.07, "decode": 0.0, "encode": 0.19, "produce": 0.06, "acknowledge": 0.02}
 
 
 @dataclass
@@ -131,6 +136,9 @@ class Shop:
             cpu_seconds=age * 0.37,
             tables=tables,
             stages=self._stages(rate, age),
+            latency=latencies(27_000),
+            latency_minute=latencies(161_000),
+            latency_since_start=latencies(int(age * 2700)),
             errors=self._errors(now),
             exit_code=self.exit_code,
         )
@@ -188,6 +196,10 @@ class Shop:
             messages=rows + snapshot[1],
             bytes=(rows + snapshot[1]) * table.width,
             rows_per_second=table.rate * wave,
+            bytes_per_second=table.rate * wave * table.width,
+            wal_share=table.rate * (table.width + 120) / _WAL,
+            latency_p50=0.011 + 0.001 * index,
+            latency_p99=0.048 + 0.013 * index,
             errors=17 if bad else 0,
             dead_letters=17 if bad else 0,
             toast_fetched=1204 if bad else 0,
@@ -195,6 +207,7 @@ class Shop:
             toast_superseded=2 if bad else 0,
             key_schema_id=2 * index + 1 if table.key else None,
             value_schema_id=2 * index + 2,
+            value_schema_version=1 + (name == "public.orders"),
             snapshot_state=snapshot[0],
             snapshot_estimate=table.rows,
             key_columns=table.key,
@@ -219,7 +232,8 @@ class Shop:
             )
             speed = rate * (0.31 if self.slow else 1) * (1 + 0.01 * math.sin(age * 2 + i))
             capacity = None if name == "acknowledge" else 1024
-            stages[name] = StageStatus(speed, queue, int(3570 * age), capacity)
+            busy = 0.96 if name == self.slow else _BUSY[name]
+            stages[name] = StageStatus(speed, queue, int(3570 * age), capacity, busy)
         return stages
 
     def _errors(self, now: float) -> tuple[ErrorEntry, ...]:

@@ -1,4 +1,4 @@
-"""Ten pictures, as plain text: what a change of layout did to them is plain to read in a diff.
+"""Eleven pictures, as plain text: what a change of layout did to them is plain to read in a diff.
 
 ``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`` writes them anew.
 """
@@ -12,12 +12,14 @@ import pytest
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
 from tests.tui.shop import NOON, Shop
+from tests.tui.shop_history import history
 
 FOLDER = Path(__file__).parent / "snapshots"
 TROUBLE = Shop(trouble=True)
 SCENES: dict[str, tuple[tuple[int, int], Shop, tuple[str, ...]]] = {
     "overview-80x24": ((80, 24), TROUBLE, ()),
-    "overview-200x60": ((200, 60), TROUBLE, ()),
+    "overview-160x45": ((160, 45), TROUBLE, ()),
+    "overview-250x70": ((250, 70), TROUBLE, ()),
     "slow-80x24": ((80, 24), Shop(slow="produce"), ()),
     "snapshot-120x36": ((120, 36), Shop(state="snapshot", start=NOON + 42), ()),
     "changes-80x24": ((80, 24), Shop(), ("2",)),
@@ -33,6 +35,7 @@ SCENES: dict[str, tuple[tuple[int, int], Shop, tuple[str, ...]]] = {
 async def test_snapshot(name: str) -> None:
     size, shop, keys = SCENES[name]
     stage = Stage(shop)
+    stage.relay.past = history(NOON + 71)
     async with stage.run(size):
         await stage.advance(8)
         for key in keys:

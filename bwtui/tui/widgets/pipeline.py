@@ -11,23 +11,28 @@ from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture
 from bwtui.tui.theme import TONES
+from bwtui.tui.widgets import latency
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.recording_line import RecordingLine
 
 
 class StageBox(Line):
-    """One stage: rate, queue with a gauge, and in a tall box the total; the slow one says so."""
+    """One stage: rate, queue with a gauge, and in a tall box all that is known; the slow one says so."""
 
     def __init__(self, name: str) -> None:
         super().__init__(id=f"stage-{name}", classes="box")
         self._title = name
         self._stage = StageStatus()
         self._slow = False
+        self._took: float | None = None
         self.border_title = Content(name)
 
-    def show(self, stage: StageStatus, slow: bool) -> None:
-        """Paint what changed; the slow stage is marked in words and with a heavy border."""
-        self._stage = stage
+    def show(self, stage: StageStatus, slow: bool, took: float | None) -> None:
+        """Paint what changed; the slow stage is marked in words and with a heavy border.
+
+        ``took`` are the seconds that half of the messages spent here at most.
+        """
+        self._stage, self._took = stage, took
         if slow != self._slow:
             self._slow = slow
             self.set_class(slow, "-slow")
@@ -55,7 +60,16 @@ class StageBox(Line):
             lines.append(Content.styled(bar, tone if stage.capacity else "$line"))
             lines.append(_pair("queue", f"{figures.count(stage.queue)}{limit}", width))
             lines.append(_pair("total", figures.count(stage.total), width))
+        if self.content_size.height >= 6:
+            lines += self._where_time_goes(width)
         return Content("\n").join(lines)
+
+    def _where_time_goes(self, width: int) -> list[Content]:
+        if self._title == "decode":
+            # One step of the relay, which is measured once.
+            return [Content.styled("timed with", "$quiet"), Content.styled("encode".rjust(width), "$quiet")]
+        took = figures.NONE if self._took is None else latency.brief(self._took)
+        return [_pair("busy", figures.percent(self._stage.busy), width), _pair("p50", took, width)]
 
 
 class Arrow(Widget):
@@ -95,12 +109,15 @@ class Pipeline(Vertical):
         if status is None:
             return
         slow = judgement.slow_stage(status)
+        taken, _ = latency.taken_by(status)
         for name in STAGES:
             box = self.query_one(f"#stage-{name}", StageBox)
-            box.show(status.stages.get(name, StageStatus()), name == slow)
+            one = taken.get(latency.STAGE_OF.get(name, ""))
+            box.show(status.stages.get(name, StageStatus()), name == slow, one.p50 if one else None)
         width = self.content_size.width
         boxed = bool(self.query_one("#source").display)
-        position = _background(picture, status, width) if boxed else _position(picture, status, width)
+        vitals = bool(self.query_one("#vitals").display)
+        position = _background(picture, status, width, vitals) if boxed else _position(picture, status, width)
         self.query_one("#ends", Line).put(_ends(picture, status, width))
         self.query_one("#source", EndBox).put(_source(status))
         only_recorded = _only_recorded(picture, status)
@@ -129,10 +146,7 @@ class Pipeline(Vertical):
         room = max(chart.content_size.width - 1, 1)
         points = [min(point, top) for point in picture.delivered[-room:]]
         chart.data = [0.0] * (1 + room - len(points)) + points
-        cpu = figures.NONE if picture.cpu is None else f"{picture.cpu * 100:.0f}%"
-        memory = figures.size(status.resident_bytes).rjust(7)
-        engine = Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
-        self.query_one("#engine", Line).put(engine)
+        self.query_one("#engine", Line).put(_engine(picture, status))
 
 
 class EndBox(Line):
@@ -157,6 +171,12 @@ def _safe_bytes(status: Status) -> str:
     if status.safe_wal_bytes is None:
         return "no limit"
     return figures.size(max(status.safe_wal_bytes, 0))
+
+
+def _engine(picture: Picture, status: Status) -> Content:
+    cpu = figures.NONE if picture.cpu is None else f"{picture.cpu * 100:.0f}%"
+    memory = figures.size(status.resident_bytes).rjust(7)
+    return Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
 
 
 def _runway(picture: Picture) -> list[Content]:
@@ -200,11 +220,14 @@ def _position(picture: Picture, status: Status, width: int) -> Content:
     return _joined(parts, width)
 
 
-def _background(picture: Picture, status: Status, width: int) -> Content:
-    """Return what the boxes have no room for."""
+def _background(picture: Picture, status: Status, width: int, vitals: bool) -> Content:
+    """Return what the boxes have no room for, and the vitals where they are not shown."""
     spilled = figures.NONE if status.spill_bytes is None else figures.size(status.spill_bytes)
     parts = [
         *_runway(picture),
+        # The chart over ten minutes takes the room of the vitals, and the latencies stand beside it.
+        *([] if vitals else [_engine(picture, status)]),
+        *([way] if vitals and (way := latency.summary(status)) else []),
         _named("publication", status.publication),
         _named("received LSN", format_lsn(status.received_lsn)),
         _named("restart LSN", format_lsn(status.restart_lsn)),

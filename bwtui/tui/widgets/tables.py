@@ -1,5 +1,9 @@
 """The table of tables."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
 from bwtui.model.status import TableStatus
 from bwtui.tui import figures, judgement
 from bwtui.tui.state import Picture
@@ -15,6 +19,8 @@ COLUMNS = (
     Column("table", "Table", 17, grow=44),
     Column("rate", "Rows/s", 7, "right"),
     Column("trend", "Trend", TREND, drop=4),
+    Column("wal", "WAL%", 4, "right", drop=6),
+    Column("p99", "p99 ms", 6, "right", drop=6),
     Column("inserts", "Insert", 6, "right"),
     Column("updates", "Update", 6, "right"),
     Column("deletes", "Delete", 6, "right"),
@@ -22,13 +28,28 @@ COLUMNS = (
     Column("messages", "Messages", 8, "right", drop=7),
     Column("bytes", "Bytes", 7, "right", drop=5),
     Column("key_id", "KeyId", 5, "right", drop=9),
-    Column("value_id", "ValId", 5, "right", drop=9),
+    Column("value_id", "ValId", 7, "right", drop=9),
     Column("errors", "Errs", 5, "right"),
     Column("dead", "Dead", 5, "right", drop=2),
-    Column("topic", "Topic", 14, drop=10, grow=30),
-    Column("notes", "Notes", 16, drop=11, grow=60),
+    # Most topics are called as their tables are.
+    Column("topic", "Topic", 20, drop=11, grow=30),
+    Column("notes", "Notes", 26, drop=10, grow=60),
 )
-SORTABLE = ("table", "rate", "inserts", "updates", "deletes", "messages", "bytes", "errors", "dead")
+#: What a recording has not: it counts changes, and times none.
+_LIVE_ONLY = ("wal", "p99")
+SORTABLE = (
+    "table",
+    "rate",
+    "wal",
+    "p99",
+    "inserts",
+    "updates",
+    "deletes",
+    "messages",
+    "bytes",
+    "errors",
+    "dead",
+)
 
 
 class TableList(Listing):
@@ -47,21 +68,25 @@ class TableList(Listing):
         if status is None or (soon and picture.playhead is None):
             return
         self._painted = picture.received
-        self._title_trend(status.is_copying)
+        left_out = _LIVE_ONLY if picture.playhead is not None else ()
+        self.set_columns(_columns(status.is_copying, left_out))
         items = [
-            table_item(name, table, picture.rates.get(name, ()), status.is_copying)
+            table_item(name, table, picture.rates.get(name, ()), status.is_copying, left_out)
             for name, table in status.tables.items()
         ]
         self.set_items(items, picture.received)
 
-    def _title_trend(self, snapshot: bool) -> None:
-        title = "Snapshot" if snapshot else "Trend"
-        columns = [Column(c.key, title, c.width, c.align, c.drop) if c.key == "trend" else c for c in COLUMNS]
-        self.set_columns(columns)
+
+def _columns(snapshot: bool, left_out: Sequence[str]) -> list[Column]:
+    title = "Snapshot" if snapshot else "Trend"
+    columns = [replace(c, title=title) if c.key == "trend" else c for c in COLUMNS]
+    return [column for column in columns if column.key not in left_out]
 
 
-def table_item(name: str, table: TableStatus, points: tuple[float, ...], snapshot: bool) -> Item:
-    """Return the row of a table."""
+def table_item(
+    name: str, table: TableStatus, points: tuple[float, ...], snapshot: bool, left_out: Sequence[str] = ()
+) -> Item:
+    """Return the row of a table, without the columns that are left out."""
     trouble = judgement.has_trouble(table)
     trend = _progress(table) if snapshot else _trend(points)
     cells = (
@@ -69,10 +94,12 @@ def table_item(name: str, table: TableStatus, points: tuple[float, ...], snapsho
         Cell(name, "bad" if trouble else "strong"),
         Cell(figures.rate(table.rows_per_second), "" if table.rows_per_second else "muted"),
         trend,
+        _share(table.wal_share),
+        _milliseconds(table.latency_p99),
         *(_count(n) for n in (table.inserts, table.updates, table.deletes, table.truncates, table.messages)),
         Cell(figures.size(table.bytes), "" if table.bytes else "muted"),
         _id(table.key_schema_id),
-        _id(table.value_schema_id),
+        _id(table.value_schema_id, table.value_schema_version),
         _count(table.errors, "bad"),
         _count(table.dead_letters, "bad"),
         Cell(table.topic, "muted"),
@@ -81,6 +108,8 @@ def table_item(name: str, table: TableStatus, points: tuple[float, ...], snapsho
     values = {
         "table": name,
         "rate": table.rows_per_second,
+        "wal": table.wal_share,
+        "p99": -math.inf if table.latency_p99 is None else table.latency_p99,
         "inserts": table.inserts,
         "updates": table.updates,
         "deletes": table.deletes,
@@ -89,6 +118,8 @@ def table_item(name: str, table: TableStatus, points: tuple[float, ...], snapsho
         "errors": table.errors,
         "dead": table.dead_letters,
     }
+    if left_out:
+        cells = tuple(cell for cell, column in zip(cells, COLUMNS, strict=True) if column.key not in left_out)
     return Item(name, cells, values, f"{name} {table.topic} {' '.join(table.notes)}", trouble)
 
 
@@ -96,8 +127,18 @@ def _count(number: int, tone: str = "") -> Cell:
     return Cell(figures.count(number), tone if number else "muted")
 
 
-def _id(number: int | None) -> Cell:
-    return Cell(figures.NONE, "muted") if number is None else Cell(str(number))
+def _id(number: int | None, version: int | None = None) -> Cell:
+    if number is None:
+        return Cell(figures.NONE, "muted")
+    return Cell(str(number) if version is None else f"{number} v{version}")
+
+
+def _share(share: float) -> Cell:
+    return Cell("<1%" if 0 < share < 0.01 else figures.percent(share), "" if share else "muted")
+
+
+def _milliseconds(seconds: float | None) -> Cell:
+    return Cell(figures.NONE, "muted") if seconds is None else Cell(figures.milliseconds(seconds))
 
 
 def _trend(points: tuple[float, ...]) -> Cell:

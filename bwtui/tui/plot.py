@@ -1,0 +1,97 @@
+"""What a chart over time is drawn of: braille dots, two columns a cell, and its axes.
+
+Our own, as it is small: see docs/adr/0055-charts.md.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+from typing import NamedTuple
+
+from bwtui.tui import figures
+
+#: A cell's dots from the lowest one up, of its left and its right column.
+_LEFT, _RIGHT = (0x40, 0x04, 0x02, 0x01), (0x80, 0x20, 0x10, 0x08)
+_BLANK = 0x2800
+#: Dots of a cell, one above the other.
+DOTS = 4
+#: Minutes between two labels of the axis of time, and the cells that a label needs with its gap.
+_MINUTES, _LABEL = (1, 2, 5, 10), 9
+
+
+class Span(NamedTuple):
+    """The columns of dots that a chart has, each so many seconds; they stand still while time goes by."""
+
+    #: The first column, in steps since the epoch.
+    first: int
+    #: Seconds a column.
+    step: int
+    columns: int
+
+    @classmethod
+    def until(cls, now: float, seconds: int, cells: int) -> "Span":
+        """Return as many columns as ``seconds`` need, up to ``now``, in at most so many cells."""
+        step = math.ceil(seconds / max(2 * cells, 2))
+        columns = 2 * math.ceil(seconds / step / 2)
+        return cls(int(now) // step - columns + 1, step, columns)
+
+    def column(self, moment: float) -> int | None:
+        """Return the column that a moment is in, or None where it is in none of them."""
+        place = int(moment) // self.step - self.first
+        return place if 0 <= place < self.columns else None
+
+    def means(self, values: Iterable[tuple[float, float]]) -> list[float | None]:
+        """Return each column's mean of the values, which come with their times; None where there are none."""
+        sums, counts = [0.0] * self.columns, [0] * self.columns
+        for moment, value in values:
+            if (place := self.column(moment)) is not None:
+                sums[place] += value
+                counts[place] += 1
+        return [total / count if count else None for total, count in zip(sums, counts, strict=True)]
+
+    def axis(self) -> str:
+        """Return the axis of time: hours and minutes of the day."""
+        cells = self.columns // 2
+        per_minute = 60 / self.step / 2
+        every = 60 * next((m for m in _MINUTES if m * per_minute >= _LABEL), _MINUTES[-1])
+        text = [" "] * cells
+        begin, end = self.first * self.step, (self.first + self.columns) * self.step
+        for moment in range(math.ceil(begin / every) * every, end, every):
+            label = "╵" + figures.clock(moment)[:5]
+            start = (moment // self.step - self.first) // 2
+            if start + len(label) <= cells:
+                text[start : start + len(label)] = label
+        return "".join(text)
+
+
+def rounded_up(value: float) -> float:
+    """Return the next 1, 2 or 5 times a power of ten, at least ten, so that an axis rarely changes."""
+    power = 10.0 ** math.floor(math.log10(max(value, 10.0)))
+    return next(factor * power for factor in (1, 2, 5, 10) if factor * power >= value)
+
+
+def levels(values: Sequence[float | None], top: float, height: int) -> list[int]:
+    """Return how many dots high each value is: none where it is not known, one for zero, all from ``top``."""
+    most = height * DOTS
+    return [0 if value is None else min(1 + math.ceil(value / top * (most - 1)), most) for value in values]
+
+
+def area(dots: Sequence[int], height: int, *, hanging: bool = False) -> list[str]:
+    """Return what is filled up to each column's dots, standing, or hanging from above."""
+    left, right = (_LEFT[::-1], _RIGHT[::-1]) if hanging else (_LEFT, _RIGHT)
+    bases = range(0, height * DOTS, DOTS)
+    return [
+        "".join(
+            _cell(_filled(a - base, left) | _filled(b - base, right))
+            for a, b in zip_longest(dots[::2], dots[1::2], fillvalue=0)
+        )
+        for base in (bases if hanging else reversed(bases))
+    ]
+
+
+def _filled(dots: int, bits: Sequence[int]) -> int:
+    return sum(bits[: max(dots, 0)])
+
+
+def _cell(bits: int) -> str:
+    return chr(_BLANK | bits) if bits else " "

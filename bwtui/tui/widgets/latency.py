@@ -1,0 +1,138 @@
+"""How long messages take from COMMIT to acknowledgement: stage by stage, and how often how long."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from bwtui.model.latency import LATENCY_STAGES, Percentiles
+from bwtui.model.status import Status
+from bwtui.tui import figures
+from bwtui.tui.plain import Content
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.line import Line
+
+#: The stage of the pipeline that each stage of the way ends in; decoding and encoding are one step.
+STAGE_OF: Mapping[str, str] = {
+    "read": "received",
+    "encode": "encoded",
+    "produce": "produced",
+    "acknowledge": "acknowledged",
+}
+_WORDS = {"total": "commit → ack"}
+_NAME, _FIGURE = 14, 9
+#: Lines of the histogram.
+_BARS = 3
+
+Buckets = Sequence[tuple[float, float, int]]
+
+
+class LatencyPanel(Line):
+    """The stages' percentiles over a histogram of the whole way."""
+
+    def __init__(self) -> None:
+        super().__init__(id="latency", classes="panel")
+        self.border_title = Content("Commit → acknowledgement")
+        self._drawn: object = None
+        self._remark = ""
+
+    def show(self, picture: Picture) -> None:
+        """Paint what changed, which is at most once a second."""
+        if picture.status is None:
+            return
+        taken, over = taken_by(picture.status)
+        buckets = picture.history.latency if over == "last minute" else ()
+        drawn = (taken, over, buckets, self.content_size)
+        if drawn == self._drawn:
+            return
+        self._drawn = drawn
+        width, height = self.content_size
+        lines = _stages(taken) if taken else [Content.styled("nothing was acknowledged yet", "$quiet")]
+        if buckets and height >= len(lines) + _BARS + 1:
+            lines += [Content("")] * (height - len(lines) - _BARS - 1)
+            lines += histogram(buckets, width, _BARS)
+        self.put(Content("\n").join(lines))
+        total = taken.get("total")
+        remark = f"{over} · {figures.count(total.count)} messages" if total else ""
+        if remark != self._remark:
+            self._remark = remark
+            self.border_subtitle = Content(remark)
+
+
+def taken_by(status: Status) -> tuple[Mapping[str, Percentiles], str]:
+    """Return the latest percentiles that are known, by stage, and over what time they were taken."""
+    for taken, over in (
+        (status.latency_minute, "last minute"),
+        (status.latency, "last 10 s"),
+        (status.latency_since_start, "since start"),
+    ):
+        if taken:
+            return taken, over
+    return {}, ""
+
+
+def brief(seconds: float) -> str:
+    """Return a duration in at most six characters: ``12.4ms``, ``3.1 s``."""
+    return f"{figures.milliseconds(seconds)}ms" if seconds < 0.9995 else figures.duration(seconds)
+
+
+def summary(status: Status) -> Content | None:
+    """Return the whole way in one line; None where nothing is known."""
+    taken, over = taken_by(status)
+    total = taken.get("total")
+    if total is None:
+        return None
+    return Content.assemble(
+        ("commit → ack ", "$quiet"), ("p50 ", "$quiet"), brief(total.p50), (" p99 ", "$quiet"),
+        (brief(total.p99), "bold"), (" max ", "$quiet"), brief(total.max), (f" {over}", "$quiet"),
+    )  # fmt: skip
+
+
+def _stages(taken: Mapping[str, Percentiles]) -> list[Content]:
+    titles = "".join(title.rjust(_FIGURE) for title in ("p50", "p99", "max"))
+    lines = [Content.styled("ms".ljust(_NAME) + titles, "$quiet")]
+    for stage in LATENCY_STAGES:
+        if (one := taken.get(stage)) is None:
+            continue
+        told = "".join(figures.milliseconds(v).rjust(_FIGURE) for v in (one.p50, one.p99, one.max))
+        loud = "bold" if stage == "total" else ""
+        lines.append(
+            Content.assemble((_WORDS.get(stage, stage).ljust(_NAME), loud or "$quiet"), (told, loud))
+        )
+    received = taken.get("received")
+    if received is not None and received.p50 < 0:
+        lines.append(Content.styled("▲ PostgreSQL's clock is ahead of this one", "$warning"))
+    return lines
+
+
+def histogram(buckets: Buckets, width: int, height: int) -> list[Content]:
+    """Return bars of how often each duration came, over an axis that grows tenfold from mark to mark.
+
+    Whatever is not above the axis's beginning stands in its first bar.
+    """
+    middles = [((lower + upper) / 2, count) for lower, upper, count in buckets]
+    above = [middle for middle, _ in middles if middle > 0] or [0.001]
+    first = math.floor(math.log10(max(min(above), 1e-5)))
+    last = max(math.ceil(math.log10(max(above))), first + 1)
+    counts = [0] * width
+    for middle, count in middles:
+        place = (math.log10(middle) - first) / (last - first) if middle > 0 else 0.0
+        counts[min(max(int(place * width), 0), width - 1)] += count
+    bars = [Content.styled(line, "$success") for line in figures.bars(counts, height)]
+    return [*bars, Content.styled(_axis(first, last, width), "$quiet")]
+
+
+def _axis(first: int, last: int, width: int) -> str:
+    """Return the powers of ten under their places; the last one stands at the end."""
+    text = [" "] * width
+    powers = range(first, last + 1)
+    every = math.ceil(len(powers) * 8 / width)
+    for power in powers[::every]:
+        label = _power(power)
+        start = min(round((power - first) / (last - first) * width), width - len(label))
+        text[start : start + len(label)] = label
+    return "".join(text)
+
+
+def _power(power: int) -> str:
+    if power < -3:
+        return f"{10 ** (power + 6):g} µs"
+    return f"{10 ** (power + 3):g} ms" if power < 0 else f"{10**power:g} s"
