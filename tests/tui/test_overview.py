@@ -6,11 +6,13 @@ import pytest
 
 from bwtui.model.history import History
 from bwtui.tui.plot import Span, area, levels, rounded_up
+from bwtui.tui.widgets.changes import ChangeList
+from bwtui.tui.widgets.events import EventList
 from bwtui.tui.widgets.latency import histogram
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.recorded import RecordedStage
-from tests.tui.shop import NOON
+from tests.tui.shop import NOON, Shop
 from tests.tui.shop_history import history
 
 
@@ -145,3 +147,26 @@ def test_a_histogram_has_an_axis_of_powers_of_ten() -> None:
     assert drawn[-1].index("10 ms") == 20
     # What is below zero is shown, too.
     assert [place for place, bar in enumerate(drawn[1]) if bar != " "] == [0, 19, 39]
+
+
+async def test_the_largest_terminal_shows_what_happened_and_what_goes_by() -> None:
+    stage = stage_with(history(NOON + 62))
+    stage.relay.shop = Shop(trouble=True)
+    async with stage.run((250, 70)):
+        await stage.advance(4)
+        events = [row.cells for row in stage.app.screen.query_one(EventList).rows]
+        assert [cells[1].text for cells in events] == [
+            *("✗ error", "✗ error", "▲ warning"),
+            *("A audit", "R reconnect", "D schema", "S start"),
+        ]
+        assert events[0][2].text.startswith("17 times: a message for topic products is larger")
+        assert [cells[0].text for cells in events] == sorted((c[0].text for c in events), reverse=True)
+        shown = lines(stage.app)
+        # The panels beside each other fill the lines, and none is cut off.
+        assert all(line[-1] in "│╮╯" for line in shown[2:-1])
+        assert stage.app.screen.wants_changes  # type: ignore[attr-defined]
+        assert sum(" update " in line for line in shown) > 3
+        assert sum(not line.strip("│ ") for line in shown) < 20
+        stage.app.screen.query_one(ChangeList).focus()
+        await stage.press("enter")
+        assert stage.app.current_mode == "changes"

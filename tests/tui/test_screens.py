@@ -35,7 +35,9 @@ async def test_every_screen_fits(mode: str, size: tuple[int, int]) -> None:
         assert len(shown) == size[1]
         assert "STREAMING" in shown[0]
         assert "Quit" in shown[-1]
-        panels = [p for p in stage.app.screen.query(".panel") if p.display]
+        panels = [
+            p for p in stage.app.screen.query(".panel") if all(node.display for node in p.ancestors_with_self)
+        ]
         assert all(p.outer_size.height >= 6 for p in panels)
 
 

@@ -37,7 +37,7 @@ class RelayScreen(TransportScreen):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]  # noqa: RUF012
     #: The mode this screen belongs to, which is marked among the tabs.
     mode: ClassVar[str] = ""
-    wants_changes: ClassVar[bool] = False
+    wants_changes: bool = False
     #: What the relay is asked of the services while this is shown.
     wants_look: ClassVar[LookName | None] = None
     #: It shows what an audit found.

@@ -26,7 +26,7 @@ class ChangesPair(RelayScreen):
 class SampledPair(ChangesPair):
     """The changes are sampled from a relay."""
 
-    wants_changes: ClassVar[bool] = True
+    wants_changes: bool = True
 
     def paint(self, picture: Picture) -> None:
         model = self.host.model

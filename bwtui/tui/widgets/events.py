@@ -1,0 +1,73 @@
+"""What happened last: starts, reconnects, schemas and audits out of the history, and the errors."""
+
+from collections.abc import Iterator
+
+from bwtui.model.history import Mark
+from bwtui.model.status import ErrorEntry
+from bwtui.tui import figures, judgement
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.chart import MARKS
+from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.grid import Grid
+
+#: More than these nobody reads here: `4` has all errors.
+MOST = 100
+COLUMNS = (
+    Column("time", "Time", 8),
+    Column("what", "What", 11),
+    Column("text", "", 40, grow=200),
+)
+
+
+class EventList(Grid):
+    """Events, newest first."""
+
+    def __init__(self) -> None:
+        super().__init__(COLUMNS, id="events")
+        self.add_class("panel")
+        self.border_title = "Last events"
+        self.empty_text = "nothing happened in the last ten minutes"
+        self._drawn: object = None
+
+    def show(self, picture: Picture) -> None:
+        """Paint what is new."""
+        errors = picture.status.errors if picture.status else ()
+        drawn = (errors, picture.history.marks)
+        if drawn != self._drawn:
+            self._drawn = drawn
+            found = sorted((*_marks(picture.history.marks), *_errors(errors)), key=lambda event: -event[0])
+            self.set_rows([row for _, row in found[:MOST]])
+
+
+def _marks(marks: tuple[Mark, ...]) -> Iterator[tuple[float, Row]]:
+    """Return all but errors: those are told by their entries, which know more."""
+    for mark in marks:
+        if mark.kind != "error":
+            sign, _, word = MARKS[mark.kind]
+            tone = "warn" if mark.kind in ("ddl", "reconnect") else "strong"
+            yield (
+                mark.time,
+                _row(f"m{mark.time}{mark.text}", mark.time, Cell(f"{sign} {word}", tone), mark.text),
+            )
+
+
+def _errors(errors: tuple[ErrorEntry, ...]) -> Iterator[tuple[float, Row]]:
+    for entry in errors:
+        if entry.is_over:
+            what, text = Cell("✓ over", "muted"), f"{entry.message}; {_lasted(entry)}"
+        elif judgement.is_warning(entry):
+            what, text = Cell("▲ warning", "warn"), entry.message
+        else:
+            what, text = Cell("✗ error", "bad"), entry.message
+        times = f"{figures.count(entry.count)} times: " if entry.count > 1 else ""
+        key = f"e{entry.kind}\0{entry.table}\0{entry.message}"
+        yield entry.time, _row(key, entry.time, what, times + text)
+
+
+def _lasted(entry: ErrorEntry) -> str:
+    start = entry.time if entry.since is None else entry.since
+    return f"{figures.clock(start)} to {figures.clock(entry.until or entry.time)}"
+
+
+def _row(key: str, moment: float, what: Cell, text: str) -> Row:
+    return Row(key, (Cell(figures.clock(moment), "muted"), what, Cell(text)))
