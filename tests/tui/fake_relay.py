@@ -18,6 +18,7 @@ from bwtui.model.looks import LOOKS
 from bwtui.relay.process.control import socket_path
 from tests.tui import services
 from tests.tui.shop import Shop, as_json
+from tests.tui.shop_history import history
 
 
 class Server:
@@ -37,7 +38,9 @@ class Server:
         if message["request"] == "schemas":
             return [dataclasses.asdict(schema) for schema in self.shop.schemas()]
         if message["request"] == "history":
-            return History().to_json()
+            kept, after = history(now), message["after"]
+            fresh = tuple(second for second in kept.seconds if second.time > after)
+            return History(fresh, () if after else kept.marks, {}, kept.latency).to_json()
         if message["request"] in LOOKS:
             return dataclasses.asdict(services.look(message["request"], now))
         self.stopped.set()

@@ -118,7 +118,7 @@ async def test_unimportant_columns_fold_away() -> None:
         assert "topic" not in columns
     stage = Stage()
     async with stage.run((200, 60)):
-        assert len(stage.app.screen.query_one(Listing).shown_columns) == 16
+        assert len(stage.app.screen.query_one(Listing).shown_columns) == 18
 
 
 async def test_the_filter_narrows_while_typing_and_says_so() -> None:
