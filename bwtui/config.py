@@ -17,7 +17,7 @@ import platformdirs
 from bwtui.config_file import FILE_NAME, ConfigFile, Layer, read_file, suggestion
 from bwtui.errors import UsageError
 from bwtui.masking import mask_connection, mask_property
-from bwtui.model.looks import SettingEntry
+from bwtui.model.setting import SettingEntry
 from bwtui.options import (
     BY_NAME,
     OPTIONS,

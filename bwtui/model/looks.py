@@ -8,6 +8,7 @@ nothing, and ``notes`` what is missing from it, each with what would show it.
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from bwtui.model.setting import SettingEntry
 from bwtui.model.status import made_of
 
 LookName = Literal["slots", "consumers", "commands", "configuration"]
@@ -161,25 +162,6 @@ class Commands:
     commands: tuple[CommandEntry, ...] = ()
     #: How many entries had to make room for newer ones.
     forgotten: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SettingEntry:
-    """One setting: its value, secrets masked, and where it came from."""
-
-    name: str
-    value: str | bool | int | tuple[str, ...] | None
-    origin: str
-
-    @property
-    def text(self) -> str:
-        """The value as people write it, "-" where there is none."""
-        value = self.value
-        if value is None or value in ("", ()):
-            return "-"
-        if isinstance(value, bool):
-            return str(value).lower()
-        return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
