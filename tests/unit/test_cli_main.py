@@ -23,6 +23,7 @@ HEAVY = (
     "psycopg",
     "rich",
     "fastavro",
+    "bwtui.model.status",
     "asyncio",
 )
 
