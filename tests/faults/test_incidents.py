@@ -12,7 +12,16 @@ import pytest
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.database import session
-from tests.faults.incidents import first_lines, frozen, healthy, never, stalled, suspended, trickle
+from tests.faults.incidents import (
+    SLACK_SECONDS,
+    first_lines,
+    frozen,
+    healthy,
+    never,
+    stalled,
+    suspended,
+    trickle,
+)
 from tests.faults.relays import Relay, execute, new_name
 from tests.fix_sandbox import drop_database
 
@@ -81,8 +90,8 @@ def test_kafka_hangs(sandbox: Sandbox, services: Services, database: str, relay:
         with frozen(sandbox, "kafka"):
             verdict = stalled(relay, "kafka", f"Kafka at {services.broker} has acknowledged nothing for")
             assert verdict.stage == "acknowledge"
-            assert verdict.since == pytest.approx(began, abs=1.5)
-            assert verdict.oldest_in_flight_seconds == pytest.approx(verdict.seconds, abs=1.0)
+            assert verdict.since == pytest.approx(began, abs=SLACK_SECONDS)
+            assert verdict.oldest_in_flight_seconds == pytest.approx(verdict.seconds, abs=SLACK_SECONDS)
             assert "the oldest message in flight has waited for" in verdict.sentence
             assert "the slot is safe" in verdict.sentence
             first, second, third = first_lines(relay, "STALLED")
@@ -92,7 +101,7 @@ def test_kafka_hangs(sandbox: Sandbox, services: Services, database: str, relay:
             later = relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
             assert later.verdict.cause == "kafka"
         since, until = from_to(healthy(relay), "Kafka")
-    assert since == pytest.approx(began, abs=1.5)
+    assert since == pytest.approx(began, abs=SLACK_SECONDS)
     assert until - since > 5
 
 

@@ -48,7 +48,8 @@ def test_latencies_tables_and_marks(database: str, new_relay: Callable[..., Rela
     assert sum(count for _, _, count in kept.latency) > 0
     assert history(relay).seconds[0] == kept.seconds[0]
     relay.stop()
-    assert _measured(relay.last_status()) == ROWS + 1
+    # The session broke right behind the last row, which may have been read again.
+    assert _measured(relay.last_status()) in (ROWS + 1, ROWS + 2)
 
 
 def _measured(status: Status) -> int:
