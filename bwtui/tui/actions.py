@@ -331,7 +331,9 @@ def makes_sense(name: str, parameters: tuple[object, ...], kind: Kind, *, audits
 def meant_elsewhere(key: str, kind: Kind) -> str | None:
     """Say what a key that does nothing here is for; None of a key that is for nothing, or does something."""
     meant = [action for action in ACTIONS if key in action.keys]
-    if not meant or any(kind in _KINDS[action.where] for action in meant):
+    # A screen that a recording lacks has a reason of its own, which its key gives.
+    absent = kind == "recording" and any(action.absent for action in meant)
+    if not meant or absent or any(kind in _KINDS[action.where] for action in meant):
         return None
     what = meant[0].label
     if meant[0].where == "recording":

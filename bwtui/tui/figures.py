@@ -68,7 +68,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
     if top <= 0:
         return (_BARS[0] * len(shown)).rjust(width)
     last = len(_BARS) - 1
-    return "".join(_BARS[min(last, round(value / top * last))] for value in shown).rjust(width)
+    return "".join(_BARS[round(min(value / top, 1.0) * last)] for value in shown).rjust(width)
 
 
 def bars(values: Sequence[float], height: int) -> list[str]:

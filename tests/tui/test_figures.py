@@ -74,6 +74,7 @@ def test_rate_has_a_decimal_only_where_it_matters() -> None:
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e9), max_size=200), st.integers(1, 120))
+@example([1.0, 5e-324, 5e-324, 5e-324], 4)
 def test_sparkline_has_a_fixed_width(values: list[float], width: int) -> None:
     assert len(figures.sparkline(values, width)) == width
 

@@ -15,7 +15,7 @@ def test_the_settings_choose_the_sink(record_only: bool) -> None:
         assert type(destination.sink).__module__ == f"bwtui.sink.{settings.sink}"
         assert destination.address == ("" if record_only else "127.0.0.1:1")
         asked = {name for name, value in vars(Sink).items() if not name.startswith("_") and callable(value)}
-        assert asked == {"send", "poll", "flush", "take_failures", "queued", "discard"}
+        assert asked == {"send", "poll", "flush", "take_failures", "queued", "answered", "discard"}
         assert not asked - set(dir(destination.sink))
     finally:
         destination.close()
