@@ -198,7 +198,7 @@ def test_the_relay_itself_is_suspended(database: str, relay: Relay) -> None:
 
 
 def test_a_huge_transaction_is_read(database: str, relay: Relay) -> None:
-    execute(database, "insert into accounts (owner) select n from generate_series(1, 400000) n")
+    execute(database, "insert into accounts (owner) select n from generate_series(1, 1000000) n")
     seen = never(relay, lambda status: status.verdict.condition == "stalled", 1)
     while seen[-1].verdict.condition != "healthy" or len(seen) < 10:
         seen += never(relay, lambda status: status.verdict.condition == "stalled", 1)
