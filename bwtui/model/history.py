@@ -7,6 +7,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bwtui.model.from_json import made_of
+
 #: So many seconds of a relay are kept, and of the rate of each table.
 HISTORY_SECONDS, TREND_SECONDS = 600, 120
 
@@ -74,12 +76,8 @@ class History:
     def from_json(cls, data: dict[str, Any]) -> "History":
         """Rebuild a history from `to_json`; keys that this version does not know are left out."""
         return cls(
-            tuple(Second(**_known(Second, one)) for one in data.get("seconds", ())),
-            tuple(Mark(**_known(Mark, one)) for one in data.get("marks", ())),
+            tuple(made_of(Second, one) for one in data.get("seconds", ())),
+            tuple(made_of(Mark, one) for one in data.get("marks", ())),
             {table: tuple(points) for table, points in data.get("trends", {}).items()},
             tuple((lower, upper, count) for lower, upper, count in data.get("latency", ())),
         )
-
-
-def _known(cls: type[Any], data: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name in cls.__slots__}

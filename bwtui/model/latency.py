@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from bwtui.model.from_json import made_of
 from bwtui.model.histogram import Histogram
 
 #: Each from the one before: received since the commit, encoded since received, handed to the sink since
@@ -36,9 +37,4 @@ class Percentiles:
 
 def latency_from_json(data: dict[str, Any]) -> dict[str, Percentiles]:
     """Rebuild the stages' percentiles; keys that this version does not know are left out."""
-    return {
-        stage: Percentiles(
-            **{name: value for name, value in figures.items() if name in Percentiles.__slots__}
-        )
-        for stage, figures in data.items()
-    }
+    return {stage: made_of(Percentiles, figures) for stage, figures in data.items()}

@@ -8,8 +8,8 @@ nothing, and ``notes`` what is missing from it, each with what would show it.
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from bwtui.model.from_json import made_of
 from bwtui.model.setting import SettingEntry
-from bwtui.model.status import made_of
 
 LookName = Literal["slots", "consumers", "commands", "configuration"]
 

@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bwtui.model.from_json import made_of
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
 from bwtui.model.verdict import Verdict
@@ -204,12 +205,6 @@ class Status:
         values["not_captured"] = tuple(values.get("not_captured", ()))
         values["errors"] = tuple(made_of(ErrorEntry, value) for value in values.get("errors", ()))
         return cls(**values)
-
-
-def made_of(cls: type[Any], data: dict[str, Any]) -> Any:
-    """Make a ``cls`` of a JSON object; keys that this version does not know are left out."""
-    names = {f.name for f in dataclasses.fields(cls)}
-    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k in names})
 
 
 @dataclass(frozen=True, slots=True)

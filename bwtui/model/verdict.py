@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from bwtui.model.figures import duration, size
+from bwtui.model.from_json import made_of
 
 #: "starting", "healthy"; "behind": it catches up, and ``stage`` holds it up; "waiting": for less time than
 #: that it would be stalled; "stalled": there is work, and none of it is done; and how it has ended.
@@ -50,7 +51,8 @@ class Verdict:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Verdict":
         """Rebuild a verdict from ``dataclasses.asdict``, without keys that this version does not know."""
-        return cls(**{name: value for name, value in data.items() if name in cls.__slots__})
+        verdict: Verdict = made_of(cls, data)
+        return verdict
 
 
 def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) -> str:

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from bwtui.errors import BwtuiError, DamagedRecording
-from bwtui.model.status import SchemaEntry, made_of
+from bwtui.model.from_json import made_of
+from bwtui.model.status import SchemaEntry
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Relation
 from bwtui.recording.format.batch import NO_FRAME, Batch, Transaction, Without, unpack_batch

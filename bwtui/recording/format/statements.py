@@ -14,7 +14,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, NotRequired, TypedDict, Union, cast, get_args, get_origin, get_type_hints
 
-from bwtui.model.status import ErrorEntry, SchemaEntry, Status, made_of
+from bwtui.model.from_json import made_of
+from bwtui.model.status import ErrorEntry, SchemaEntry, Status
 from bwtui.recording.format.blocks import LAST_TIME, VERSION, Block, Kind, Place, damaged
 from bwtui.recording.format.validation import LARGEST, array, identity, number, obj, sha256, text
 

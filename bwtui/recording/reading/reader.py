@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.errors import DamagedRecording, StateFailed, UsageError
-from bwtui.model.status import ErrorEntry, SchemaEntry, made_of
+from bwtui.model.from_json import made_of
+from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.recording.change import COUNTERS, Change
 from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format.blocks import Block, Kind, Place, damaged
