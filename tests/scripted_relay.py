@@ -57,7 +57,7 @@ class Stream:
     def wait(self, timeout: float) -> bool:
         return bool(self._frames)
 
-    def send_status(self, lsn: int) -> None:
+    def send_status(self, lsn: int, *, answer: bool = False) -> None:
         """Nobody asks here what was confirmed."""
 
     def end(self) -> None:

@@ -24,6 +24,8 @@ _commit = struct.Struct(">QQ").unpack_from
 _CONFIRM_SECONDS = 1.0
 _CONFIRM_IDLE_SECONDS = 0.2
 _STATUS_SECONDS = 5.0
+#: A server that has been silent for so long is asked for an answer.
+_SILENT_SECONDS = 0.7
 _STOP_SECONDS = 10.0
 #: So long a stop waits for a service that the open transaction can't go on without.
 _STOP_WAITING_SECONDS = 2.0
@@ -91,6 +93,8 @@ class Streaming:
         if self.careful_until:
             self._batch.careful = Careful(self._context.sink, self._context.policy, self._while_settling)
             self._by_transaction = self._context.settings.on_error == "exit"
+        # Nothing that a session before was asked is still to be answered.
+        self._context.report.heard_at = time.monotonic()
         try:
             self._loop()
         except StopRequested:
@@ -162,10 +166,12 @@ class Streaming:
             report.recovered(REFUSED)
         if had_data:
             report.heard_at = time.monotonic()
-        elif not self._acks.is_idle:
-            # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.
-            account.turn_to("read")
-            self._stream.wait(0.005)
+        else:
+            self._call()
+            if not self._acks.is_idle:
+                # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.
+                account.turn_to("read")
+                self._stream.wait(0.005)
         # Reports are taken here, and what had to wait for its turn is handed over.
         account.turn_to("produce")
         self._context.sink.poll(0)
@@ -245,6 +251,13 @@ class Streaming:
         now = time.monotonic()
         if now - self._told_at >= self._status_seconds:
             self._confirm(now)
+
+    def _call(self) -> None:
+        """Ask a server that is silent for an answer, once: a sender that hangs looks like one that idles."""
+        report, now = self._context.report, time.monotonic()
+        if report.called_at <= report.heard_at <= now - _SILENT_SECONDS:
+            self._stream.send_status(self._confirmed, answer=True)
+            report.called_at = now
 
     def _confirm(self, now: float) -> None:
         """Remember the LSN first, then send it: see `bwtui.relay.memory`."""

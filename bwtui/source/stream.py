@@ -118,14 +118,15 @@ class ReplicationStream:
             left -= len(frame)
         return ahead
 
-    def send_status(self, lsn: int) -> None:
+    def send_status(self, lsn: int, *, answer: bool = False) -> None:
         """Tell the server that everything before ``lsn`` is durable: written, flushed and applied alike.
 
         All three are the same, since the server answers an idle stream promptly only when write and flush
-        are both behind what it sent. Raises ConnectionFailed.
+        are both behind what it sent. With ``answer`` it is asked for a keepalive at once, which it sends
+        between any two records that it reads. Raises ConnectionFailed.
         """
         now = time.time_ns() // 1000 - POSTGRES_EPOCH_US
-        self._put(_STATUS.pack(b"r", lsn, lsn, lsn, now, 0))
+        self._put(_STATUS.pack(b"r", lsn, lsn, lsn, now, answer))
 
     def end(self, timeout: float = 3.0) -> None:
         """End the stream in order, so that the last status update is taken, and close the session.

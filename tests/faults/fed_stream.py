@@ -101,7 +101,7 @@ class FedStream:
         """Nothing more arrives."""
         return False
 
-    def send_status(self, lsn: int) -> None:
+    def send_status(self, lsn: int, *, answer: bool = False) -> None:
         """Take a confirmation."""
         self.confirmed = lsn
 

@@ -22,7 +22,7 @@ from tests.faults.incidents import (
     suspended,
     trickle,
 )
-from tests.faults.relays import Relay, execute, new_name
+from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.fix_sandbox import drop_database
 
 
@@ -182,6 +182,54 @@ def test_kafka_is_stopped(sandbox: Sandbox, database: str, relay: Relay) -> None
         from_to(healthy(relay), "Kafka")
 
 
+def sender(database: str, relay: Relay) -> int:
+    """Return the process of PostgreSQL that sends the stream."""
+    with session(database) as source:
+        return wait_for("a sender", lambda: source.reader(relay.name))
+
+
+def test_the_sender_hangs(database: str, relay: Relay) -> None:
+    """The server answers every question, and the sockets stay open."""
+    with suspended(sender(database, relay)):
+        began = time.time()
+        execute(database, "insert into accounts (owner) values (1)")
+        verdict = stalled(relay, "postgresql", "has not answered on the stream for", since=began)
+        assert verdict.stage == "read"
+        assert "✗ PostgreSQL at" in first_lines(relay, "STALLED")[1]
+        relay.wait("a stall that is kept", lambda status: status.verdict.seconds > 6)
+    from_to(healthy(relay), "PostgreSQL")
+
+
+def test_the_sender_is_ended(database: str, relay: Relay) -> None:
+    before = relay.wait("a session", lambda status: status.sessions).sessions
+    with trickle(database):
+        execute(database, f"select pg_terminate_backend({sender(database, relay)})")
+        relay.wait("another session", lambda status: status.sessions > before)
+        status = healthy(relay)
+    from_to(status, "PostgreSQL")
+    assert any("terminating connection due to administrator command" in entry.message for entry in status.errors)
+
+
+def test_the_registry_is_stopped_and_a_table_is_new(sandbox: Sandbox, database: str, relay: Relay) -> None:
+    sandbox.stop_service("registry")
+    try:
+        new_table(database)
+        stalled(relay, "registry")
+        relay.wait("the reason", lambda status: "refused" in status.verdict.sentence)
+    finally:
+        sandbox.start_service("registry")
+    from_to(healthy(relay), "registry")
+
+
+def test_a_transaction_stays_open(database: str, relay: Relay) -> None:
+    """What it wrote can't be sent yet, and what others wrote behind it is."""
+    with session(database) as writer, trickle(database):
+        writer.run("begin")
+        writer.run("insert into accounts (owner) select n from generate_series(1, 5000) n")
+        never(relay, blames("kafka", "registry", "postgresql", "relay"), 5)  # type: ignore[arg-type]
+        writer.run("commit")
+
+
 def test_nothing_happens(relay: Relay) -> None:
     statuses = never(relay, blames("kafka", "registry", "postgresql", "disk", "relay"), 4)  # type: ignore[arg-type]
     assert {status.verdict.condition for status in statuses} == {"healthy"}
@@ -198,8 +246,9 @@ def test_the_relay_itself_is_suspended(database: str, relay: Relay) -> None:
 
 
 def test_a_huge_transaction_is_read(database: str, relay: Relay) -> None:
+    before = healthy(relay).transactions
     execute(database, "insert into accounts (owner) select n from generate_series(1, 1000000) n")
     seen = never(relay, lambda status: status.verdict.condition == "stalled", 1)
-    while seen[-1].verdict.condition != "healthy" or len(seen) < 10:
+    while seen[-1].transactions == before:
         seen += never(relay, lambda status: status.verdict.condition == "stalled", 1)
     assert any("in one transaction of" in status.verdict.sentence for status in seen)

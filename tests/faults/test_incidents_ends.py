@@ -1,12 +1,14 @@
 """Incidents of beginnings, of ends, and of what is slow: the same words live and afterwards."""
 
 import json
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psycopg2
 from click.testing import CliRunner
@@ -15,9 +17,9 @@ from bwtui.cli.main import cli
 from bwtui.model.status import Status
 from bwtui.sandbox.supervisor import Sandbox, Services
 from tests.database import session, with_options
-from tests.faults.administration import occupy_subject
+from tests.faults.administration import make_topic, occupy_subject
 from tests.faults.incidents import frozen, stalled, suspended, trickle
-from tests.faults.relays import Relay, execute, wait_for
+from tests.faults.relays import Relay, execute, new_name, wait_for
 from tests.faults.test_headless_words import Headless
 from tests.faults.test_recording_disk import fill_disk, write_much
 from tests.faults.writer import create_tables
@@ -153,6 +155,81 @@ def test_the_registry_refuses_a_schema(services: Services, database: str, new_re
         (status.verdict.sentence, status.verdict.hint)
     ]
     assert status.verdict == relay.last_status().verdict
+
+
+def test_the_slot_is_dropped(database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    drop = (
+        "select pg_terminate_backend(active_pid), pg_drop_replication_slot(slot_name)"
+        " from pg_replication_slots where slot_name = %s"
+    )
+    with session(database) as source:
+
+        def is_dropped() -> bool:
+            with suppress(psycopg2.errors.ObjectInUse):
+                source.run(drop, relay.name)
+            return not source.value("select count(*) from pg_replication_slots where slot_name = %s", relay.name)
+
+        wait_for("the slot to be dropped", is_dropped)
+    assert relay.join() == 5
+    status = told(relay)
+    assert (status.verdict.condition, status.exit_code) == ("failed", 5)
+    assert f"slot {relay.name} " in status.verdict.sentence
+    assert status.verdict.hint
+    assert "FAILED" in last_line(relay)
+
+
+def test_the_publication_is_dropped(database: str, new_relay: NewRelay) -> None:
+    relay = streaming(database, new_relay)
+    execute(database, f"drop publication bwtui_{relay.name}", "insert into accounts values (9, 9, 'left out')")
+    assert relay.join() in (2, 5)
+    status = told(relay)
+    assert status.verdict.condition == "failed"
+    assert "publication" in status.verdict.sentence
+    assert status.verdict.hint
+
+
+def test_kafka_refuses_a_row(services: Services, database: str, new_relay: NewRelay) -> None:
+    create_tables(database, 1)
+    relay = new_relay()
+    make_topic(services, f"{relay.name}.others", 10_000)
+    execute(database, "create table others (id int primary key, filler text)")
+    relay.start()
+    relay.wait_streaming()
+    execute(database, "alter table others alter filler set storage external")
+    execute(database, "insert into others values (7, repeat('x', 50000))")
+    assert relay.join() == 2
+    status = told(relay)
+    assert status.verdict.condition == "failed"
+    assert re.search(r"public\.others at [0-9A-F]+/[0-9A-F]+", status.verdict.sentence), status.verdict
+    assert status.verdict.hint
+
+
+def test_a_role_may_no_longer_log_in(database: str, new_relay: NewRelay) -> None:
+    role = new_name("role")
+    execute(database, f"create role {role} superuser login replication password 'right'")
+    relay = streaming(database, new_relay)
+    relay.stop()
+    here = urlsplit(database)
+    relay.database = here._replace(netloc=f"{role}:right@{here.hostname}:{here.port}").geturl()
+    relay.start()
+    relay.wait_streaming()
+    execute(
+        database,
+        f"alter role {role} nologin",
+        f"select pg_terminate_backend(pid) from pg_stat_activity where usename = '{role}'",
+    )
+    stalled(relay, "postgresql")
+    relay.wait("the reason", lambda status: "is not permitted to log in" in status.verdict.sentence)
+    execute(database, f"alter role {role} login")
+    healthy(relay)
+    relay.stop()
+    execute(database, f"drop owned by {role}", f"drop role {role}")
+
+
+def last_line(relay: Relay) -> str:
+    """Return the line with which ``bwtui status NAME`` begins."""
+    return CliRunner().invoke(cli, ["status", relay.name]).output
 
 
 def test_the_disk_of_a_recording_is_full(database: str, new_relay: NewRelay, tmp_path: Path) -> None:

@@ -22,6 +22,28 @@ def test_a_small_commit_that_is_not_sent_is_a_stall_once_no_open_record_explains
     assert "PostgreSQL at db:5432/shop has sent nothing for 1 m" in verdict.sentence
 
 
+def test_a_sender_that_does_not_answer_is_a_stall() -> None:
+    """It hangs, though the server answers every question; nobody has to know of WAL that is left to send."""
+    silent: dict[str, Any] = {"called_at": 1_000.2, "server_waits_for": "WalSenderWaitForWal"}
+    assert after(1.5, **silent).condition == "waiting"
+    verdict = after(2, **silent)
+    assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
+    assert verdict.sentence.startswith(
+        "PostgreSQL at db:5432/shop has not answered on the stream for 1.8 s (its process waits: WalSender"
+    )
+
+
+def test_a_sender_that_has_answered_or_decodes_is_none() -> None:
+    assert after(60, called_at=999.8, server_waits_for="WalSenderWaitForWal").condition == "healthy"
+    assert after(60, called_at=1_000.2, server_waits_for="").condition == "healthy"
+
+
+def test_of_a_sender_that_nobody_sees_any_more_an_old_look_says_nothing() -> None:
+    verdict = after(60, called_at=1_000.2, server_waits_for="", lag_age=50.0, lag_failure="refused")
+    assert verdict.condition == "stalled"
+    assert "its process waits" not in verdict.sentence
+
+
 def test_what_may_be_half_a_record_is_not_told_as_confirmed() -> None:
     """While a transaction is open the server writes whole pages, which nobody can read to their end."""
     verdict = after(20, **FEW, backlog_seconds=20)

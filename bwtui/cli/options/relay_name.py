@@ -84,7 +84,8 @@ def status_of(name: str) -> "Status":
     except ConnectionFailed as error:
         ended = outcome.read(name)
         if ended is not None and ended.message is not None:
-            raise ConnectionFailed(error.message, f"its last run ended on: {ended.message}") from error
+            hint = f"; {ended.hint}" if ended.hint else ""
+            raise ConnectionFailed(error.message, f"its last run ended on: {ended.message}{hint}") from error
         if ended is not None:
             raise ConnectionFailed(error.message, "its last run was stopped cleanly") from error
         killed = last_status.read(name)

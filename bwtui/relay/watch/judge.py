@@ -241,6 +241,19 @@ class Judge:
             left = f", though {size(seen.unread_bytes or 0)} of WAL is to be read{waits}"
             if is_much or seen.now - since >= _UNREADABLE_SECONDS:
                 yield Wait("postgresql", server, "read", since, "has sent nothing", left)
+        yield from self._called(seen)
+
+    def _called(self, seen: Seen) -> Iterator[Wait]:
+        """Yield PostgreSQL while its sender has not answered; one that decodes may answer later."""
+        is_fresh = seen.lag_age <= FRESH_SECONDS
+        if seen.activity != "read" or seen.called_at <= seen.heard_at:
+            return
+        if is_fresh and seen.server_waits_for == "":
+            return
+        since = self._since(seen.called_at, self._moved["sent_lsn"])
+        waits = f" (its process waits: {seen.server_waits_for})" if is_fresh and seen.server_waits_for else ""
+        says = "has not answered on the stream"
+        yield Wait("postgresql", self.names.postgresql, "read", since, says, waits, UNANSWERED_SECONDS)
 
     def _has_unread(self, seen: Seen) -> bool:
         """Whether the server is known to have WAL left to read."""

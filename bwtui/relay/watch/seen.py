@@ -43,7 +43,9 @@ class Seen:
     oldest_since: float = 0.0
     ledger_since: float = 0.0
     settled_at: float = 0.0
+    #: When the stream last said anything, and when it was last asked to.
     heard_at: float = 0.0
+    called_at: float = 0.0
     outage: str | None = None
     backlog_bytes: int = 0
     backlog_seconds: float = 0.0

@@ -85,6 +85,7 @@ class Watch:
             ledger_since=report.ledger_since,
             settled_at=report.settled_at,
             heard_at=report.heard_at,
+            called_at=report.called_at,
             outage=self._outage(),
             backlog_bytes=max(0, server - confirmed) if confirmed else 0,
             backlog_seconds=sampler.seconds_behind(confirmed) if confirmed else 0.0,
