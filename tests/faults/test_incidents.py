@@ -134,7 +134,9 @@ def test_kafka_and_the_registry_hang(sandbox: Sandbox, database: str, relay: Rel
     with frozen(sandbox, "registry"):
         with frozen(sandbox, "kafka"):
             new_table(database)
-            stalled(relay, "kafka")
+            # Both are asked by threads of their own; whoever is asked first is named first.
+            relay.wait("a stall", lambda status: status.verdict.condition == "stalled", 10)
+            relay.wait("whose", lambda status: status.verdict.cause in ("kafka", "registry"), 1)
         stalled(relay, "registry")
     healthy(relay)
 
@@ -201,13 +203,15 @@ def test_the_sender_hangs(database: str, relay: Relay) -> None:
 
 
 def test_the_sender_is_ended(database: str, relay: Relay) -> None:
-    before = relay.wait("a session", lambda status: status.sessions).sessions
+    before = sender(database, relay)
     with trickle(database):
-        execute(database, f"select pg_terminate_backend({sender(database, relay)})")
-        relay.wait("another session", lambda status: status.sessions > before)
+        execute(database, f"select pg_terminate_backend({before})")
+        wait_for("another sender", lambda: sender(database, relay) != before)
         status = healthy(relay)
     from_to(status, "PostgreSQL")
-    assert any("terminating connection due to administrator command" in entry.message for entry in status.errors)
+    assert any(
+        "terminating connection due to administrator command" in entry.message for entry in status.errors
+    )
 
 
 def test_the_registry_is_stopped_and_a_table_is_new(sandbox: Sandbox, database: str, relay: Relay) -> None:
