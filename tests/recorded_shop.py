@@ -105,8 +105,9 @@ class Tape:
             partition, offset = len(topic) % 3, self._offsets.get(topic, 0)
             self._offsets[topic] = offset + 1
             placed = (partition, offset) if state == "acknowledged" else (None, None)
+            noted = self.now + 7_500 if state == "acknowledged" else None
             ids = (change.relation.oid * 2 if k else None, change.relation.oid * 2 + 1)
-            found.append(SentMessage(part, topic, k, v, *ids, state, *placed))
+            found.append(SentMessage(part, topic, k, v, *ids, state, *placed, noted=noted))
         return tuple(found)
 
 

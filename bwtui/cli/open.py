@@ -27,7 +27,7 @@ Examples:
 
 \b
 Space plays, ← and → step, [ and ] step by transactions, : goes to a time, an LSN or an xid,
-T shows a transaction, x explains a key, a shows a table's rows as of this position, v verifies,
+T shows a transaction, x a key's journey, a shows a table's rows as of this position, v verifies,
 r replays, 5 shows what the last audit found, ? is help. Brokers and registry are needed by v and r
 only; where they are not given, the dialogs propose those of the recording.
 """

@@ -248,9 +248,26 @@ class ChangeSample:
     topic: str
     key: str
     fields: tuple[FieldChange, ...]
+    #: Its number among the row changes of its transaction, from 1; 0: not told.
+    ordinal: int = 0
+    key_schema_id: int | None = None
+    value_schema_id: int | None = None
+    #: The message's key in hexadecimal; empty without one, and of a long one.
+    message_key: str = ""
+    #: When its batch had passed "received", "encoded", "produced" and "acknowledged", in Unix seconds, 0
+    #: where it had not yet; empty where that is not measured. ``batch`` is the number of its messages.
+    passed: tuple[float, ...] = ()
+    batch: int = 0
+    #: The session ended before Kafka had acknowledged it: it is read and sent again.
+    is_given_up: bool = False
+    #: Where Kafka put it; None unless that is known, as while recording.
+    partition: int | None = None
+    offset: int | None = None
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "ChangeSample":
-        """Rebuild a sample from ``dataclasses.asdict``."""
-        fields = tuple(FieldChange(**f) for f in data["fields"])
-        return cls(**{**data, "fields": fields})
+        """Rebuild a sample from ``dataclasses.asdict``; what this version does not know is left out."""
+        made: ChangeSample = made_of(
+            cls, {**data, "fields": [made_of(FieldChange, f) for f in data["fields"]]}
+        )
+        return made

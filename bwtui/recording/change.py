@@ -38,6 +38,8 @@ class SentMessage:
     partition: int | None = None
     offset: int | None = None
     headers: tuple[tuple[str, bytes], ...] = ()
+    #: When the relay noted that all of its batch was acknowledged, in Unix microseconds; None unless it was.
+    noted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

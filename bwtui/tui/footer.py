@@ -14,7 +14,7 @@ AUDIT_SPARE = (
     "sort",
     "maximise",
     "look_closer('rows')",
-    "look_closer('explain')",
+    "look_closer('journey')",
     "look_closer('transaction')",
     "seek",
     "play",

@@ -6,6 +6,7 @@ from typing import Protocol, TypeAlias
 from textual.screen import Screen
 
 from bwtui.recording.change import Change
+from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.session import AuditSession
 from bwtui.tui.playback import Command, RecordingSource, Then
 from bwtui.tui.state import Model
@@ -19,6 +20,9 @@ class Selection(Protocol):
 
     def selected_table(self) -> str | None:
         """Return the selected table."""
+
+    def selected_key(self) -> Key | str:
+        """Return the selected key, or why there is none."""
 
 
 class RecordingHost(Protocol):

@@ -16,8 +16,8 @@ from bwtui.tui.running import run_app
 from bwtui.tui.screens.audit.forms import AskScreen
 from bwtui.tui.screens.audit.recording import RecordingAuditing
 from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.changes import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
-from bwtui.tui.screens.recording.explain import ExplainScreen
 from bwtui.tui.screens.recording.rows import AsOfScreen
 from bwtui.tui.state import Session
 from bwtui.tui.widgets.recording.transport import Timeline
@@ -39,7 +39,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
     OPENERS: ClassVar[Mapping[str, Opener]] = {
         "table": RecordedTableScreen.of,
         "transaction": TransactionScreen.of,
-        "explain": ExplainScreen.of,
+        "journey": RecordedJourney.of,
         "rows": AsOfScreen.of,
     }
 

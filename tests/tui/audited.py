@@ -12,7 +12,7 @@ from bwtui.tui.audit.report import AuditReport, parse_report
 from bwtui.tui.audit.session import Connections, RecordingAuditSession
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
-from tests.recorded_shop import MemoryRecording, shop_tape
+from tests.recorded_shop import MemoryRecording, Tape, shop_tape
 from tests.tui.commands import Commands
 from tests.tui.recorded import RecordedStage
 
@@ -34,9 +34,9 @@ class FakeKafka(KafkaSide):
         return self.records.get((topic, partition, offset), "expired")
 
 
-def json_recording() -> MemoryRecording:
+def json_recording(tape: Tape | None = None) -> MemoryRecording:
     """Return the shop's recording as one of JSON messages, which can be decoded without a registry."""
-    tape = shop_tape()
+    tape = tape or shop_tape()
     tape.changes[:] = [_with_json(change) for change in tape.changes]
     recording = MemoryRecording(tape)
     recording.source = replace(recording.source, output_format="json")
@@ -109,8 +109,8 @@ class AuditedStage(Commands, RecordedStage):
 
     app: RecordingApp
 
-    def __init__(self, folder: Path, *, with_report: bool = True) -> None:
-        super().__init__(json_recording())
+    def __init__(self, folder: Path, *, with_report: bool = True, tape: Tape | None = None) -> None:
+        super().__init__(json_recording(tape))
         self.kafka = kafka_of(self.recording)
         self.raw = report_of(self.recording)
         report: AuditReport | None = parse_report(self.raw, folder / "report.json") if with_report else None

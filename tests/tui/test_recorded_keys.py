@@ -12,8 +12,8 @@ from bwtui.tui.actions import ACTIONS, Action, actions
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
 from bwtui.tui.screens.dialogs import HelpScreen
+from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.changes import TransactionScreen
-from bwtui.tui.screens.recording.explain import ExplainScreen
 from bwtui.tui.screens.recording.rows import AsOfScreen
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
@@ -194,12 +194,12 @@ async def _transaction(stage: RecordedStage, press: Press) -> None:
     assert stage.app.current_mode == "overview"
 
 
-@check("look_closer('explain')")
+@check("look_closer('journey')")
 async def _explain(stage: RecordedStage, press: Press) -> None:
     await stage.seek("#145")
     await stage.press("2")
     await press()
-    assert isinstance(stage.app.screen, ExplainScreen)
+    assert isinstance(stage.app.screen, RecordedJourney)
     assert [row.cells[2].text for row in stage.grid.rows] == ["· snapshot", "- delete", "- delete"]
     assert "public.orders id=1" in text(stage.app)
     assert "3 changes" in text(stage.app)

@@ -8,7 +8,7 @@ from bwtui.recording.reading import window as window_module
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.recording_app import RecordingApp
-from bwtui.tui.screens.recording.explain import ExplainScreen
+from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.rows import AsOfScreen
 from bwtui.tui.widgets.recording.change import RecordedDetail
 from bwtui.tui.widgets.recording.changes import BEGINNING, RecordedChanges
@@ -264,13 +264,13 @@ async def test_errors_only_in_a_recording() -> None:
 async def test_an_explained_key_shows_the_values_before_and_follows_a_changed_key() -> None:
     stage = RecordedStage()
     async with stage.run((120, 40)):
-        stage.app.push_screen(ExplainScreen(stage.app, Key("public.orders", ("id",), (b"900",))))
+        stage.app.push_screen(RecordedJourney(stage.app, Key("public.orders", ("id",), (b"900",))))
         await stage.settle()
         assert "was another key before" in text(stage.app)
         await stage.press("down")
         assert re.search(r"~\s+status\s+new\s+paid\s+changed", text(stage.app)), "from the change before"
         await stage.press("up", "x")
-        assert isinstance(stage.app.screen, ExplainScreen)
+        assert isinstance(stage.app.screen, RecordedJourney)
         assert stage.app.screen.story.key.values == (b"3",)
         assert "has another key since" in text(stage.app)
 

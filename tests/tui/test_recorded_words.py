@@ -10,7 +10,7 @@ from textual.widgets import Input
 from bwtui.recording.reading import window as window_module
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.screens.audit.sides import SidesScreen
-from bwtui.tui.screens.recording.explain import ExplainScreen
+from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.widgets.pipeline import Pipeline
 from bwtui.tui.widgets.recording.changes import BEGINNING, RecordedChanges
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
@@ -106,7 +106,7 @@ async def test_truncate_has_no_row_to_explain() -> None:
     async with stage.run():
         await stage.seek("#150")
         await stage.press("x")
-        assert not isinstance(stage.app.screen, ExplainScreen)
+        assert not isinstance(stage.app.screen, RecordedJourney)
         (said,) = stage.told
         assert "TRUNCATE" in said
         assert "has no key" not in said

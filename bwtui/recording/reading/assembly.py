@@ -1,6 +1,7 @@
 """From a batch to its changes: frames decoded, and each change given its messages and their delivery."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bwtui.model.delivery import REFUSED, UNKNOWN
@@ -17,6 +18,7 @@ from bwtui.recording.format.statements import is_sent
 
 #: (batch, section) → partitions and offsets, one for each message.
 Deliveries = Mapping[tuple[int, int], tuple["list[int]", "list[int]"]]
+NO_TIMES: Mapping[tuple[int, int], int] = MappingProxyType({})
 
 
 class _Sent(NamedTuple):
@@ -28,13 +30,23 @@ class Assembly:
     """Makes the changes of one batch. Raises ValueError or KeyError where it contradicts itself."""
 
     def __init__(
-        self, block: Block, batch: Batch, context: SegmentContext, deliveries: Deliveries, position: int
+        self,
+        block: Block,
+        batch: Batch,
+        context: SegmentContext,
+        deliveries: Deliveries,
+        position: int,
+        noted: Mapping[tuple[int, int], int] = NO_TIMES,
     ) -> None:
-        """``context`` holds what the blocks before have said; ``position`` is the first change's."""
+        """``context`` holds what the blocks before have said; ``position`` is the first change's.
+
+        ``noted``: when each section was noted to be delivered, in Unix microseconds.
+        """
         self._block = block
         self._batch = batch
         self._context = context
         self._deliveries = deliveries
+        self._noted = noted
         self._position = position
         self._session = bytes.fromhex(context.head["session"])
         self.is_sent = is_sent(context.head)
@@ -158,6 +170,7 @@ class Assembly:
             partition=partition,
             offset=offset,
             headers=self._headers(section, value, operation, transaction),
+            noted=self._noted.get((self._batch.number, sent.section)) if partition is not None else None,
         )
 
     def _delivery(self, sent: _Sent) -> tuple[DeliveryState, int | None, int | None]:

@@ -21,6 +21,8 @@ class DeliveryBook:
         #: Whether nothing is left to read, so that what was not found may still be written.
         self.is_at_end = False
         self.found: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+        #: When the relay noted that, in Unix microseconds: all of the batch had been acknowledged then.
+        self.noted: dict[tuple[int, int], int] = {}
 
     def go_to(self, segment: int, number: int) -> None:
         """Begin anew with block ``number`` of a segment's index."""
@@ -28,12 +30,14 @@ class DeliveryBook:
         self._newest = -1
         self.is_at_end = False
         self.found.clear()
+        self.noted.clear()
 
     def read_for(self, batch: int) -> None:
         """Read until everything that is recorded of ``batch`` is in ``found``."""
         if len(self.found) > _KEPT:
             for key in [key for key in self.found if key[0] < batch]:
                 del self.found[key]
+                self.noted.pop(key, None)
         while self._newest <= batch and not self.is_at_end:
             self._step(batch)
 
@@ -54,6 +58,7 @@ class DeliveryBook:
             except ValueError as error:
                 raise damaged(Place(segment.name, entry.offset), "a DELIVERY can't be taken apart") from error
             self._newest = max(self._newest, delivery.batch)
+            self.noted[delivery.batch, delivery.section] = block.received
             partitions, offsets = self.found.setdefault((delivery.batch, delivery.section), ([], []))
             stop = delivery.first + len(delivery.partitions)
             partitions.extend([-1] * (stop - len(partitions)))

@@ -147,7 +147,7 @@ class Recording:
     ) -> Iterator[Change]:
         batch = read_batch(block, segment.name)
         try:
-            assembly = Assembly(block, batch, context, book.found, position)
+            assembly = Assembly(block, batch, context, book.found, position, book.noted)
             if batch.sections and assembly.is_sent:
                 book.read_for(batch.number)
             yield from assembly.changes()

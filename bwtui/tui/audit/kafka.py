@@ -3,9 +3,13 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from bwtui.errors import BwtuiError
+
+if TYPE_CHECKING:
+    from bwtui.kafka.key_reader import KeyReader
+    from bwtui.model.looks import Consumers
 
 Ask = Callable[[int], str | None]
 #: Seconds that a log that ends too early is waited for.
@@ -45,6 +49,27 @@ class KafkaSide:
     def __init__(self, config: Mapping[str, Any], ask: Ask) -> None:
         self._config = dict(config)
         self.ask = ask
+
+    def reader(self, stopped: Callable[[], bool]) -> "KeyReader":
+        """Return what reads records and keys, each call in the same thread, until ``stopped`` says so."""
+        from bwtui.kafka.key_reader import KeyReader
+
+        return KeyReader(self._config, stopped)
+
+    def groups(self, topic: str) -> "Consumers":
+        """Return who reads a topic, by what they last committed; may take as long as Kafka does."""
+        from bwtui.kafka.groups import GroupReader
+
+        reader = GroupReader(self._config)
+        try:
+            return reader.look([topic])
+        finally:
+            reader.close()
+
+    @property
+    def broker(self) -> str:
+        """Where it is asked."""
+        return str(self._config.get("bootstrap.servers", ""))
 
     def look(self, topic: str, partition: int, offset: int) -> Record | str:
         """Return the record, or the kind of hole (see `HOLES`) that is in its place. Raises BwtuiError."""

@@ -6,6 +6,7 @@ from textual.screen import Screen
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
+from bwtui.recording.reading.explain import Key, key_of
 from bwtui.tui.audit.report import Finding
 from bwtui.tui.host import Host, RecordingHost
 from bwtui.tui.plain import with_hint
@@ -47,6 +48,13 @@ class TransportScreen(Screen[None]):
         """Return the table that is meant; by default the selected change's."""
         change = self.selected_change()
         return None if change is None else change.table
+
+    def selected_key(self) -> Key | str:
+        """Return the key that is meant, or why there is none; by default the selected change's."""
+        change = self.selected_change()
+        if change is None:
+            return "No change is selected"
+        return key_of(change) or f"{change.table} has no key, so its rows can't be told apart"
 
     # Moving.
 

@@ -9,8 +9,10 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
+from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.report import AuditReport, Finding
 from bwtui.tui.host import Host
+from bwtui.tui.journey.audited import key_of
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.screens.audit.sides import SidesScreen
 from bwtui.tui.screens.base import RelayScreen
@@ -88,6 +90,13 @@ class ReportScreen(RelayScreen):
         """Return the change that the finding is about, once it was read."""
         finding = self.selected_finding()
         return None if finding is None else self._changes.get(finding.number)
+
+    def selected_key(self) -> Key | str:
+        """Return the key of the finding, of its change if it has one."""
+        finding = self.selected_finding()
+        if self.selected_change() is not None or finding is None:
+            return super().selected_key() if finding is not None else "No finding is selected"
+        return key_of(finding)
 
     def row_text(self) -> str:
         finding = self.selected_finding()

@@ -10,12 +10,14 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
+from bwtui.recording.reading.explain import Key
 from bwtui.recording.view import RecordingView
 from bwtui.tui.audit.kafka import Decoded, KafkaSide, Reader, Record
 from bwtui.tui.audit.labels import LABELS
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text
 from bwtui.tui.audit.sides import FieldPair, full_texts, message_of, pairs, postgresql_texts, table_pairs
 from bwtui.tui.host import Host
+from bwtui.tui.journey.audited import key_of
 from bwtui.tui.plain import Content, Text, with_hint
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.screens.base import RelayScreen
@@ -83,6 +85,10 @@ class SidesScreen(RelayScreen):
     def selected_change(self) -> Change | None:
         """Return the change that the message is of."""
         return self.change
+
+    def selected_key(self) -> Key | str:
+        """Return the key of the finding, of its change if it has one."""
+        return key_of(self.finding) if self.change is None else super().selected_key()
 
     def action_place(self) -> None:
         """Go to the change among all changes of the recording."""

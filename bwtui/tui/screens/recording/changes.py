@@ -1,7 +1,7 @@
 """The screens over a recording's changes: all of them, those of one table, and those of one transaction."""
 
-from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual.containers import Container
@@ -9,8 +9,8 @@ from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.recording.change import Change
+from bwtui.recording.reading.transaction import Counted, counted
 from bwtui.recording.reading.window import Bounds
-from bwtui.recording.view import RecordingView
 from bwtui.tui import figures
 from bwtui.tui.host import Closer, Host, RecordingHost, Selection
 from bwtui.tui.plain import Content
@@ -139,33 +139,17 @@ class TransactionScreen(RecordedPair):
     async def _count(self) -> None:
         bounds = self._bounds
         stop = min(bounds.stop, bounds.start + _COUNTED)
-
-        def count(view: RecordingView) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-            done: Counter[tuple[str, str]] = Counter()
-            sent: Counter[str] = Counter()
-            for change in view.changes(bounds.start, stop):
-                done[change.table, change.operation] += 1
-                sent.update(m.state for m in change.messages)
-                if change.without:
-                    sent[change.without] += 1
-            return done, sent
-
         try:
-            done, sent = await self.recording.source.study(count)
+            found = await self.recording.source.study(partial(counted, start=bounds.start, stop=stop))
         except BwtuiError as error:
             self.query_one("#facts", Detail).show(None, Content.styled(error.message, "$error"))
             return
-        self.query_one("#facts", Detail).show(0, self._heading(bounds, stop, done, sent))
+        self.query_one("#facts", Detail).show(0, self._heading(bounds, stop, found))
 
-    def _heading(
-        self, bounds: Bounds, stop: int, done: Counter[tuple[str, str]], sent: Counter[str]
-    ) -> Content:
+    def _heading(self, bounds: Bounds, stop: int, found: Counted) -> Content:
         change, number = self.change, bounds.stop - bounds.start
         more = "" if stop == bounds.stop else f" (the first {stop - bounds.start:,} are counted here)"
-        tables: dict[str, list[str]] = {}
-        for (table, operation), count in done.items():
-            tables.setdefault(table, []).append(f"{count:,} {operation}")
-        shown = list(tables.items())[:8]
+        shown = list(found.by_table.items())[:8]
         width = max(len(name) for name in ("committed", *(table for table, _ in shown)))
         when = f"{moment(change.commit_time)}  lsn {change.lsn_text}  pass {change.pass_number}"
         place = (
@@ -178,7 +162,7 @@ class TransactionScreen(RecordedPair):
             _fact("committed", when, width),
             _fact("changes", where, width),
             *(_fact(table, ", ".join(words), width) for table, words in shown),
-            _fact("messages", ", ".join(f"{figures.count(n)} {s}" for s, n in sent.items()), width),
+            _fact("messages", ", ".join(f"{figures.count(n)} {s}" for s, n in found.messages.items()), width),
         ]
         if change.is_repeat:
             lines.append(Content.styled("sent again: an earlier pass recorded it already", "$warning"))

@@ -9,6 +9,7 @@ from bwtui.recording.change import Change, SentMessage
 from bwtui.recording.fields import differences, key_text
 from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
+from bwtui.tui.judgement import Tone
 from bwtui.tui.plain import Group, Text
 from bwtui.tui.widgets.changes import OPERATIONS, fields_table
 from bwtui.tui.widgets.columns import Cell, Row
@@ -120,6 +121,16 @@ _STATES: dict[str, tuple[str, str, Callable[[SentMessage], str]]] = {
     "unknown": ("?", "warning", lambda m: "no word came before the relay ended: it may be in the topic"),
     "unsent": ("·", "quiet", lambda m: "not sent: recorded without Kafka"),
 }
+
+
+#: The tone of each colour of theirs.
+_TONES: dict[str, Tone] = {"success": "good", "error": "bad", "warning": "warn", "quiet": "muted"}
+
+
+def delivery_words(message: SentMessage) -> tuple[Tone, str]:
+    """Say what became of a message, and whether that is well."""
+    _, colour, where = _STATES[message.state]
+    return _TONES[colour], where(message)
 
 
 def _message(message: SentMessage, colours: dict[str, str]) -> Text:

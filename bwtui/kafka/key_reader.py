@@ -1,0 +1,235 @@
+"""Reads single records, and those of one key, for somebody who looks: within bounds, and to be stopped.
+
+A partition's index knows offsets and times, no keys. So a key's records are found by reading the newest part
+of its partition, or of all partitions where it is not known in which one it is. How much was
+read, and whether that was all there is, goes with what was found.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from bwtui.errors import ConnectionFailed
+from bwtui.kafka.client import (
+    QUICK_SECONDS,
+    REQUEST_SECONDS,
+    Config,
+    Heard,
+    headers_of,
+    new_client,
+    plain_kafka_error,
+)
+from bwtui.kafka.damage import is_damage
+
+#: Offsets that a search reads in all partitions together, and records that it keeps of a key: the newest.
+MOST_OFFSETS, KEPT = 50_000, 1_000
+#: Bytes of the values that it keeps.
+_KEPT_BYTES = 16 << 20
+#: So long a call waits until it looks whether it is still wanted.
+_TRY_SECONDS = 0.5
+#: Messages taken at a time: the screens' thread waits meanwhile.
+_AT_A_TIME = 1_000
+_NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
+#: What ends the reading of a partition: its end, or that its beginning was deleted meanwhile.
+_ENDS = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
+_SETTINGS: Mapping[str, Any] = {
+    "group.id": "bwtui-unused",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "check.crcs": True,
+    "allow.auto.create.topics": False,
+    "isolation.level": "read_uncommitted",
+    "queued.max.messages.kbytes": 16_384,
+    # A partition that has nothing more would keep the next one waiting.
+    "fetch.wait.max.ms": 10,
+    "fetch.queue.backoff.ms": 10,
+    "reconnect.backoff.ms": 100,
+    "reconnect.backoff.max.ms": 1_000,
+}
+
+T = TypeVar("T")
+
+
+class Stored(NamedTuple):
+    """A record as it stands in a partition; ``timestamp`` is in Unix milliseconds."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(slots=True)
+class KeyRecords:
+    """The records of a key that were found."""
+
+    #: The newest ones, each partition's in order; a key that has moved stands in two.
+    records: deque[Stored] = field(default_factory=lambda: deque(maxlen=KEPT))
+    #: All that were met, also those that are not kept.
+    count: int = 0
+    #: Offsets that were read, and whether older ones were left out.
+    looked: int = 0
+    is_cut: bool = False
+    #: Whether records could not be read, as their checksum does not hold.
+    is_damaged: bool = False
+
+    @property
+    def newest(self) -> Stored | None:
+        """The newest record of the key; where it is in two partitions, that of the latest time."""
+        return max(self.records, key=lambda one: (one.timestamp, one.partition, one.offset), default=None)
+
+    def at(self, partition: int, offset: int) -> Stored | None:
+        """Return the record at a place, if it was met."""
+        place = (partition, offset)
+        return next((one for one in self.records if (one.partition, one.offset) == place), None)
+
+
+class KeyReader:
+    """One consumer without a group, which commits nothing; for one thread."""
+
+    def __init__(self, config: Config, stopped: Callable[[], bool] = lambda: False) -> None:
+        """``stopped``: nobody waits for an answer any more."""
+        self._config = config
+        self._stopped = stopped
+        self._heard = Heard()
+        self._client: Consumer | None = None
+
+    def record(self, topic: str, partition: int, offset: int) -> Stored | str:
+        """Return the record at a place, or the kind of hole that is there.
+
+        That is "gap", "expired", "truncated" or "damaged": see `bwtui.kafka.scan`. Raises BwtuiError.
+        """
+        low, high = self._bounds(topic, partition)
+        if not low <= offset < high:
+            return "expired" if offset < low else "truncated"
+        for message in self._read(topic, {partition: (offset, offset + 1)}):
+            return "damaged" if is_damage(message) else _stored(message)
+        return "gap"
+
+    def of_key(self, topic: str, is_key: Callable[[bytes], bool], partition: int | None = None) -> KeyRecords:
+        """Return the newest records of the key that ``is_key`` knows by its bytes. Raises BwtuiError.
+
+        ``partition``: where it is, if that is known.
+        """
+        numbers = self._partitions(topic) if partition is None else [partition]
+        found = KeyRecords()
+        ranges: dict[int, tuple[int, int]] = {}
+        for number in numbers:
+            low, high = self._bounds(topic, number)
+            begin = max(low, high - MOST_OFFSETS // len(numbers))
+            found.is_cut |= begin > low
+            found.looked += high - begin
+            ranges[number] = (begin, high)
+        size = 0
+        for message in self._read(topic, ranges):
+            if is_damage(message):
+                found.is_damaged = True
+                continue
+            key = message.key()
+            if key is None or not is_key(key):
+                continue
+            found.count += 1
+            size += len(message.value() or b"")
+            found.records.append(_stored(message))
+            while size > _KEPT_BYTES and len(found.records) > 1:
+                size -= len(found.records.popleft().value or b"")
+        return found
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    @property
+    def _consumer(self) -> Consumer:
+        if self._client is None:
+            self._client = new_client(Consumer, {**self._config, **_SETTINGS, "error_cb": self._heard})
+        return self._client
+
+    def _partitions(self, topic: str) -> list[int]:
+        found = self._patiently(lambda seconds: self._consumer.list_topics(topic, timeout=seconds))
+        described = found.topics[topic]
+        if described.error is not None:
+            raise plain_kafka_error(described.error, self._config, topic)
+        return sorted(described.partitions)
+
+    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        place = TopicPartition(topic, partition)
+        low, high = self._patiently(
+            lambda seconds: self._consumer.get_watermark_offsets(place, timeout=seconds), topic
+        )
+        return int(low), int(high)
+
+    def _patiently(self, ask: Callable[[float], T], topic: str | None = None) -> T:
+        """Ask again and again for as long as a request may take. Raises BwtuiError."""
+        begun = time.monotonic()
+        self._heard.forget()
+        while True:
+            self._look_around()
+            try:
+                return ask(_TRY_SECONDS)
+            except KafkaException as error:
+                waited = time.monotonic() - begun
+                is_down = self._heard.is_refusal or (self._heard.all_failed and waited > QUICK_SECONDS)
+                if error.args[0].code() not in _NO_ANSWER or is_down or waited > REQUEST_SECONDS:
+                    told = self._heard.instead_of(error.args[0])
+                    raise plain_kafka_error(told, self._config, topic) from error
+
+    def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
+        """Yield what lies in these ranges; of a partition that is damaged, that it is. Raises BwtuiError."""
+        left = {number: bounds[1] for number, bounds in ranges.items() if bounds[1] > bounds[0]}
+        consumer, heard_at = self._consumer, time.monotonic()
+        consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in left])
+        try:
+            while left:
+                self._look_around()
+                for message in consumer.consume(_AT_A_TIME, _TRY_SECONDS):
+                    heard_at = time.monotonic()
+                    number, offset = message.partition(), message.offset() or 0
+                    if number is None or number not in left or not self._is_news(message, topic):
+                        continue
+                    is_whole = message.error() is None
+                    if is_damage(message) or (is_whole and offset < left[number]):
+                        yield message
+                    if not is_whole or offset >= left[number] - 1:
+                        del left[number]
+                if time.monotonic() - heard_at > REQUEST_SECONDS:
+                    raise self._silence(topic)
+        except KafkaException as error:
+            raise plain_kafka_error(error.args[0], self._config, topic) from error
+        finally:
+            consumer.unassign()
+
+    def _is_news(self, message: Message, topic: str) -> bool:
+        """Tell whether it is a record, or ends its partition. Raises BwtuiError for what no try mends."""
+        error = message.error()
+        if error is None or error.code() in _ENDS or is_damage(message):
+            return True
+        if error.fatal() or not error.retriable():
+            raise plain_kafka_error(error, self._config, topic)
+        return False
+
+    def _silence(self, topic: str) -> ConnectionFailed:
+        broker = self._config.get("bootstrap.servers", "")
+        return ConnectionFailed(
+            f"Kafka at {broker} sends nothing of topic {topic}", "check that the broker runs, and its log"
+        )
+
+    def _look_around(self) -> None:
+        if self._stopped():
+            raise ConnectionFailed("the reading was stopped", "nobody waits for it any more")
+
+
+def _stored(message: Message) -> Stored:
+    headers = tuple((name, value or b"") for name, value in headers_of(message))
+    place = (message.partition() or 0, message.offset() or 0)
+    return Stored(*place, message.timestamp()[1], message.key(), message.value(), headers)

@@ -1,0 +1,35 @@
+"""What a transaction did, counted."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from bwtui.recording.view import RecordingView
+
+
+@dataclass(slots=True)
+class Counted:
+    """Of the changes of a transaction, or of the first of them."""
+
+    #: By table and operation.
+    changes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Messages by state, and changes without one by reason.
+    messages: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def by_table(self) -> dict[str, list[str]]:
+        """Return what was done to each table, in words: ``3 update``."""
+        tables: dict[str, list[str]] = {}
+        for (table, operation), count in self.changes.items():
+            tables.setdefault(table, []).append(f"{count:,} {operation}")
+        return tables
+
+
+def counted(view: RecordingView, start: int, stop: int) -> Counted:
+    """Count the changes at positions ``[start, stop)``. Raises DamagedRecording."""
+    found = Counted()
+    for change in view.changes(start, stop):
+        found.changes[change.table, change.operation] += 1
+        found.messages.update(message.state for message in change.messages)
+        if change.without:
+            found.messages[change.without] += 1
+    return found

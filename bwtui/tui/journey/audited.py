@@ -1,0 +1,117 @@
+"""What the last audit says of one change, or of its key: a tick, a cross, or why neither."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bwtui.errors import UsageError
+from bwtui.model.lsn import parse_lsn
+from bwtui.recording.reading.explain import Key
+from bwtui.tui import figures
+from bwtui.tui.audit.report import AuditReport, Finding, tone_of
+from bwtui.tui.judgement import Tone
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What an audit says, as a tone and in words."""
+
+    tone: Tone
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is asked about; what is not known of it is None."""
+
+    table: str
+    #: By column, as text.
+    key: Mapping[str, str | None]
+    lsn: int
+    #: The id of the open recording and the change's number in it; of a relay neither.
+    recording: str | None = None
+    position: int | None = None
+    #: Topic, partition and offset.
+    place: tuple[str, int, int] | None = None
+
+
+def audited(report: AuditReport | None, subject: Subject) -> Audited:
+    """Return what the last report says."""
+    if report is None:
+        return Audited("muted", "not audited: v does it")
+    if report.question == "recordings":
+        return Audited("muted", "the last audit compared recordings, and not Kafka")
+    is_of_recording = report.question == "recording"
+    if is_of_recording and report.recording_id not in ("", subject.recording):
+        return Audited("muted", "the last audit was of another recording")
+    found = [finding for finding in report.findings if _is_of(finding, subject)]
+    own = [finding for finding in found if _is_at(finding, subject)] if is_of_recording else found
+    if own:
+        worst = min(own, key=lambda finding: _RANKS.get(tone_of(finding.name), 3))
+        others = f", and {len(own) - 1} more" if len(own) > 1 else ""
+        note = f": {worst.note}" if worst.note else ""
+        return Audited(tone_of(worst.name), f"{worst.name}{note}{others}{_when(report)}")
+    return _nothing_of(report, subject, len(found))
+
+
+def key_of(finding: Finding) -> Key | str:
+    """Return the key that a finding is about, or why none is known."""
+    if finding.table is None or not finding.key:
+        return "The finding names no key"
+    if finding.is_masked:
+        return "The report does not show its keys: 'bwtui verify --show-values' does"
+    values = tuple(None if value is None else str(value).encode() for value in finding.key.values())
+    return Key(finding.table, tuple(finding.key), values)
+
+
+_RANKS: Mapping[Tone, int] = {"bad": 0, "warn": 1}
+
+
+def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int) -> Audited:
+    """Say whether that nothing was found means that all is well."""
+    if report.question == "database":
+        if subject.table not in report.raw.get("tables", ()):
+            return Audited("muted", "the last audit did not read this table")
+        end, well = (
+            _lsn(report.raw.get("window", {}).get("fences", ())[-1:]),
+            "the topic's latest value is right",
+        )
+    else:
+        end, well = _lsn([report.raw.get("window", {}).get("last_lsn")]), "nothing wrong was found with it"
+    if end is None or subject.lsn > end:
+        return Audited("muted", f"it came after the last audit{_when(report)}: v audits again")
+    if report.unlisted(None):
+        return Audited(
+            "warn",
+            f"not among the findings that the report lists: {report.unlisted(None):,} are only counted",
+        )
+    if report.masked:
+        return Audited("warn", "the report does not show its keys: 'bwtui verify --show-values' does")
+    if report.verdict == "indeterminate":
+        return Audited("warn", f"the audit could not decide everything{_when(report)}")
+    more = f"; {elsewhere} of this key at another change" if elsewhere else ""
+    return Audited("good", f"{well}{more}{_when(report)}")
+
+
+def _is_of(finding: Finding, subject: Subject) -> bool:
+    """Whether a finding is about the subject's key, or its place."""
+    key = {name: None if value is None else str(value) for name, value in (finding.key or {}).items()}
+    return _is_at(finding, subject) or (finding.table == subject.table and bool(key) and key == subject.key)
+
+
+def _is_at(finding: Finding, subject: Subject) -> bool:
+    if finding.position is not None and subject.position is not None:
+        return finding.position == subject.position
+    return subject.place is not None and subject.place == (finding.topic, finding.partition, finding.offset)
+
+
+def _lsn(texts: object) -> int | None:
+    for text in texts if isinstance(texts, list | tuple) else ():
+        try:
+            return parse_lsn(str(text))
+        except (UsageError, ValueError):
+            return None
+    return None
+
+
+def _when(report: AuditReport) -> str:
+    return "" if report.when is None else f" ({figures.clock(report.when)})"

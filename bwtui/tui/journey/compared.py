@@ -1,0 +1,135 @@
+"""A change field by field: before, after, and what Kafka holds of it and of its key now."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bwtui.model.status import FieldChange
+from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.fields import LIMIT
+from bwtui.tui.audit.kafka import HOLES, Decoded, Reader
+from bwtui.tui.audit.sides import ABSENT
+from bwtui.tui.journey.audited import Audited
+
+if TYPE_CHECKING:
+    from bwtui.kafka.key_reader import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class FieldWay:
+    """One field; None is NULL, and `ABSENT` what a side does not have."""
+
+    name: str
+    mark: str
+    before: str | None
+    after: str | None
+    kafka: str | None
+    newest: str | None
+    #: What Kafka holds is not what PostgreSQL said, or what was sent.
+    differs: bool = False
+
+
+def field_ways(
+    fields: Sequence[FieldChange], kafka: Decoded | None, newest: Decoded | None, wrong: Collection[str] = ()
+) -> list[FieldWay]:
+    """Return every field that a side has, in the order of the table."""
+    here, now = _row(kafka), _row(newest)
+    by_name = {field.name: field for field in fields}
+    ways = []
+    for name in dict.fromkeys((*by_name, *here, *now)):
+        field = by_name.get(name)
+        sides = (ABSENT, ABSENT) if field is None else _sides(field)
+        mark = "" if field is None else field.mark
+        held = (here.get(name, ABSENT), now.get(name, ABSENT))
+        ways.append(FieldWay(name, mark, *sides, *held, name in wrong))
+    return ways
+
+
+def _row(side: Decoded | None) -> Mapping[str, str | None]:
+    return {} if side is None or side.state != "row" else side.fields
+
+
+def _sides(field: FieldChange) -> tuple[str | None, str | None]:
+    """Return what is known of a field before and after."""
+    is_known = field.mark in ("same", "changed", "gone") or field.before is not None
+    before = field.before if is_known else ABSENT
+    return before, ABSENT if field.mark == "gone" else field.after
+
+
+def texts_of(change: Change) -> dict[str, str | None]:
+    """Return the new row's texts by which a record can be judged: those that PostgreSQL sent as texts."""
+    texts: dict[str, str | None] = {}
+    for column, value in zip(change.relation.columns, change.after or (), strict=False):
+        if value is None:
+            texts[column.name] = None
+        elif isinstance(value, bytes):
+            try:
+                texts[column.name] = value.decode()
+            except UnicodeDecodeError:
+                continue
+    return texts
+
+
+def texts_of_sample(fields: Sequence[FieldChange]) -> dict[str, str | None]:
+    """Return the same of a sampled change, whose long values were cut."""
+    return {
+        field.name: field.after
+        for field in fields
+        if field.mark not in ("gone", "unchanged TOAST")
+        and (field.after is None or (len(field.after.encode()) < LIMIT and "\ufffd" not in field.after))
+    }
+
+
+def sent_against(
+    message: SentMessage, change: Change, stored: "Stored", reader: Reader
+) -> tuple[Audited, set[str]]:
+    """Judge the record in a message's place by the message; return that, and the fields that differ."""
+    if (stored.key, stored.value) == (message.key, message.value):
+        wrong = reader.miscoded(stored.value, texts_of(change)) if message.value is not None else frozenset()
+        if wrong:
+            return Audited("bad", f"as it was sent, and {_fields(wrong)} not what PostgreSQL said"), set(
+                wrong
+            )
+        return Audited("good", "as it was sent, byte for byte"), set()
+    sent, held = reader.read(message.value), reader.read(stored.value)
+    wrong_fields = {name for name in _row(sent) if _row(sent)[name] != _row(held).get(name, ABSENT)}
+    if stored.key != message.key:
+        return Audited("bad", "another key than was sent stands there"), wrong_fields
+    if message.value is None or stored.value is None:
+        what = (
+            "a tombstone where a row was sent" if stored.value is None else "a row where a tombstone was sent"
+        )
+        return Audited("bad", what), wrong_fields
+    return Audited("bad", f"not what was sent: {_fields(wrong_fields)} different"), wrong_fields
+
+
+def said_against(fields: Sequence[FieldChange], stored: "Stored", reader: Reader) -> tuple[Audited, set[str]]:
+    """Judge a record by what PostgreSQL said of a sampled change, whose message is not at hand."""
+    is_gone = bool(fields) and all(field.mark == "gone" for field in fields)
+    if is_gone or stored.value is None:
+        if is_gone and stored.value is None:
+            return Audited("good", "a tombstone, as its delete asks for"), set()
+        return Audited(
+            "bad", "a row where a tombstone should be" if is_gone else "a tombstone in place of its row"
+        ), set()
+    held = reader.read(stored.value)
+    if held.state == "unreadable":
+        return Audited("warn", held.problem), set()
+    if held.schema_id is None:
+        return Audited("muted", "JSON is shown, and not judged field by field"), set()
+    wrong = reader.miscoded(stored.value, texts_of_sample(fields))
+    if wrong:
+        return Audited("bad", f"{_fields(wrong)} not what PostgreSQL said"), set(wrong)
+    return Audited("good", "what PostgreSQL said, field by field"), set()
+
+
+def hole(kind: str) -> Audited:
+    """Say what it means that no record is in a message's place."""
+    return Audited("warn" if kind in ("gap", "expired") else "bad", HOLES.get(kind, kind))
+
+
+def _fields(names: Collection[str]) -> str:
+    few = sorted(names)
+    if len(few) == 1:
+        return f"{few[0]} is"
+    return f"{len(few)} fields are" if len(few) > 3 else f"{', '.join(few)} are"

@@ -1,0 +1,163 @@
+"""What Kafka says of a key while its journey is looked at: asked in threads, and never waited for."""
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from bwtui.errors import BwtuiError
+from bwtui.tui import figures
+from bwtui.tui.audit.kafka import Ask, KafkaSide, Reader
+from bwtui.tui.journey.asking import Asking
+from bwtui.tui.plain import with_hint
+
+if TYPE_CHECKING:
+    from bwtui.kafka.key_reader import KeyReader, KeyRecords, Stored
+    from bwtui.model.looks import Consumers
+
+#: Topic, partition and offset.
+Place = tuple[str, int, int]
+#: Knows a key by its bytes.
+IsKey = Callable[[bytes], bool]
+_UNKNOWN = "it is not known where Kafka is: give -b to 'bwtui open'"
+_KEY, _RECORD, _GROUPS = "the key's records", "the record", "who reads the topic"
+
+T = TypeVar("T")
+
+
+class KafkaHalf:
+    """The records of one key, single ones of them, and who reads their topic."""
+
+    def __init__(self, connect: Callable[[], KafkaSide | None], make_reader: Callable[[Ask], Reader]) -> None:
+        """``connect`` makes what is asked; it may take a while, and raise BwtuiError."""
+        self._connect = connect
+        self._make_reader = make_reader
+        self._side: KafkaSide | None = None
+        self._keys: KeyReader | None = None
+        self._records = Asking("journey records")
+        self._groups = Asking("journey groups")
+        self._stopped = threading.Event()
+        #: Since when what is being asked, by the monotonic clock.
+        self._since: dict[str, float] = {}
+        #: Grows with everything that becomes known.
+        self.version = 0
+        self.failure = ""
+        #: Decodes what was found. It has the schemas of that: nobody need be asked for them any more.
+        self.reader: Reader | None = None
+        self.found: KeyRecords | None = None
+        self.groups: Consumers | None = None
+        self.groups_failure = ""
+        #: What stands in a place, or which kind of hole.
+        self.places: dict[Place, Stored | str] = {}
+
+    async def search(
+        self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None = None
+    ) -> None:
+        """Look for the key's records; ``knows`` makes what tells them from others."""
+
+        def look() -> "KeyRecords | None":
+            keys = self._opened()
+            if keys is None or self.reader is None:
+                return None
+            found = keys.of_key(topic, knows(self.reader), partition)
+            # The last five bytes of a schema's id and the zero before it: one of each is read.
+            heads = {(one.value or b"")[:5]: one.value for one in found.records}
+            for value in heads.values():
+                self.reader.read(value)
+            return found
+
+        try:
+            self.found = await self._asked(_KEY, look, self._records)
+            self.failure = "" if self.found is not None else _UNKNOWN
+        except BwtuiError as error:
+            self.failure = with_hint(error)
+        self.version += 1
+
+    async def look_at(self, place: Place) -> None:
+        """Read the record in a place, unless it is known, or nobody can be asked."""
+        if place in self.places or self.failure:
+            return
+
+        def look() -> "Stored | str | None":
+            keys = self._opened()
+            found = None if keys is None else keys.record(*place)
+            if self.reader is not None and found is not None and not isinstance(found, str):
+                self.reader.read(found.value)
+            return found
+
+        try:
+            found = await self._asked(_RECORD, look, self._records)
+            if found is None:
+                self.failure = _UNKNOWN
+            else:
+                self.places[place] = found
+        except BwtuiError as error:
+            self.failure = with_hint(error)
+        self.version += 1
+
+    async def look_at_groups(self, topic: str) -> None:
+        """Ask who reads a topic."""
+        try:
+            side = await self._asked(_GROUPS, self._connected, self._groups)
+            if side is not None:
+                self.groups = await self._asked(_GROUPS, partial(side.groups, topic), self._groups)
+                self.groups_failure = self.groups.failure
+        except BwtuiError as error:
+            self.groups_failure = with_hint(error)
+        self.version += 1
+
+    def forget(self) -> None:
+        """Forget what was found, to ask anew."""
+        self.failure = self.groups_failure = ""
+        self.found = self.groups = None
+        self.places.clear()
+        self.version += 1
+
+    def waits_for_records(self) -> str:
+        """Say that records are being asked for, and for how long; or nothing."""
+        return self._waits(_RECORD) or self._waits(_KEY)
+
+    def waits_for_groups(self) -> str:
+        """Say the same of the groups."""
+        return self._waits(_GROUPS)
+
+    @property
+    def seconds_waited(self) -> int:
+        """Whole seconds since the oldest question without an answer: what is shown changes with them."""
+        return int(time.monotonic() - min(self._since.values(), default=time.monotonic()))
+
+    def close(self) -> None:
+        """Ask nothing any more; what is under way ends by itself."""
+        self._stopped.set()
+        self._groups.close()
+        self._records.close(lambda: self._keys.close() if self._keys is not None else None)
+
+    async def _asked(self, what: str, call: Callable[[], T], asking: Asking) -> T:
+        self._since.setdefault(what, time.monotonic())
+        self.version += 1
+        try:
+            return await asking.make(call)
+        finally:
+            self._since.pop(what, None)
+
+    def _waits(self, what: str) -> str:
+        if what not in self._since:
+            return ""
+        broker = f" at {self._side.broker}" if self._side is not None and self._side.broker else ""
+        waited = time.monotonic() - self._since[what]
+        return f"asking Kafka{broker}…" + (f" for {figures.duration(int(waited))}" if waited >= 1 else "")
+
+    # In the threads.
+
+    def _connected(self) -> KafkaSide | None:
+        if self._side is None:
+            self._side = self._connect()
+        return self._side
+
+    def _opened(self) -> "KeyReader | None":
+        side = self._connected()
+        if self._keys is None and side is not None:
+            self.reader = self._make_reader(side.ask)
+            self._keys = side.reader(self._stopped.is_set)
+        return self._keys

@@ -1,0 +1,35 @@
+"""Which consumer groups have read past a record, by what they last committed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bwtui.model.looks import GroupEntry
+from bwtui.tui.judgement import Tone
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlace:
+    """Where a group is beside a record."""
+
+    group: str
+    tone: Tone
+    words: str
+
+
+def readers_of(groups: Sequence[GroupEntry], topic: str, partition: int, offset: int) -> list[GroupPlace]:
+    """Return the groups that read the topic; those that have not read the record first."""
+    places = [_place(group, topic, partition, offset) for group in groups if topic in group.topics]
+    return sorted(places, key=lambda place: (place.tone == "good", place.group))
+
+
+def _place(group: GroupEntry, topic: str, partition: int, offset: int) -> GroupPlace:
+    lag = next((one for one in group.partitions if (one.topic, one.partition) == (topic, partition)), None)
+    if lag is None:
+        return GroupPlace(group.name, "muted", "where it is in this partition is not known")
+    if lag.committed is None:
+        return GroupPlace(group.name, "muted", "has never committed in this partition")
+    if lag.committed > offset:
+        return GroupPlace(group.name, "good", f"has read past it, up to {lag.committed:,}")
+    before = offset - lag.committed + 1
+    alone = ", and is not running" if group.members == 0 else ""
+    return GroupPlace(group.name, "warn", f"has not read it: {before:,} to go from {lag.committed:,}{alone}")

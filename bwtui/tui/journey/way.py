@@ -1,0 +1,101 @@
+"""A change's way from its COMMIT to the sink's acknowledgement, as far as it was measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bwtui.model.latency import LATENCY_STAGES, Percentiles
+from bwtui.model.status import ChangeSample
+from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.reading.target import MICROS
+from bwtui.tui import figures
+
+_STAGES = LATENCY_STAGES[:-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """A stretch of the way, up to what it is called after; None seconds: it is not known how long it took."""
+
+    name: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where a change began, how long each stretch took, and what has to be known of that."""
+
+    #: "COMMIT", or "snapshot" of a row that was copied.
+    begin: str
+    #: Unix seconds, by PostgreSQL's clock.
+    time: float
+    legs: tuple[Leg, ...]
+    #: What the figures are of, and what is not known and how it would be.
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def total(self) -> float | None:
+        """Seconds from beginning to end, if all of them are known."""
+        seconds = [leg.seconds for leg in self.legs]
+        return None if not seconds or None in seconds else sum(filter(None, seconds))
+
+
+def recorded_way(change: Change, message: SentMessage | None, said: str = "") -> Way:
+    """Return the way of a recorded change, of which ``message`` is shown: by the times of its blocks.
+
+    ``said`` is what is known of the messages around it.
+    """
+    begin = "snapshot" if change.operation in ("snapshot", "cleanup") else "COMMIT"
+    legs = [Leg("recorded", (change.received - change.commit_time) / MICROS)]
+    remarks: tuple[str, ...] = ()
+    if message is not None and message.noted is not None:
+        legs.append(Leg("acknowledged", (message.noted - change.received) / MICROS))
+        remarks = (
+            "recorded: its batch was read, encoded and written down, and then handed to Kafka; "
+            "acknowledged: all of its batch was",
+        )
+    elif message is not None and message.state != "unsent":
+        legs.append(Leg("acknowledged", None))
+    told = (*remarks, *_ahead(legs), *filter(None, (said,)))
+    return Way(begin, change.commit_time / MICROS, tuple(legs), told)
+
+
+def sampled_way(sample: ChangeSample) -> Way:
+    """Return the way of a sampled change, by the times of its batch."""
+    if sample.operation == "snapshot":
+        return Way("snapshot", sample.commit_time, (), ("rows of a snapshot are not timed one by one",))
+    times = (sample.commit_time, *sample.passed) if sample.passed else ()
+    legs = []
+    for place, name in enumerate(_STAGES, 1):
+        known = len(times) > place and times[place] and times[place - 1]
+        legs.append(Leg(name, times[place] - times[place - 1] if known else None))
+    return Way("COMMIT", sample.commit_time, tuple(legs), (*_of_sample(sample), *_ahead(legs)))
+
+
+def _of_sample(sample: ChangeSample) -> list[str]:
+    if not sample.passed:
+        return ["its stages are not known: the relay is of an older version, or does not measure here"]
+    if sample.is_given_up:
+        return ["its session ended before Kafka had acknowledged it: it is read and sent again"]
+    batch = "1 message" if sample.batch == 1 else f"{sample.batch:,} messages"
+    if not sample.passed[-1]:
+        return [
+            "it is under way" + (f": its batch of {batch} was not acknowledged yet" if sample.batch else "")
+        ]
+    return [f"of its batch, of {batch}: from its first row received to its last message acknowledged"]
+
+
+def _ahead(legs: list[Leg]) -> list[str]:
+    is_ahead = bool(legs) and legs[0].seconds is not None and legs[0].seconds < 0
+    return ["PostgreSQL's clock is ahead of the relay's"] if is_ahead else []
+
+
+def usual(latency: Mapping[str, Percentiles], until: float) -> str:
+    """Say what all messages of the ten seconds before a moment took; nothing where none was measured."""
+    told = [
+        f"{stage} {figures.milliseconds(latency[stage].p50)} (p99 {figures.milliseconds(latency[stage].p99)})"
+        for stage in _STAGES
+        if stage in latency
+    ]
+    if not told:
+        return ""
+    return f"all messages of the ten seconds up to {figures.clock(until)}, median in ms: " + ", ".join(told)

@@ -1,0 +1,290 @@
+"""The journey of a key: its changes on a line of time, the way of one of them, and its fields everywhere."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.containers import Container
+from textual.widget import Widget
+
+from bwtui.model.status import FieldChange
+from bwtui.recording.reading.explain import Key
+from bwtui.tui import figures
+from bwtui.tui.audit.kafka import Ask, Decoded, Reader
+from bwtui.tui.host import Host
+from bwtui.tui.journey.audited import Audited, Subject, audited
+from bwtui.tui.journey.compared import field_ways, hole
+from bwtui.tui.journey.kafka_half import IsKey, KafkaHalf, Place
+from bwtui.tui.journey.readers import readers_of
+from bwtui.tui.journey.way import Way
+from bwtui.tui.plain import Content
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.journey.fields import FieldList
+from bwtui.tui.widgets.journey.lifeline import Lifeline, Point
+from bwtui.tui.widgets.journey.way import Fact, way_content
+
+if TYPE_CHECKING:
+    from bwtui.kafka.key_reader import Stored
+
+#: Groups that are told of one by one.
+_GROUPS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The selected change, as both journeys know it."""
+
+    #: Stands for it and for what is known of it so far.
+    identity: object
+    title: str
+    way: Way
+    facts: tuple[Fact, ...]
+    #: Facts that matter less than what Kafka says.
+    more: tuple[Fact, ...]
+    fields: Sequence[FieldChange]
+    subject: Subject
+    #: Why there is no record of it to look for; or nothing.
+    unplaced: str
+    #: Judges the record in its place, and returns the fields that differ, too.
+    judge: Callable[["Stored", Reader], tuple[Audited, set[str]]]
+
+
+class JourneyScreen(RelayScreen):
+    """Filled as the recording, the relay and Kafka answer; none of them is waited for."""
+
+    mode: ClassVar[str] = "changes"
+    own_list = True
+    without = frozenset(("filter", "errors_only", "sort", "reverse"))
+    columns: ClassVar[tuple[Column, ...]] = ()
+
+    def __init__(self, host: Host, key: Key) -> None:
+        super().__init__(host)
+        self.key = key
+        self.kafka = KafkaHalf(host.audit.side, self.reader)
+        self._shown: object = None
+        #: What Kafka was asked for.
+        self._asked: object = None
+
+    # What a subclass knows.
+
+    def chosen(self) -> Chosen | None:
+        """Return the selected change, once it is known."""
+        raise NotImplementedError
+
+    def points(self) -> Sequence[Point]:
+        """Return all changes for the line of time, in the order of the list."""
+        raise NotImplementedError
+
+    def why_nothing(self) -> str:
+        """Say why no change is selected."""
+        raise NotImplementedError
+
+    def reader(self, ask: Ask) -> Reader:
+        """Return what decodes records; called in the thread that asks Kafka."""
+        raise NotImplementedError
+
+    # The screen.
+
+    def body(self) -> Iterable[Widget]:
+        """Return the line of time, the changes beside the way of one of them, and its fields."""
+        steps = Grid(self.columns, id="steps")
+        steps.add_class("panel")
+        steps.border_title = Content(f"{self.key.table} {self.key}")
+        pair = Container(steps, Detail(id="way", title="Change"), id="journey", classes="folder")
+        return (Lifeline(), pair, FieldList())
+
+    def on_unmount(self) -> None:
+        self.kafka.close()
+
+    def main_grid(self) -> Grid:
+        return self.query_one("#steps", Grid)
+
+    def crumbs(self) -> tuple[str, ...]:
+        return ("Changes", f"{self.key.table} {self.key}")
+
+    def selected_table(self) -> str | None:
+        return self.key.table
+
+    def selected_key(self) -> Key | str:
+        """Return the key; `x` follows a change that gave it another one."""
+        return self.key
+
+    def row_text(self) -> str:
+        """Return the selected change with its fields, for the clipboard."""
+        field = self.query_one(FieldList)
+        if self.focused is field and (way := field.selected()) is not None:
+            values = (way.before, way.after, way.kafka, way.newest)
+            return "\t".join([way.name, *("NULL" if value is None else value for value in values)])
+        return super().row_text()
+
+    def paint(self, picture: Picture) -> None:
+        self.fill()
+        self.show_chosen()
+
+    def fill(self) -> None:
+        """Show the changes that are known by now."""
+        raise NotImplementedError
+
+    # The selected change.
+
+    def show_chosen(self) -> None:
+        """Show the selected change, and what Kafka says of it by now."""
+        if not self.is_attached:
+            return
+        grid, way = self.main_grid(), self.query_one("#way", Detail)
+        self.query_one(Lifeline).show(self.points(), grid.cursor_row if grid.rows else None)
+        chosen = self.chosen()
+        if chosen is None:
+            why = self.why_nothing()
+            way.border_title = "Change"
+            way.show(why, Content.styled(why, "$quiet"))
+            self.query_one(FieldList).show([], "")
+            return
+        size = (way.content_size.width, self.has_class("-tall"))
+        asked = (self.kafka.version, self.kafka.seconds_waited, id(self.host.audit.report))
+        identity = (chosen.identity, size, asked, self.app.theme)
+        if identity != self._shown:
+            self._shown = identity
+            self._show(chosen, way)
+
+    def _show(self, chosen: Chosen, way: Detail) -> None:
+        stored = self._stored(chosen)
+        said, wrong = self._said_of(chosen, stored)
+        newest = self.kafka.found.newest if self.kafka.found is not None else None
+        facts = (
+            *chosen.facts,
+            Fact.of("Kafka holds", said),
+            *self._of_newest(chosen),
+            *self._of_readers(chosen),
+            Fact.of("last audit", audited(self.host.audit.report, chosen.subject)),
+            *chosen.more,
+        )
+        way.border_title = Content(chosen.title)
+        width = way.scrollable_content_region.width
+        content = way_content(
+            chosen.way, facts, self.app.theme_variables, width=width, is_tall=self.has_class("-tall")
+        )
+        way.show((self._shown,), content)
+        held = None if isinstance(stored, str) else self._decoded(stored)
+        ways = field_ways(chosen.fields, held, self._decoded(newest), wrong)
+        self.query_one(FieldList).show(ways, "no fields are known of this change")
+
+    def _decoded(self, stored: "Stored | None") -> Decoded | None:
+        reader = self.kafka.reader
+        return None if stored is None or reader is None else reader.read(stored.value)
+
+    def _stored(self, chosen: Chosen) -> "Stored | str | None":
+        """Return the record in the change's place, the kind of hole there, or None: it is not known yet."""
+        place = chosen.subject.place
+        if place is None:
+            return None
+        if (known := self.kafka.places.get(place)) is not None:
+            return known
+        return self.kafka.found.at(*place[1:]) if self.kafka.found is not None else None
+
+    def _said_of(self, chosen: Chosen, stored: "Stored | str | None") -> tuple[Audited, set[str]]:
+        """Say whether Kafka holds the change, and which fields it has otherwise."""
+        place, reader = chosen.subject.place, self.kafka.reader
+        if place is None and chosen.unplaced:
+            return Audited("muted", chosen.unplaced), set()
+        if stored is None or place is None or reader is None:
+            if self.kafka.failure:
+                return Audited("bad", self.kafka.failure), set()
+            return Audited("muted", self.kafka.waits_for_records() or "not asked yet"), set()
+        said, wrong = (hole(stored), set[str]()) if isinstance(stored, str) else chosen.judge(stored, reader)
+        return replace(said, words=f"{place[1]}@{place[2]}: {said.words}"), wrong
+
+    def _of_newest(self, chosen: Chosen) -> list[Fact]:
+        """Say which record of the key is the newest one."""
+        found, place = self.kafka.found, chosen.subject.place
+        if found is None:
+            return []
+        searched = f"among the newest {found.looked:,} offsets" if found.is_cut else "in all of the topic"
+        damage = "; some of it is damaged" if found.is_damaged else ""
+        newest = found.newest
+        if newest is None:
+            return [Fact("newest there", f"no record of the key {searched}{damage}", "warn")]
+        records = "1 record" if found.count == 1 else f"{found.count:,} records"
+        told = f"{records} of the key {searched}{damage}"
+        if place is not None and (newest.partition, newest.offset) == place[1:]:
+            return [Fact("newest there", f"this one; {told}", "good")]
+        kind = "a tombstone" if newest.value is None else "a row"
+        where = f"{newest.partition}@{newest.offset} of {figures.moment(newest.timestamp / 1000)}"
+        return [Fact("newest there", f"{where}, {kind}; {told}")]
+
+    def _of_readers(self, chosen: Chosen) -> list[Fact]:
+        """Say which groups have read past the change."""
+        place = chosen.subject.place
+        if place is None:
+            return []
+        if self.kafka.groups_failure:
+            return [Fact("read by", self.kafka.groups_failure, "bad")]
+        if self.kafka.groups is None:
+            waits = self.kafka.waits_for_groups()
+            return [Fact("read by", waits, "muted")] if waits else []
+        groups = readers_of(self.kafka.groups.groups, *place)
+        if not groups:
+            return [Fact("read by", "no group has committed an offset in this topic", "muted")]
+        facts = [Fact("" if number else "read by", f"{one.group} {one.words}", one.tone)
+                 for number, one in enumerate(groups[:_GROUPS])]  # fmt: skip
+        if len(groups) > _GROUPS:
+            facts.append(Fact("", f"and {len(groups) - _GROUPS} more groups", "muted"))
+        return [*facts, Fact("", "by what they last committed", "muted")]
+
+    # Asking Kafka.
+
+    def ask_kafka(self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None) -> None:
+        """Have Kafka asked for the key's records, and who reads them."""
+        if self._asked != (topic, partition):
+            self._asked = (topic, partition)
+            self.run_worker(self._search(topic, knows, partition), group="records", exclusive=True)
+            self.run_worker(self._ask_for_groups(topic), group="groups", exclusive=True)
+
+    def look_at_place(self) -> None:
+        """Have the record of the selected change read, where the search did not meet it."""
+        chosen = self.chosen()
+        place = None if chosen is None else chosen.subject.place
+        if chosen is None or place is None or self.kafka.found is None:
+            return
+        if self._stored(chosen) is None:
+            self.run_worker(self._look_at(place), group="place", exclusive=True)
+
+    def ask_again(self) -> None:
+        """Ask Kafka anew."""
+        self._asked = None
+        self.kafka.forget()
+        self.show_chosen()
+
+    async def _search(self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None) -> None:
+        await self.kafka.search(topic, knows, partition)
+        self.show_chosen()
+        self.look_at_place()
+
+    async def _look_at(self, place: Place) -> None:
+        await self.kafka.look_at(place)
+        self.show_chosen()
+
+    async def _ask_for_groups(self, topic: str) -> None:
+        await self.kafka.look_at_groups(topic)
+        self.show_chosen()
+
+    def open_row(self, grid: Grid) -> None:
+        """From a change to its transaction."""
+        if grid is self.main_grid():
+            self.open_transaction()
+
+    def open_transaction(self) -> None:
+        """Show what else the change's transaction did."""
+        self.query_one("#way", Detail).focus()
+
+
+def versions(schemas: Mapping[int, int | None], number: int | None) -> str:
+    """Return a schema's id with its version."""
+    if number is None:
+        return figures.NONE
+    version = schemas.get(number)
+    return str(number) if version is None else f"{number} v{version}"

@@ -1,0 +1,1 @@
+"""What a journey is drawn of."""

@@ -1,0 +1,109 @@
+"""The way of one change, drawn: from its COMMIT, stretch by stretch, and all that is known of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import RenderableType
+
+from bwtui.tui import figures
+from bwtui.tui.journey.audited import Audited
+from bwtui.tui.journey.way import Way
+from bwtui.tui.judgement import MARKS, Tone
+from bwtui.tui.plain import Group, Table, Text
+
+_COLOURS: Mapping[Tone, str] = {
+    "good": "success",
+    "warn": "warning",
+    "bad": "error",
+    "muted": "quiet",
+    "plain": "foreground",
+}
+#: Cells of the names before the facts, and of the figures before the bars.
+_NAME, _FIGURE = 14, 12
+#: Bars are drawn where so many cells are left for them.
+_LEAST_BARS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that is known of a change: what it is called, what it is, and whether that is well."""
+
+    name: str
+    words: str
+    tone: Tone = "plain"
+
+    @classmethod
+    def of(cls, name: str, said: Audited) -> "Fact":
+        """Return what was judged, under a name."""
+        return cls(name, said.words, said.tone)
+
+
+def way_content(
+    way: Way, facts: Sequence[Fact], colours: Mapping[str, str], *, width: int, is_tall: bool
+) -> RenderableType:
+    """Return the picture: with room the stretches one below the other, to scale; else in a line."""
+    bars = width - _NAME - _FIGURE - 1
+    drawn = (
+        _bars(way, colours, bars) if is_tall and bars >= _LEAST_BARS and way.legs else [_line(way, colours)]
+    )
+    told = Table(box=None, padding=0, show_header=False, show_edge=False, pad_edge=False)
+    told.add_column(width=_NAME)
+    told.add_column(overflow="fold")
+    for fact in facts:
+        told.add_row(Text(fact.name, colours["quiet"]), _words(fact, colours))
+    remarks = [Text(f"· {remark}", colours["quiet"]) for remark in way.remarks]
+    return Group(*drawn, told, *remarks)
+
+
+def _line(way: Way, colours: Mapping[str, str]) -> Text:
+    parts: list[str | tuple[str, str]] = [(way.begin, "bold")]
+    for leg in way.legs:
+        took = "?" if leg.seconds is None else _took(leg.seconds)
+        parts += [(f" ─{took}▶ ", colours["primary"]), leg.name]
+    if way.total is not None:
+        parts.append((f"  {_took(way.total)}", f"bold {colours['success']}"))
+    return Text.assemble(*parts)
+
+
+def _bars(way: Way, colours: Mapping[str, str], cells: int) -> list[Text]:
+    """Return a line for each stretch, its bar where the one before has ended."""
+    quiet = colours["quiet"]
+    whole = sum(max(leg.seconds or 0.0, 0.0) for leg in way.legs)
+    lines = [Text.assemble((f"{way.begin:<{_NAME}}", "bold"), (figures.moment(way.time), quiet),
+                           (f".{int(way.time * 1000) % 1000:03}", quiet))]  # fmt: skip
+    past = 0.0
+    for leg in way.legs:
+        name = f"{leg.name:<{_NAME}}"
+        if leg.seconds is None:
+            lines.append(Text.assemble((name, "bold"), ("not known", quiet)))
+            continue
+        length = max(leg.seconds, 0.0)
+        start = round(past / whole * (cells - 1)) if whole else 0
+        end = round((past + length) / whole * (cells - 1)) if whole else 0
+        past += length
+        bar = "━" * max(end - start, 1)
+        figure = f"{'+' if leg.seconds >= 0 else ''}{_took(leg.seconds)}".rjust(_FIGURE - 1)
+        lines.append(
+            Text.assemble((name, "bold"), figure, f" {' ' * start}", (bar, f"bold {colours['primary']}"))
+        )
+    if way.total is not None and len(way.legs) > 1:
+        lines.append(
+            Text.assemble(
+                (f"{'':<{_NAME}}", ""), (_took(way.total).rjust(_FIGURE - 1), f"bold {colours['success']}"),
+                (" in all", quiet),
+            )
+        )  # fmt: skip
+    return lines
+
+
+def _took(seconds: float) -> str:
+    """Return a stretch of time, in milliseconds up to ten seconds."""
+    if abs(seconds) >= 10:
+        return ("-" if seconds < 0 else "") + figures.duration(abs(seconds))
+    return f"{figures.milliseconds(seconds)} ms"
+
+
+def _words(fact: Fact, colours: Mapping[str, str]) -> Text:
+    mark = "" if fact.tone == "plain" else f"{MARKS[fact.tone]} "
+    style = colours[_COLOURS[fact.tone]]
+    return Text.assemble((mark, f"bold {style}"), (fact.words, style))

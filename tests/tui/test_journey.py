@@ -1,0 +1,256 @@
+"""The journey of a key on screen, in a recording: with a Kafka that answers, lies, is frozen or not there."""
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bwtui.errors import ConnectionFailed
+from bwtui.kafka.key_reader import KeyRecords, Stored
+from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
+from bwtui.recording.reading import explain as explaining
+from bwtui.recording.reading.explain import Key
+from bwtui.tui.audit.kafka import KafkaSide
+from bwtui.tui.screens.journey.recorded import RecordedJourney
+from bwtui.tui.screens.recording.changes import TransactionScreen
+from tests.recorded_shop import ORDERS, MemoryRecording, Tape
+from tests.tui.audited import AuditedStage
+from tests.tui.picture import lines, text
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+class KeyedKafka(KafkaSide):
+    """The records of a recording, as they were sent; a test changes them, or lets it hang."""
+
+    def __init__(self, recording: MemoryRecording) -> None:
+        super().__init__({"bootstrap.servers": "kafka:9092"}, lambda number: None)
+        self.records: dict[tuple[str, int, int], Stored] = {}
+        for change in recording.changes():
+            for one in change.messages:
+                if one.partition is not None and one.offset is not None:
+                    place = (one.topic, one.partition, one.offset)
+                    stamp = change.commit_time // 1000
+                    self.records[place] = Stored(one.partition, one.offset, stamp, one.key, one.value)
+        self.answers = threading.Event()
+        self.answers.set()
+        self.error: ConnectionFailed | None = None
+        self.asked: list[str] = []
+        self.groups_found: tuple[GroupEntry, ...] = ()
+
+    def reader(self, stopped: Callable[[], bool]) -> "KeyedKafka":  # type: ignore[override]
+        return self
+
+    def of_key(self, topic: str, is_key: Callable[[bytes], bool], partition: int | None = None) -> KeyRecords:
+        self._wait("of_key")
+        found = KeyRecords()
+        for (name, _, _), one in sorted(self.records.items(), key=lambda item: item[0][1:]):
+            if name == topic and one.key is not None and is_key(one.key):
+                found.records.append(one)
+                found.count += 1
+        found.looked = len(self.records)
+        return found
+
+    def record(self, topic: str, partition: int, offset: int) -> Stored | str:
+        self._wait("record")
+        return self.records.get((topic, partition, offset), "expired")
+
+    def groups(self, topic: str) -> Consumers:
+        self._wait("groups")
+        return Consumers(1.0, groups=self.groups_found)
+
+    def close(self) -> None:
+        self.asked.append("close")
+
+    def _wait(self, what: str) -> None:
+        self.asked.append(what)
+        self.answers.wait(30)
+        if self.error is not None:
+            raise self.error
+
+
+class JourneyStage(AuditedStage):
+    """The screens over the shop's recording, with such a Kafka."""
+
+    def __init__(self, folder: Path, *, with_report: bool = False, tape: Tape | None = None) -> None:
+        super().__init__(folder, with_report=with_report, tape=tape)
+        self.keyed = KeyedKafka(self.recording)
+        self.kafka = self.keyed  # type: ignore[assignment]
+
+    async def journey(self, key: str, table: str = "public.orders") -> RecordedJourney:
+        """Open the journey of a key."""
+        screen = RecordedJourney(self.app, Key(table, ("id",), (key.encode(),)))
+        self.app.push_screen(screen)
+        await self.settle()
+        return screen
+
+    async def until_asked(self) -> None:
+        """Wait until Kafka was asked, and what is known meanwhile is shown; nothing of it has come back."""
+        while "of_key" not in self.keyed.asked or "groups" not in self.keyed.asked:
+            await self.pilot.pause(0.02)
+        await self.app.sample()
+        await self.pilot.pause()
+
+
+async def test_the_journey_begins_at_the_change_that_was_selected(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    async with stage.run((160, 45)):
+        await stage.press("2")
+        await stage.seek("#21")
+        await stage.press("x")
+        assert isinstance(stage.app.screen, RecordedJourney)
+        assert stage.screen.selected_change() is not None
+        assert stage.screen.selected_change().position == 21  # type: ignore[union-attr]
+
+
+async def test_the_way_is_drawn_and_kafka_is_asked(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    stage.keyed.groups_found = (
+        GroupEntry("billing", "stable", 1, ("orders",), partitions=(PartitionLag("orders", 0, 900, 900),)),
+        GroupEntry("search", "empty", 0, ("orders",), partitions=(PartitionLag("orders", 0, 2, 900),)),
+    )
+    async with stage.run((160, 45)):
+        screen = await stage.journey("9")
+        shown = text(stage.app)
+        assert "COMMIT" in shown
+        assert "recorded" in shown
+        assert "+80.0 ms" in shown
+        assert "as it was sent, byte for byte" in shown
+        assert "newest there" in shown
+        assert "this one; 3 records of the key in all of the topic" in shown
+        assert "+7.50 ms" in shown
+        assert "87.5 ms in all" in shown
+        assert "billing has read past it, up to 900" in shown
+        assert "search has not read it" in shown
+        assert "by what they last committed" in shown
+        assert "not audited: v does it" in shown
+        assert "1 change: 1 update in public.orders; Enter shows them" in shown
+        assert len(screen.points()) == 3
+        await stage.press("up", "up")
+        assert "newest there" in text(stage.app)
+        assert "a row; 3 records of the key" in text(stage.app)
+        await stage.press("enter")
+        assert isinstance(stage.app.screen, TransactionScreen)
+
+
+async def test_what_kafka_has_otherwise_is_marked(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    last = [c for c in stage.recording.changes() if c.key == (b"9",)][-1].messages[0]
+    place = (last.topic, last.partition or 0, last.offset or 0)
+    assert last.value is not None
+    there = stage.keyed.records[place]
+    stage.keyed.records[place] = there._replace(value=last.value.replace(b"packed", b"PACKED"))
+    async with stage.run((160, 45)):
+        await stage.journey("9")
+        shown = text(stage.app)
+        assert "not what was sent: status is different" in shown
+        assert any("≠" in line and "PACKED" in line for line in lines(stage.app))
+        del stage.keyed.records[place]
+        await stage.press("x")
+        assert "the record was deleted" in text(stage.app), "x asks Kafka again"
+        assert "Kafka is asked again" in stage.notices
+
+
+async def test_a_frozen_kafka_keeps_nothing_back(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    stage.keyed.answers.clear()
+    async with stage.run((160, 45)):
+        screen = RecordedJourney(stage.app, Key("public.orders", ("id",), (b"9",)))
+        stage.app.push_screen(screen)
+        await stage.until_asked()
+        shown = text(stage.app)
+        assert "asking Kafka at kafka:9092…" in shown
+        assert "+80.0 ms" in shown
+        assert "packed" in shown
+        stage.keyed.error = ConnectionFailed("can't reach Kafka at kafka:9092", "check that the broker runs")
+        stage.keyed.answers.set()
+        await stage.settle()
+        assert "can't reach Kafka at kafka:9092: check that the broker runs" in text(stage.app)
+        stage.keyed.error = None
+        await stage.press("x")
+        assert "as it was sent, byte for byte" in text(stage.app)
+
+
+async def test_without_kafka_the_rest_is_there(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    stage.audit.connections = None
+    async with stage.run((80, 24)):
+        await stage.journey("9")
+        assert "it is not known where Kafka is" in " ".join(text(stage.app).split())
+        assert "packed" in text(stage.app)
+
+
+async def test_a_change_without_a_message_says_why(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    async with stage.run((160, 45)):
+        await stage.journey("4")
+        shown = text(stage.app)
+        assert "dropped by --on-error log" in shown
+        assert "nothing of it: it made no message" in shown
+        await stage.press("up")
+        assert "as it was sent, byte for byte" in text(stage.app)
+    stage = JourneyStage(tmp_path / "other")
+    async with stage.run((160, 45)):
+        await stage.journey("900")
+        shown = " ".join(text(stage.app).split())
+        assert "no word came of where it is" in shown
+        assert "acknowledged not known" in shown
+
+
+async def test_the_last_audit_has_its_tick_and_its_cross(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path, with_report=True)
+    stage.raw["window"]["last_lsn"] = "FF/FFFFFFFF"
+    stage.audit.take(json.dumps(stage.raw).encode())
+    async with stage.run((250, 70)):
+        await stage.press("5", "enter", "x")
+        assert isinstance(stage.app.screen, RecordedJourney)
+        assert "✗ lost_acked" in text(stage.app)
+        await stage.press("down")
+        assert "✓ nothing wrong was found with it; 1 of this key at another change" in " ".join(
+            text(stage.app).split()
+        )
+
+
+async def test_a_key_without_a_change_says_so(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    async with stage.run((80, 24)):
+        await stage.journey("no such key")
+        assert "the recording has no change of this key" in text(stage.app)
+
+
+async def test_ten_thousand_changes_of_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explaining, "KEPT", 2_000)
+    tape = Tape()
+    for number in range(10_000):
+        tape.begin()
+        tape.add("update", ORDERS, (b"1", b"state %d" % number, b"1.00"))
+        tape.wait(0.01)
+    stage = JourneyStage(tmp_path, tape=tape)
+    async with stage.run((160, 45)):
+        await stage.journey("1")
+        shown = text(stage.app)
+        assert "10,000 changes · the last 2,000 are shown" in shown
+        assert "state 9999" in shown
+        await stage.press("home")
+        assert "state 8000" in text(stage.app)
+        assert lines(stage.app)[2].count("█") > 50
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 45), (250, 70)])
+async def test_snapshot(tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = JourneyStage(tmp_path)
+    stage.keyed.groups_found = (
+        GroupEntry("billing", "stable", 1, ("orders",), partitions=(PartitionLag("orders", 0, 900, 900),)),
+        GroupEntry("search", "empty", 0, ("orders",), partitions=(PartitionLag("orders", 0, 2, 900),)),
+    )
+    async with stage.run(size):
+        await stage.journey("9")
+        await stage.press("up")
+        shown = text(stage.app) + "\n"
+    path = SNAPSHOTS / f"journey-{size[0]}x{size[1]}.txt"
+    if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
+        path.write_text(shown)
+    assert shown == path.read_text()
