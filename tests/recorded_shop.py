@@ -107,7 +107,7 @@ class Tape:
             placed = (partition, offset) if state == "acknowledged" else (None, None)
             noted = self.now + 7_500 if state == "acknowledged" else None
             ids = (change.relation.oid * 2 if k else None, change.relation.oid * 2 + 1)
-            found.append(SentMessage(part, topic, k, v, *ids, state, *placed, noted=noted))
+            found.append(replace(SentMessage(part, topic, k, v, *ids, state, *placed), noted=noted))
         return tuple(found)
 
 

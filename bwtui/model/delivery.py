@@ -21,6 +21,68 @@ class Receipt:
 Part = tuple[str, int, int]
 
 
+class Passage:
+    """How far a sampled message has come: when its batch passed each stage, and where it is.
+
+    While the batch is under way that is read from its span; then it is kept, and the span let go. Any thread
+    may read it.
+    """
+
+    __slots__ = (
+        "_receipt",
+        "_span",
+        "_times",
+        "is_given_up",
+        "messages",
+        "number",
+        "offset",
+        "partition",
+        "route",
+    )
+
+    def __init__(self, span: "Span", route: object, number: int) -> None:
+        """``number``: the message's among those of ``route`` in the batch."""
+        self._span: Span | None = span
+        self._receipt: Receipt | None = None
+        self._times: tuple[float, ...] = ()
+        self.route, self.number = route, number
+        #: Of its batch.
+        self.messages = 0
+        self.partition: int | None = None
+        self.offset: int | None = None
+        #: The session ended first, so that the change is read and sent again.
+        self.is_given_up = False
+
+    def handed_over(self, receipt: Receipt | None, messages: int) -> None:
+        """Take note that the batch, of so many messages, went to the sink."""
+        self._receipt, self.messages, self.route = receipt, messages, None
+
+    def settle(self, now: float) -> None:
+        """Keep what is known: the whole batch was acknowledged ``now``, by the monotonic clock; 0: never."""
+        span, receipt = self._span, self._receipt
+        if span is None:
+            return
+        self._times = _unix(span, now)
+        self.is_given_up = not now
+        if receipt is not None and receipt.partitions[self.number] >= 0:
+            self.partition, self.offset = receipt.partitions[self.number], receipt.offsets[self.number]
+        self._span = self._receipt = self.route = None
+
+    @property
+    def passed(self) -> tuple[float, ...]:
+        """Received, encoded, produced and acknowledged, in Unix seconds; 0 where it has not been."""
+        span = self._span
+        return self._times if span is None else _unix(span, 0.0)
+
+
+def _unix(span: "Span", acknowledged: float) -> tuple[float, ...]:
+    """Return a span's times by the system's clock; nothing of a span that nobody measures."""
+    if not span.received:
+        return ()
+    times = (span.received, span.encoded, span.produced, acknowledged)
+    return tuple(time + span.clock if time else 0.0 for time in times)
+
+
 class Span:
     """Rows that were handed to the sink together.
 
@@ -31,7 +93,8 @@ class Span:
     Of a batch of the stream, ``received``, ``encoded`` and ``produced`` are seconds of the monotonic clock:
     when its first row was there to read, when its last one was encoded, and when the sink had accepted all.
     ``clock`` is what the system's clock was ahead of that one. ``parts`` are its tables, each with its
-    messages and the oldest commit among them, in Unix microseconds by PostgreSQL's clock.
+    messages and the oldest commit among them, in Unix microseconds by PostgreSQL's clock. ``sampled`` are the
+    passages of its messages of which people are shown something: few, if any.
     """
 
     __slots__ = (
@@ -44,6 +107,7 @@ class Span:
         "produced",
         "receipts",
         "received",
+        "sampled",
         "sealed",
         "sealed_at",
         "size",
@@ -59,6 +123,7 @@ class Span:
         self.receipts: list[Receipt] = []
         self.received = self.encoded = self.produced = self.clock = 0.0
         self.parts: list[Part] = []
+        self.sampled: list[Passage] = []
 
     def settle_failed(self) -> None:
         """Take out a message that had failed: it was dropped, or is delivered by now."""

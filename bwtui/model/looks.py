@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from bwtui.model.from_json import made_of
 from bwtui.model.setting import SettingEntry
 
-LookName = Literal["slots", "consumers", "commands", "configuration"]
+LookName = Literal["slots", "consumers", "commands", "configuration", "stages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +174,35 @@ class Configuration:
     settings: tuple[SettingEntry, ...] = ()
 
 
-Look: TypeAlias = Slots | Consumers | Commands | Configuration
-LOOKS: dict[str, type[Slots] | type[Consumers] | type[Commands] | type[Configuration]] = {
+@dataclass(frozen=True, slots=True)
+class StageEntry:
+    """How far a sampled change has come: see `bwtui.model.status.ChangeSample`."""
+
+    sequence: int
+    passed: tuple[float, ...] = ()
+    batch: int = 0
+    is_given_up: bool = False
+    partition: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """How far the sampled changes have come that the engine still holds."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    changes: tuple[StageEntry, ...] = ()
+
+
+Look: TypeAlias = Slots | Consumers | Commands | Configuration | Stages
+LOOKS: dict[str, type[Slots] | type[Consumers] | type[Commands] | type[Configuration] | type[Stages]] = {
     "slots": Slots,
     "consumers": Consumers,
     "commands": Commands,
     "configuration": Configuration,
+    "stages": Stages,
 }
 _PARTS: dict[str, type[Any]] = {
     "slots": SlotEntry,
@@ -189,6 +212,7 @@ _PARTS: dict[str, type[Any]] = {
     "partitions": PartitionLag,
     "commands": CommandEntry,
     "settings": SettingEntry,
+    "changes": StageEntry,
 }
 
 

@@ -89,6 +89,8 @@ class Acknowledgements:
                 self._ledger.settled(span.receipts)
             if span.parts and self._measure is not None:
                 self._measure(span, time.monotonic())
+            for passage in span.sampled:
+                passage.settle(time.monotonic())
             if span.lsn is not None and span.lsn > self.delivered:
                 self.delivered = span.lsn
         self._confirm()
@@ -96,6 +98,9 @@ class Acknowledgements:
 
     def close(self) -> None:
         """Give the ledger what is known of the spans that are not done; nothing of them is confirmed."""
+        for span in self._spans:
+            for passage in span.sampled:
+                passage.settle(0.0)
         if self._ledger is not None:
             for span in self._spans:
                 self._ledger.settled(span.receipts)

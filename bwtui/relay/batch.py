@@ -139,6 +139,8 @@ class Batch:
             parts.append((route.relation.qualified_name, len(messages), route.committed))
         if parts and self.received:
             self._stamp(span, parts, encoded)
+        if span.sampled:
+            _hand_over(span, routes, receipts, sum(part[1] for part in parts))
         if span.pending or span.failed or span.lsn is not None:
             self._acks.seal(span)
             self.span = Span()
@@ -157,3 +159,11 @@ class Batch:
         span.clock = time.time() - now
         # What follows before the next turn of the loop is taken from here on.
         self.received = now
+
+
+def _hand_over(span: Span, routes: list[Route], receipts: list[Receipt] | None, messages: int) -> None:
+    """Tell the sampled messages of a batch where they will learn their places."""
+    for passage in span.sampled:
+        if passage.route in routes:
+            at = routes.index(passage.route)
+            passage.handed_over(receipts[at] if receipts is not None else None, messages)

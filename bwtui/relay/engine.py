@@ -93,7 +93,7 @@ class Engine:
         self._patience = Patience(settings.postgres, self._report, self._pulse)
         self._cluster = ""
         self._slot_in_use = settings.slot
-        self._looks = Looks(settings, self._destination.readers, self._report)
+        self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
         self._recent = Recent(self._report, self._slot_stands)
         self._findings: Findings | None = None

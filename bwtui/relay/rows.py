@@ -15,6 +15,7 @@ from bwtui.relay.batch import Batch
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
 from bwtui.relay.routes.session_routes import Routes, relation_of
+from bwtui.relay.samples import Commit
 from bwtui.relay.toast import RowIsGone
 from bwtui.relay.truncation import truncate_message
 from bwtui.sink.dead_letter import DroppedRow, Identity
@@ -274,10 +275,8 @@ class Rows:
         batch = self._batch
         batch.add(route, key, value, self.timestamp, headers)
         if context.samples.budget > 0 and (before is not None or after is not None):
-            commit = (self.commit_lsn, self._xid, self.timestamp / 1000)
-            context.samples.take(
-                operation, route.relation, route.topic, route.key_columns, before, after, commit
-            )
+            commit = Commit(self.commit_lsn, self._xid, self._commit_time() / 1_000_000, self._ordinal)
+            context.samples.take(operation, route, key, before, after, commit, batch.span)
         if batch.careful is not None:
             batch.careful.name(route, route, self._dropped(route, operation, before, after))
 

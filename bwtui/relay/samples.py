@@ -5,23 +5,35 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from bwtui.model.delivery import Passage, Span
+from bwtui.model.looks import StageEntry, Stages
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.fields import LIMIT, as_text, mark_of
+from bwtui.relay.routes.route import Route
 
 SAMPLES = 500
 _PER_SECOND = 50
 #: What all samples may hold together: a row of 1,600 columns alone may have 6 MB.
 _BYTES = 16 << 20
+#: A message's key that is longer is not kept.
+_KEY_BYTES = 1_024
+
+
+class Commit(NamedTuple):
+    """The transaction of a change: its LSN, xid and commit time in Unix seconds, and the change's number."""
+
+    lsn: int
+    xid: int
+    time: float
+    ordinal: int
 
 
 class _Raw(NamedTuple):
     sequence: int
     time: float
-    commit_time: float
-    lsn: int
-    xid: int
+    commit: Commit
     operation: str
     relation: Relation
     topic: str
@@ -29,6 +41,9 @@ class _Raw(NamedTuple):
     before: Sequence[Field] | None
     after: Sequence[Field] | None
     size: int
+    message_key: bytes | None
+    schema_ids: tuple[int | None, int | None]
+    passage: Passage | None
 
 
 class Samples:
@@ -52,22 +67,27 @@ class Samples:
     def take(
         self,
         operation: str,
-        relation: Relation,
-        topic: str,
-        key_columns: tuple[str, ...],
+        route: Route,
+        key: bytes | None,
         before: Sequence[Field] | None,
         after: Sequence[Field] | None,
-        commit: tuple[int, int, float],
+        commit: Commit,
+        span: Span | None = None,
     ) -> None:
-        """Keep one change; ``commit`` is the LSN, the xid and the commit time in Unix seconds."""
+        """Keep one change, whose message was the last that was added to ``route``, and to ``span``."""
         self.budget -= 1
         self._sequence += 1
-        lsn, xid, commit_time = commit
         before, after = _cut(before), _cut(after)
-        size = _size(before) + _size(after)
-        row = (operation, relation, topic, key_columns, before, after, size)
+        key = key if key is not None and len(key) <= _KEY_BYTES else None
+        size = _size(before) + _size(after) + len(key or b"")
+        passage = None
+        if span is not None:
+            passage = Passage(span, route, len(route.messages) - 1)
+            span.sampled.append(passage)
+        row = (operation, route.relation, route.topic, route.key_columns, before, after, size)
+        ids = (None if key is None else route.key_schema_id, None if after is None else route.value_schema_id)
         samples = self._samples
-        samples.append(_Raw(self._sequence, time.time(), commit_time, lsn, xid, *row))
+        samples.append(_Raw(self._sequence, time.time(), commit, *row, key, ids, passage))
         self._bytes += size
         while len(samples) > 1 and (self._bytes > _BYTES or len(samples) > SAMPLES):
             self._bytes -= samples.popleft().size
@@ -75,6 +95,11 @@ class Samples:
     def after(self, sequence: int) -> list[ChangeSample]:
         """Return the changes after ``sequence`` that are still held, oldest first, decoded field by field."""
         return [_decode(raw) for raw in tuple(self._samples) if raw.sequence > sequence]
+
+    def stages(self) -> Stages:
+        """Return how far all changes that are still held have come."""
+        held = tuple(self._samples)
+        return Stages(time.time(), changes=tuple(_stages(raw) for raw in held if raw.passage is not None))
 
 
 def _cut(fields: Sequence[Field] | None) -> Sequence[Field] | None:
@@ -93,18 +118,36 @@ def _decode(raw: _Raw) -> ChangeSample:
     row = raw.after if raw.after is not None else raw.before
     values = dict(zip(names, row, strict=True)) if row is not None else {}
     key = ", ".join(f"{name}={as_text(values.get(name))}" for name in raw.key_columns)
+    stages = _stages(raw)
     return ChangeSample(
         sequence=raw.sequence,
         time=raw.time,
-        commit_time=raw.commit_time,
-        lsn=format_lsn(raw.lsn),
-        xid=raw.xid,
+        commit_time=raw.commit.time,
+        lsn=format_lsn(raw.commit.lsn),
+        xid=raw.commit.xid,
         operation=raw.operation,
         table=raw.relation.qualified_name,
         topic=raw.topic,
         key=key,
         fields=tuple(_changes(raw, names)),
+        ordinal=raw.commit.ordinal,
+        key_schema_id=raw.schema_ids[0],
+        value_schema_id=raw.schema_ids[1],
+        message_key="" if raw.message_key is None else raw.message_key.hex(),
+        passed=stages.passed,
+        batch=stages.batch,
+        is_given_up=stages.is_given_up,
+        partition=stages.partition,
+        offset=stages.offset,
     )
+
+
+def _stages(raw: _Raw) -> StageEntry:
+    passage = raw.passage
+    if passage is None:
+        return StageEntry(raw.sequence)
+    place = (passage.partition, passage.offset)
+    return StageEntry(raw.sequence, passage.passed, passage.messages, passage.is_given_up, *place)
 
 
 def _changes(raw: _Raw, names: list[str]) -> list[FieldChange]:

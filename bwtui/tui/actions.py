@@ -180,7 +180,7 @@ ACTIONS = (
     ),
     *_group(
         "View",
-        "recording",
+        "source",
         Action(
             "look_closer('journey')",
             ("x",),

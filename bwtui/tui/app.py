@@ -29,6 +29,7 @@ from bwtui.tui.screens.commands import CommandsScreen
 from bwtui.tui.screens.consumers import ConsumersScreen
 from bwtui.tui.screens.dialogs import Ending, LeaveScreen
 from bwtui.tui.screens.errors import ErrorsScreen
+from bwtui.tui.screens.journey.live import LiveJourney
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
 from bwtui.tui.screens.settings import SettingsScreen
@@ -67,7 +68,7 @@ class RelayApp(RelayAuditing):
         "settings": SettingsScreen,
     }
     #: Screens that look closer at what is selected.
-    OPENERS: ClassVar[Mapping[str, Opener]] = {"table": TableScreen.of}
+    OPENERS: ClassVar[Mapping[str, Opener]] = {"table": TableScreen.of, "journey": LiveJourney.of}
     DEFAULT_MODE = "overview"
 
     #: The screen to begin with, if it is not the overview.

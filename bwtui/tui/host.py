@@ -5,6 +5,7 @@ from typing import Protocol, TypeAlias
 
 from textual.screen import Screen
 
+from bwtui.model.status import ChangeSample
 from bwtui.recording.change import Change
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.session import AuditSession
@@ -23,6 +24,9 @@ class Selection(Protocol):
 
     def selected_key(self) -> Key | str:
         """Return the selected key, or why there is none."""
+
+    def selected_sample(self) -> ChangeSample | None:
+        """Return the selected change of a relay that runs."""
 
 
 class RecordingHost(Protocol):

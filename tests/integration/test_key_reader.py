@@ -34,7 +34,7 @@ def reader(services: Services) -> Iterator[KeyReader]:
 def produce(services: Services, topic: str, *records: tuple[int, bytes | None, bytes | None]) -> None:
     """Send keys and values into partitions, a second apart."""
     producer = Producer({"bootstrap.servers": services.broker})
-    headers = [("bwtui.lsn", b"\0" * 8)]
+    headers: dict[str, str | bytes | None] = {"bwtui.lsn": b"\0" * 8}
     for number, (partition, key, value) in enumerate(records):
         stamp = 1_700_000_000_000 + 1_000 * number
         producer.produce(topic, value, key, partition=partition, timestamp=stamp, headers=headers)
@@ -91,7 +91,7 @@ def test_what_is_not_there_is_told(services: Services, reader: KeyReader) -> Non
         reader.of_key("nowhere-at-all", b"a".__eq__)
     with closing(KeyReader({"bootstrap.servers": "127.0.0.1:1"})) as lost:
         begun = time.monotonic()
-        with pytest.raises(ConnectionFailed, match="can't reach Kafka at 127.0.0.1:1"):
+        with pytest.raises(ConnectionFailed, match=r"reach Kafka at 127\.0\.0\.1:1"):
             lost.of_key("any", b"a".__eq__)
         assert time.monotonic() - begun < 8
 

@@ -13,6 +13,7 @@ from bwtui.model.looks import (
     PartitionLag,
     SlotEntry,
     Slots,
+    Stages,
     Standby,
 )
 from bwtui.settings import RelaySettings
@@ -27,6 +28,8 @@ def look(name: LookName, now: float) -> Look:
         return slots(now)
     if name == "consumers":
         return consumers(now)
+    if name == "stages":
+        return Stages(now)
     return commands(now) if name == "commands" else configuration(now)
 
 

@@ -71,7 +71,7 @@ async def test_a_notice_leaves_the_transport_alone() -> None:
 async def test_a_key_for_recordings_says_so_live() -> None:
     stage = Stage()
     async with stage.run((120, 30)):
-        for key, word in (("x", "Explain key"), ("left", "Back one"), ("T", "Transaction")):
+        for key, word in (("left", "Back one"), ("T", "Transaction")):
             await stage.press(key)
             told = [notice.message for notice in stage.app._notifications]
             assert any(message.startswith(f"{word}: only in a recording") for message in told)

@@ -18,9 +18,9 @@ from bwtui.recording.format.blocks import Kind
 from bwtui.recording.recover import recover
 from bwtui.relay.batch import BATCH_BYTES
 from bwtui.relay.recording.recorder import Recorder
-from bwtui.relay.report import Report
+from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
-from bwtui.relay.samples import Samples
+from bwtui.relay.samples import Commit, Samples
 from bwtui.sink.delivery_reports import DeliveryReports
 from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
@@ -263,8 +263,10 @@ def test_samples_of_wide_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 500)
     samples = Samples()
     relation = table(7, "t", [f"c{number}" for number in range(500)])
+    route = Route(relation, "t", (), TableCounters(), None, None)
+    commit = Commit(1, 1, 0.0, 1)
     for _ in range(200):
-        samples.take("update", relation, "t", (), [b"x" * 9_000] * 500, [b"y" * 9_000] * 500, (1, 1, 0.0))
+        samples.take("update", route, None, [b"x" * 9_000] * 500, [b"y" * 9_000] * 500, commit)
     kept = samples.after(0)
     assert 1 < len(kept) < 10
     assert kept[-1].sequence == 200

@@ -5,7 +5,7 @@ Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT}`` (of an
 audit of the tables that has ended), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks`
-(``slots``, ``consumers``, ``commands``, ``configuration``). Answers:
+(``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``). Answers:
 ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
 may send any number of requests on one connection.
 

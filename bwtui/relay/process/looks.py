@@ -13,6 +13,7 @@ from bwtui.config import listed
 from bwtui.crash import crash
 from bwtui.model.looks import Configuration, Consumers, Look, LookName, Slots
 from bwtui.relay.report import Report
+from bwtui.relay.samples import Samples
 from bwtui.settings import RelaySettings
 from bwtui.sink.destination import Readers
 from bwtui.source.connection import Connection
@@ -78,8 +79,9 @@ class Watch:
 class Looks:
     """All looks of one engine; any thread may ask for one."""
 
-    def __init__(self, settings: RelaySettings, readers: Readers, report: Report) -> None:
+    def __init__(self, settings: RelaySettings, readers: Readers, report: Report, samples: Samples) -> None:
         """``report`` knows the relay's topics at the time of a look."""
+        self._samples = samples
         self._configuration = Configuration(time=time.time(), settings=listed(settings))
         self._consumers = Watch(lambda: readers.look(_topics(settings, report)), readers.close)
         self._slots = Slots()
@@ -94,6 +96,8 @@ class Looks:
             return self._consumers.latest()
         if name == "commands":
             return COMMANDS.picture()
+        if name == "stages":
+            return self._samples.stages()
         return self._configuration
 
     def tick(self, connection: Connection) -> None:

@@ -25,6 +25,7 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.routes.route import Route
+from bwtui.relay.samples import Commit
 from bwtui.relay.snapshot.leftovers import Leftovers
 from bwtui.relay.watch.account import Activity
 from bwtui.sink.base import DeliveryFailure, Message
@@ -214,8 +215,8 @@ class Copying:
         route.counters.snapshot_rows += 1
         samples = self._context.samples
         if samples.budget > 0:
-            commit = (self._lsn, 0, self._timestamp / 1000)
-            samples.take("snapshot", route.relation, route.topic, route.key_columns, None, fields, commit)
+            commit = Commit(self._lsn, 0, self._timestamp / 1000, 0)
+            samples.take("snapshot", route, None, None, fields, commit)
         if batch.is_full():
             self._flush()
 

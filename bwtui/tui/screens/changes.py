@@ -5,8 +5,11 @@ from typing import ClassVar
 
 from textual.widget import Widget
 
+from bwtui.model.status import ChangeSample
+from bwtui.recording.reading.explain import Key
 from bwtui.tui import judgement
 from bwtui.tui.filtering import Filter
+from bwtui.tui.journey.moments import sampled_key
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
@@ -45,6 +48,12 @@ class SampledPair(ChangesPair):
 
     def apply_filter(self, new: Filter) -> None:
         self.main_grid().set_filter(new)
+
+    def selected_sample(self) -> ChangeSample | None:
+        return self.main_grid().selected()
+
+    def selected_key(self) -> Key | str:
+        return sampled_key(self.selected_sample(), self.host.model.picture.status)
 
     def row_text(self) -> str:
         return self.main_grid().copy_text()

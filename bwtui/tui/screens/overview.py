@@ -6,6 +6,9 @@ from typing import ClassVar
 from textual.containers import Horizontal
 from textual.widget import Widget
 
+from bwtui.model.status import ChangeSample
+from bwtui.recording.reading.explain import Key
+from bwtui.tui.journey.moments import sampled_key
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import ChangeList
@@ -62,6 +65,15 @@ class OverviewScreen(RelayScreen):
 
     def selected_table(self) -> str | None:
         return self.main_grid().cursor_key
+
+    def selected_sample(self) -> ChangeSample | None:
+        return self.focused.selected() if isinstance(self.focused, ChangeList) else None
+
+    def selected_key(self) -> Key | str:
+        """Return the key of the selected change where changes are shown, or of a recording's last one."""
+        if self.host.model.recorded:
+            return super().selected_key()
+        return sampled_key(self.selected_sample(), self.host.model.picture.status)
 
     def row_text(self) -> str:
         grid = self.focused

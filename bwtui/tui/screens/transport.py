@@ -5,6 +5,7 @@ from typing import ClassVar
 from textual.screen import Screen
 
 from bwtui.errors import BwtuiError
+from bwtui.model.status import ChangeSample
 from bwtui.recording.change import Change
 from bwtui.recording.reading.explain import Key, key_of
 from bwtui.tui.audit.report import Finding
@@ -55,6 +56,10 @@ class TransportScreen(Screen[None]):
         if change is None:
             return "No change is selected"
         return key_of(change) or f"{change.table} has no key, so its rows can't be told apart"
+
+    def selected_sample(self) -> ChangeSample | None:
+        """Return the selected change of a relay that runs, on a screen that has one."""
+        return None
 
     # Moving.
 

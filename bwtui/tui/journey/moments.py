@@ -1,0 +1,217 @@
+"""The changes of a key of a relay that runs: those that were sampled, and the records that Kafka has."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from bwtui.model.looks import StageEntry
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import ChangeSample, Status
+from bwtui.recording.reading.explain import Key
+from bwtui.tui.widgets.journey.lifeline import Point
+
+if TYPE_CHECKING:
+    from bwtui.kafka.key_reader import Stored
+
+#: Records are compared by the millisecond in which their transaction was committed.
+_MILLIS = 1_000
+_LSN, _ORDINAL, _XID = "bwtui.lsn", "bwtui.ordinal", "bwtui.xid"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A change that was sampled, a record of Kafka's, or both."""
+
+    sample: ChangeSample | None
+    stored: "Stored | None"
+    #: "from": the row had another key before; "to": it has another one since.
+    renamed: str = ""
+    #: How many records may be the sampled change's, where it can't be told which one is.
+    doubtful: int = 0
+    #: The record is the change's by its place or its headers, not by its time alone.
+    is_sure: bool = False
+
+    @property
+    def time(self) -> float:
+        """When it was committed, in Unix seconds; of a record alone, what its timestamp says."""
+        if self.sample is not None:
+            return self.sample.commit_time
+        return self.stored.timestamp / _MILLIS if self.stored is not None else 0.0
+
+    @property
+    def operation(self) -> str:
+        """What it did, as far as that is known: a record alone is a row, or a tombstone."""
+        if self.sample is not None:
+            return self.sample.operation
+        return "delete" if self.stored is not None and self.stored.value is None else "row"
+
+    @property
+    def row_key(self) -> str:
+        """What it is called in a list."""
+        if self.sample is not None:
+            return f"sample {self.sample.sequence}"
+        return "" if self.stored is None else f"record {self.stored.partition}@{self.stored.offset}"
+
+    @property
+    def place(self) -> tuple[int, int] | None:
+        """Partition and offset."""
+        if self.stored is not None:
+            return self.stored.partition, self.stored.offset
+        sample = self.sample
+        if sample is None or sample.partition is None or sample.offset is None:
+            return None
+        return sample.partition, sample.offset
+
+    @property
+    def point(self) -> Point:
+        """Return its mark on the line of time."""
+        return Point(self.time, self.operation)
+
+
+def role_of(sample: ChangeSample, key: Key) -> str | None:
+    """Tell what a sampled change did to a key: "from" and "to" as in `Moment`; None: it is about another."""
+    if sample.table != key.table:
+        return None
+    fields = {field.name: field for field in sample.fields}
+    own = [fields.get(name) for name in key.columns]
+    wanted = [None if value is None else str(value, "utf-8", "replace") for value in _bytes(key)]
+    if any(field is None for field in own):
+        return None
+    sides = [(field.before, field.after, field.mark) for field in own if field is not None]
+    is_gone = bool(sides) and all(mark == "gone" for _, _, mark in sides)
+    is_moved = any(mark == "changed" for _, _, mark in sides)
+    after = [before if is_gone else value for before, value, _ in sides]
+    if after == wanted:
+        return "from" if is_moved else ""
+    before = [before if mark == "changed" else value for before, value, mark in sides]
+    return "to" if is_moved and before == wanted else None
+
+
+def key_of(sample: ChangeSample, columns: Sequence[str]) -> Key | None:
+    """Return the key of a sampled change by its columns; None where there is none, or it is not known."""
+    fields = {field.name: field for field in sample.fields}
+    if not columns or any(name not in fields for name in columns):
+        return None
+    values = [fields[name].before if fields[name].mark == "gone" else fields[name].after for name in columns]
+    if any(value is None for value in values):
+        return None
+    return Key(sample.table, tuple(columns), tuple((value or "").encode() for value in values))
+
+
+def sampled_key(sample: ChangeSample | None, status: Status | None) -> Key | str:
+    """Return the key of a sampled change, or why there is none."""
+    if sample is None:
+        return "No change is selected: 2 shows what was sampled"
+    table = None if status is None else status.tables.get(sample.table)
+    if table is not None and not table.key_columns:
+        return f"{sample.table} has no key, so its rows can't be told apart"
+    key = key_of(sample, () if table is None else table.key_columns)
+    return key or f"The key of this change of {sample.table} is not known"
+
+
+def other_key(sample: ChangeSample, key: Key) -> Key | None:
+    """Return the key that a sampled change took or gave, if it changed ``key``."""
+    fields = {field.name: field for field in sample.fields}
+    role = role_of(sample, key)
+    if not role:
+        return None
+    values = []
+    for name in key.columns:
+        field = fields[name]
+        value = field.before if role == "from" and field.mark == "changed" else field.after
+        values.append((value or "").encode())
+    return Key(key.table, key.columns, tuple(values))
+
+
+def sampled(samples: Iterable[ChangeSample], key: Key) -> list[tuple[ChangeSample, str]]:
+    """Return the sampled changes of a key, each with its role."""
+    roles = ((sample, role_of(sample, key)) for sample in samples if sample.table == key.table)
+    return [(sample, role) for sample, role in roles if role is not None]
+
+
+def updated(sample: ChangeSample, stages: Mapping[int, StageEntry]) -> ChangeSample:
+    """Return a sampled change with what the relay has noted of it since."""
+    entry = stages.get(sample.sequence)
+    if entry is None or (sample.passed and sample.passed[-1]):
+        return sample
+    return replace(
+        sample,
+        passed=entry.passed,
+        batch=entry.batch,
+        is_given_up=entry.is_given_up,
+        partition=entry.partition,
+        offset=entry.offset,
+    )
+
+
+def merged(samples: Sequence[tuple[ChangeSample, str]], records: Sequence["Stored"]) -> list[Moment]:
+    """Return all changes that are known, in the order of their commits; each record stands for one change.
+
+    A record is that of the sampled change of its place, or of the LSN and number that it has as headers. Else
+    it is known by its time alone, where the relay sampled as many changes of the key in that millisecond as
+    there are records: which is likely, and not sure.
+    """
+    left = {(one.partition, one.offset): one for one in records}
+    found = []
+    for sample, role in samples:
+        if (sure := _sure(sample, left)) is not None:
+            found.append(Moment(sample, left.pop((sure.partition, sure.offset)), role, is_sure=True))
+    done = {moment.sample.sequence for moment in found if moment.sample is not None}
+    groups: dict[tuple[int, bool], list[tuple[ChangeSample, str]]] = {}
+    for sample, role in samples:
+        if sample.sequence not in done:
+            groups.setdefault(_moment_of(sample, role), []).append((sample, role))
+    for (stamp, is_tombstone), alike in groups.items():
+        there = [
+            place for place, one in left.items()
+            if (one.timestamp, one.value is None) == (stamp, is_tombstone) and identity(one) is None
+        ]  # fmt: skip
+        for number, (sample, role) in enumerate(alike):
+            stored = left.pop(there[number]) if len(there) == len(alike) and sample.offset is None else None
+            is_placed = sample.offset is not None
+            doubtful = 0 if stored is not None or is_placed else len(there)
+            found.append(Moment(sample, stored, role, doubtful, is_placed))
+    found += [Moment(None, one) for one in left.values()]
+    return sorted(found, key=_order)
+
+
+def _sure(sample: ChangeSample, left: Mapping[tuple[int, int], "Stored"]) -> "Stored | None":
+    """Return the record that is a sampled change's by its place, or by its LSN and number."""
+    if sample.partition is not None and sample.offset is not None:
+        return left.get((sample.partition, sample.offset))
+    wanted = (sample.lsn, sample.ordinal)
+    return next((one for one in left.values() if identity(one) == wanted), None)
+
+
+def _moment_of(sample: ChangeSample, role: str) -> tuple[int, bool]:
+    """Return a sampled change's time as its record has it, and whether that is a tombstone."""
+    return _millis(sample.commit_time), sample.operation == "delete" or role == "to"
+
+
+def _order(moment: Moment) -> tuple[int, int, int, int]:
+    place = moment.place or (0, 0)
+    sequence = 0 if moment.sample is None else moment.sample.sequence
+    return (_millis(moment.time), *place, sequence)
+
+
+def _millis(seconds: float) -> int:
+    """Return whole milliseconds as the relay writes them; of microseconds a float is just off."""
+    return round(seconds * 1_000_000) // 1_000
+
+
+def identity(stored: "Stored") -> tuple[str, int] | None:
+    """Return the LSN and the number of its change that a record has as headers; None without them."""
+    headers = dict(stored.headers)
+    if _LSN not in headers or _ORDINAL not in headers:
+        return None
+    return format_lsn(int.from_bytes(headers[_LSN], "big")), int.from_bytes(headers[_ORDINAL], "big")
+
+
+def xid_of(stored: "Stored") -> int | None:
+    """Return the transaction that a record has as a header."""
+    data = dict(stored.headers).get(_XID)
+    return None if data is None else int.from_bytes(data, "big")
+
+
+def _bytes(key: Key) -> list[bytes | None]:
+    return [value if isinstance(value, bytes) else None for value in key.values]

@@ -1,0 +1,290 @@
+"""The journey of a key of a relay that runs: its sampled changes, and the records that Kafka has of it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from bwtui.model.looks import LookName, StageEntry, Stages
+from bwtui.model.lsn import parse_lsn
+from bwtui.model.status import ChangeSample
+from bwtui.recording.reading.explain import Key
+from bwtui.tui import figures
+from bwtui.tui.audit.kafka import Ask, Reader
+from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.journey.audited import Audited, Subject
+from bwtui.tui.journey.compared import said_against
+from bwtui.tui.journey.key_bytes import same_bytes, same_text
+from bwtui.tui.journey.moments import Moment, identity, merged, other_key, sampled, updated, xid_of
+from bwtui.tui.journey.way import Way, sampled_way
+from bwtui.tui.screens.journey.base import Chosen, JourneyScreen, versions
+from bwtui.tui.widgets.changes import OPERATIONS
+from bwtui.tui.widgets.columns import Cell, Column, Row
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.journey.lifeline import Point
+from bwtui.tui.widgets.journey.way import Fact
+
+if TYPE_CHECKING:
+    from bwtui.kafka.key_reader import Stored
+
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("time", "Committed", 12),
+    Column("op", "Op", 10),
+    Column("fields", "What changed", 18, grow=80),
+    Column("lsn", "LSN", 11, "right", drop=2, grow=17),
+    Column("xid", "Xid", 8, "right", drop=1),
+    Column("place", "Part@offset", 12, "right", drop=3, grow=18),
+)
+NOT_SAMPLED = (
+    "not among the sampled changes: all but its record is unknown. The relay samples at most 50 changes a "
+    "second; 'bwtui connect --record DIR' keeps every one"
+)
+
+
+class LiveJourney(JourneyScreen):
+    """Grows as the relay samples more of the key, and as Kafka answers."""
+
+    columns: ClassVar[tuple[Column, ...]] = COLUMNS
+    wants_changes: bool = True
+    wants_look: ClassVar[LookName | None] = "stages"
+
+    def __init__(self, host: Host, key: Key, sample: ChangeSample | None = None) -> None:
+        """``sample``: the change that is selected to begin with; else the key's newest one."""
+        super().__init__(host, key)
+        self._wanted = None if sample is None else f"sample {sample.sequence}"
+        self._moved = False
+        self._moments: dict[str, Moment] = {}
+        self._filled: object = None
+
+    @classmethod
+    def of(cls, host: Host, selection: Selection) -> Closer:
+        """Return the screen of the selected key, or why there is none."""
+        if isinstance(selection, LiveJourney):
+            return selection.followed()
+        key = selection.selected_key()
+        return key if isinstance(key, str) else cls(host, key, selection.selected_sample())
+
+    def followed(self) -> Closer:
+        """Return the journey of the key that the selected change gave or took; else Kafka is asked again."""
+        moment = self._moment()
+        sample = None if moment is None else moment.sample
+        other = None if sample is None else other_key(sample, self.key)
+        if other is None:
+            self.ask_again()
+            self._ask_kafka()
+            return "This change left the key alone; Kafka is asked again"
+        return LiveJourney(self.host, other, sample)
+
+    def reader(self, ask: Ask) -> Reader:
+        texts = {entry.id: entry.schema for entry in self.host.model.picture.schemas}
+        return Reader("avro", texts, ask)
+
+    def points(self) -> Sequence[Point]:
+        return [moment.point for moment in self._moments.values()]
+
+    def why_nothing(self) -> str:
+        if waits := self.kafka.waits_for_records():
+            return f"no change of this key was sampled; {waits}"
+        if self.kafka.failure:
+            return f"no change of this key was sampled, and its records can't be read: {self.kafka.failure}"
+        if self._topic() is None:
+            return f"the relay has sent nothing of {self.key.table}"
+        return "no change of this key was sampled, and no record of it was found"
+
+    def selected_sample(self) -> ChangeSample | None:
+        moment = self._moment()
+        return None if moment is None else moment.sample
+
+    # The list.
+
+    def fill(self) -> None:
+        picture = self.host.model.picture
+        look = picture.looks.get("stages")
+        stages: Mapping[int, StageEntry] = {}
+        if isinstance(look, Stages):
+            stages = {entry.sequence: entry for entry in look.changes}
+        known = [(updated(one, stages), role) for one, role in sampled(picture.changes, self.key)]
+        records = () if self.kafka.found is None else tuple(self.kafka.found.records)
+        filled = (known, self.kafka.version)
+        grid = self.main_grid()
+        if filled != self._filled:
+            self._filled = filled
+            self._moments = {moment.row_key: moment for moment in merged(known, records)}
+            grid.set_rows([moment_row(moment) for moment in self._moments.values()])
+            self._select()
+            self._ask_kafka()
+        grid.empty_text = self.why_nothing()
+        grid.set_remark(self._remark(len(known)))
+
+    def _select(self) -> None:
+        """Select the change that was asked for, or the newest one, until the user moves."""
+        if self._moved or not self._moments:
+            return
+        if self._wanted in self._moments:
+            self.main_grid().move_to_key(self._wanted)
+        else:
+            self.main_grid().move_to(len(self._moments) - 1)
+
+    def on_grid_moved(self, event: Grid.Moved) -> None:
+        """What the user chose stays."""
+        self._moved = True
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected change, and have its record read."""
+        if event.grid is self.main_grid():
+            self.show_chosen()
+            self.look_at_place()
+
+    def _remark(self, known: int) -> str:
+        parts = ["1 sampled change" if known == 1 else f"{known:,} sampled changes"]
+        if self.kafka.found is not None:
+            count = self.kafka.found.count
+            parts.append("1 record in Kafka" if count == 1 else f"{count:,} records in Kafka")
+        elif waits := self.kafka.waits_for_records():
+            parts.append(waits)
+        return " · ".join(parts)
+
+    def _moment(self) -> Moment | None:
+        return self._moments.get(self.main_grid().cursor_key or "")
+
+    def _topic(self) -> str | None:
+        status = self.host.model.picture.status
+        table = None if status is None else status.tables.get(self.key.table)
+        return None if table is None or not table.topic else table.topic
+
+    def _ask_kafka(self) -> None:
+        """Look for the key's records: by its bytes where a sampled change has them, else by its text."""
+        if (topic := self._topic()) is None:
+            return
+        own = [m.sample for m in self._moments.values() if m.sample is not None and m.renamed != "to"]
+        known = next((bytes.fromhex(one.message_key) for one in reversed(own) if one.message_key), None)
+        key = self.key
+        if known is None:
+            self.ask_kafka(topic, lambda reader: same_text(key, reader), None)
+        elif not self._asked:
+            self.ask_kafka(topic, lambda _: same_bytes(known), None)
+
+    # The selected change.
+
+    def chosen(self) -> Chosen | None:
+        moment = self._moment()
+        topic = self._topic()
+        if moment is None or topic is None:
+            return None
+        sample, place = moment.sample, moment.place
+        key = {
+            name: value.decode("utf-8", "replace") if isinstance(value, bytes) else None
+            for name, value in zip(self.key.columns, self.key.values, strict=True)
+        }
+        lsn = (
+            sample.lsn
+            if sample is not None
+            else (identity(moment.stored) or ("",))[0]
+            if moment.stored
+            else ""
+        )
+        subject = Subject(
+            self.key.table,
+            key,
+            parse_lsn(lsn) if lsn else 0,
+            None,
+            None,
+            None if place is None else (topic, *place),
+        )
+        return Chosen(
+            identity=moment,
+            title="Sampled change" if sample is not None else "Record",
+            way=Way("COMMIT", moment.time, (), (NOT_SAMPLED,)) if sample is None else sampled_way(sample),
+            facts=tuple(self._facts(moment, topic)),
+            more=tuple(self._more(moment)),
+            fields=() if sample is None else sample.fields,
+            subject=subject,
+            unplaced="" if place else self._unplaced(moment),
+            judge=lambda stored, reader: self._judged(moment, stored, reader),
+        )
+
+    def _judged(self, moment: Moment, stored: "Stored", reader: Reader) -> tuple[Audited, set[str]]:
+        """Judge a record by its sampled change; what is the change's by its time alone may be another's."""
+        if moment.sample is None:
+            return Audited("muted", "nothing to compare it with: the change was not sampled"), set()
+        said, wrong = said_against(moment.sample.fields, stored, reader)
+        if said.tone == "bad" and not moment.is_sure:
+            words = (
+                "the record of its moment says something else: it may be of a later change of its transaction"
+            )
+            return Audited("warn", words), set()
+        return said, wrong
+
+    def _unplaced(self, moment: Moment) -> str:
+        """Say why no record of a sampled change is known; nothing while it is being looked for."""
+        found, sample = self.kafka.found, moment.sample
+        if found is None or self.kafka.failure:
+            return ""
+        if moment.doubtful:
+            many = "1 record" if moment.doubtful == 1 else f"{moment.doubtful} records"
+            return f"{many} of the key of its moment: which one is its own can't be told without --headers"
+        if sample is not None and sample.passed and not sample.passed[-1]:
+            return "not yet acknowledged; x asks Kafka again"
+        if found.is_cut:
+            return f"none of its moment among the newest {found.looked:,} offsets of the topic"
+        return "no record of its moment: it came after Kafka was asked (x asks again), or was compacted away"
+
+    def _facts(self, moment: Moment, topic: str) -> Iterable[Fact]:
+        sample, place = moment.sample, moment.place
+        where = "" if place is None else f" partition {place[0]} offset {place[1]}"
+        ids = []
+        if sample is not None:
+            known = {entry.id: entry.version for entry in self.host.model.picture.schemas}
+            ids = [
+                f"{name} schema {versions(known, number)}"
+                for name, number in (("key", sample.key_schema_id), ("value", sample.value_schema_id))
+                if number is not None
+            ]
+        is_there = sample is not None and bool(sample.passed) and bool(sample.passed[-1])
+        yield Fact("message", ", ".join((f"{topic}{where}", *ids)), "good" if is_there or place else "plain")
+        if moment.renamed:
+            words = {"from": "the row had another key before", "to": "the row has another key since"}
+            yield Fact("key", f"{words[moment.renamed]}: x follows it", "warn")
+
+    def _more(self, moment: Moment) -> Iterable[Fact]:
+        sample, stored = moment.sample, moment.stored
+        if sample is None:
+            lsn, xid = identity(stored) if stored else None, xid_of(stored) if stored else None
+            told = (
+                "not known: the record has no headers (--headers)"
+                if lsn is None
+                else f"lsn {lsn[0]}, xid {xid}"
+            )
+            yield Fact("transaction", told, "muted" if lsn is None else "plain")
+            return
+        number = f", change {sample.ordinal:,} of it" if sample.ordinal else ""
+        yield Fact("transaction", f"lsn {sample.lsn}, xid {sample.xid}{number}")
+        done: dict[str, dict[str, int]] = {}
+        for one in self.host.model.picture.changes:
+            if (one.xid, one.lsn) == (sample.xid, sample.lsn):
+                table = done.setdefault(one.table, {})
+                table[one.operation] = table.get(one.operation, 0) + 1
+        told = ", ".join(
+            f"{', '.join(f'{count} {operation}' for operation, count in counts.items())} in {table}"
+            for table, counts in list(done.items())[:4]
+        )
+        yield Fact("", f"of it were sampled: {told}", "muted")
+
+
+def moment_row(moment: Moment) -> Row:
+    """Return a change as a row."""
+    sample = moment.sample
+    sign, tone = OPERATIONS.get(moment.operation, ("•", ""))
+    place = figures.NONE if moment.place is None else f"{moment.place[0]}@{moment.place[1]}"
+    changed = "" if sample is None else ", ".join(f.name for f in sample.fields if f.mark == "changed")
+    words = {"from": "was another key before: x follows it", "to": "has another key since: x follows it"}
+    story = " · ".join(filter(None, (words.get(moment.renamed, ""), changed)))
+    cells = (
+        Cell("", ""),
+        Cell(figures.precise_clock(moment.time), "muted"),
+        Cell(f"{sign} {moment.operation}", tone),
+        Cell(story if sample is not None else "not sampled", "warn" if story and sample else "muted"),
+        Cell(figures.NONE if sample is None else sample.lsn, "muted"),
+        Cell(figures.NONE if sample is None else str(sample.xid), "muted"),
+        Cell(place, "muted"),
+    )
+    return Row(moment.row_key, cells)
