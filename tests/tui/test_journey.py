@@ -26,10 +26,10 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 class KeyedKafka(KafkaSide):
     """The records of a recording, as they were sent; a test changes them, or lets it hang."""
 
-    def __init__(self, recording: MemoryRecording) -> None:
+    def __init__(self, recording: MemoryRecording | None) -> None:
         super().__init__({"bootstrap.servers": "kafka:9092"}, lambda number: None)
         self.records: dict[tuple[str, int, int], Stored] = {}
-        for change in recording.changes():
+        for change in recording.changes() if recording is not None else ():
             for one in change.messages:
                 if one.partition is not None and one.offset is not None:
                     place = (one.topic, one.partition, one.offset)

@@ -15,6 +15,7 @@ from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
+from bwtui.tui.screens.journey.live import LiveJourney
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
@@ -326,3 +327,17 @@ async def _palette(stage: Stage, press: Press) -> None:
 async def _leave(stage: Stage, press: Press) -> None:
     await press()
     assert isinstance(stage.app.screen, LeaveScreen)
+
+
+@check("look_closer('journey')")
+async def _journey(stage: Stage, press: Press) -> None:
+    await press()
+    assert not isinstance(stage.app.screen, LiveJourney)
+    await stage.press("2", "home")
+    while stage.app.screen.selected_sample().table == "public.audit":  # type: ignore[attr-defined]
+        await stage.press("down")
+    await press()
+    assert isinstance(stage.app.screen, LiveJourney)
+    assert "COMMIT" in text(stage.app)
+    await stage.press("escape")
+    assert stage.app.current_mode == "changes"

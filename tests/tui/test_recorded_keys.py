@@ -25,7 +25,7 @@ Press = Callable[[], Awaitable[None]]
 Check = Callable[[RecordedStage, Press], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
 #: What is done in another way than on a relay is checked for both.
-BOTH = ("show('audit')", "verify", "all_classes")
+BOTH = ("show('audit')", "verify", "all_classes", "look_closer('journey')")
 ONLY = [action for action in ACTIONS if action.where == "recording" or action.name in BOTH]
 
 

@@ -261,7 +261,8 @@ class JourneyScreen(RelayScreen):
 
     async def _search(self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None) -> None:
         await self.kafka.search(topic, knows, partition)
-        self.show_chosen()
+        if self.is_attached:
+            self.refresh_picture()
         self.look_at_place()
 
     async def _look_at(self, place: Place) -> None:

@@ -1,0 +1,183 @@
+"""The journey of a key of a relay that runs: sampled changes, Kafka's records, and what is not known."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bwtui.kafka.key_reader import Stored
+from bwtui.model.looks import StageEntry, Stages
+from bwtui.model.status import ChangeSample, FieldChange
+from bwtui.recording.reading.explain import Key
+from bwtui.tui.audit.session import RelayAuditSession
+from bwtui.tui.screens.journey.live import LiveJourney
+from tests.tui.doubles import Stage
+from tests.tui.picture import lines, text
+from tests.tui.shop import NOON, Shop
+from tests.tui.test_journey import SNAPSHOTS, KeyedKafka
+
+ORDER = Key("public.orders", ("id",), (b"7",))
+
+
+def change(number: int, operation: str, status: str, **more: object) -> ChangeSample:
+    """Return a change of order 7, whose batch took 3, 1, 0.5 and 4 ms."""
+    at = NOON + 40 + number
+    fields: tuple[FieldChange, ...] = (
+        FieldChange("id", None, "7", "new"),
+        FieldChange("status", None, status, "new"),
+    )
+    if operation == "update":
+        fields = (FieldChange("id", "7", "7", "same"), FieldChange("status", "new", status, "changed"))
+    passed = (at + 0.003, at + 0.004, at + 0.0045, at + 0.0085)
+    made = ChangeSample(
+        number, at, at, f"0/{number:X}", 700 + number, operation, "public.orders", "orders", "id=7", fields,
+        number, 5, 6, json.dumps({"id": "7"}).encode().hex(), passed, 12,
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+class Orders(Shop):
+    """A shop of which just these changes are sampled."""
+
+    sampled: tuple[ChangeSample, ...] = ()
+
+    def changes(self, now: float, after: int) -> list[ChangeSample]:
+        return [one for one in self.sampled if one.sequence > after and one.time <= now]
+
+
+class LiveStage(Stage):
+    """The screens of a relay, and a Kafka with what it sent."""
+
+    def __init__(self, *sampled: ChangeSample) -> None:
+        shop = Orders()
+        shop.sampled = sampled or (change(1, "insert", "new"), change(2, "update", "paid"))
+        super().__init__(shop)
+        self.keyed = KeyedKafka(None)
+        for number, one in enumerate(shop.sampled):
+            row = {field.name: field.after for field in one.fields}
+            stamp = round(one.commit_time * 1000)
+            key = json.dumps({"id": "7"}).encode()
+            self.keyed.records["orders", 0, number] = Stored(0, number, stamp, key, json.dumps(row).encode())
+        self.app.audit = RelayAuditSession("shop", lambda: self.keyed)
+
+    async def journey(self, *keys: str) -> LiveJourney:
+        """Open the journey of the newest change."""
+        await self.press("2", *keys, "x")
+        await self.advance(2)
+        assert isinstance(self.app.screen, LiveJourney)
+        return self.app.screen
+
+
+async def test_every_stage_has_its_milliseconds() -> None:
+    stage = LiveStage()
+    async with stage.run((160, 45)):
+        screen = await stage.journey()
+        shown = text(stage.app)
+        for word in (
+            "COMMIT",
+            "received",
+            "encoded",
+            "produced",
+            "acknowledged",
+            "+3.00 ms",
+            "8.50 ms in all",
+        ):
+            assert word in shown
+        assert "of its batch, of 12 messages" in " ".join(shown.split())
+        assert "2 sampled changes · 2 records in Kafka" in shown
+        assert "0@1: JSON is shown, and not judged field by field" in shown
+        assert "this one; 2 records of the key" in shown
+        assert "lsn 0/2, xid 702, change 2 of it" in shown
+        assert len(screen.points()) == 2
+        assert stage.relay.asked_looks[-1] == "stages"
+
+
+async def test_what_the_relay_notes_later_is_shown() -> None:
+    at = change(2, "update", "paid").passed
+    stage = LiveStage(change(1, "insert", "new"), change(2, "update", "paid", passed=(*at[:3], 0.0)))
+    async with stage.run((160, 45)):
+        await stage.journey()
+        assert "it is under way: its batch of 12 messages was not acknowledged yet" in " ".join(
+            text(stage.app).split()
+        )
+        stage.relay.looks["stages"] = Stages(1.0, changes=(StageEntry(2, at, 12, False, 0, 1),))
+        await stage.advance(2)
+        assert "8.50 ms in all" in text(stage.app)
+
+
+async def test_a_record_that_was_not_sampled_says_so() -> None:
+    stage = LiveStage()
+    async with stage.run((160, 45)):
+        stage.keyed.records["orders", 0, 9] = Stored(0, 9, round((NOON + 90) * 1000), b'{"id": "7"}', None)
+        await stage.journey()
+        await stage.press("end")
+        shown = " ".join(text(stage.app).split())
+        assert "not sampled" in shown
+        assert "not among the sampled changes" in shown
+        assert "--record DIR" in shown
+        assert "not known: the record has no headers (--headers)" in shown
+
+
+async def test_a_frozen_kafka_and_one_that_is_away() -> None:
+    stage = LiveStage()
+    stage.keyed.answers.clear()
+    async with stage.run((160, 45)):
+        await stage.press("2")
+        await stage.pilot.press("x")
+        while "of_key" not in stage.keyed.asked:
+            await stage.pilot.pause(0.02)
+        stage.clock.now += 1
+        await stage.app.sample()
+        await stage.pilot.pause()
+        shown = text(stage.app)
+        assert "asking Kafka at kafka:9092…" in shown
+        assert "8.50 ms in all" in shown
+        stage.keyed.answers.set()
+        await stage.settle()
+        assert "2 records in Kafka" in text(stage.app)
+
+
+async def test_a_key_without_samples_is_looked_for_by_its_text() -> None:
+    stage = LiveStage()
+    async with stage.run((160, 45)):
+        stage.keyed.records["orders", 0, 9] = Stored(0, 9, 0, b'{"id": "8"}', b'{"id": "8", "status": "new"}')
+        stage.app.push_screen(LiveJourney(stage.app, replace(ORDER, values=(b"8",))))
+        await stage.advance(1)
+        assert [row.key for row in stage.app.screen.main_grid().rows] == ["record 0@9"]  # type: ignore[attr-defined]
+        stage.app.push_screen(LiveJourney(stage.app, replace(ORDER, values=(b"9",))))
+        await stage.advance(1)
+        assert "no change of this key was sampled, and no record of it was found" in text(stage.app)
+
+
+async def test_a_changed_key_is_followed() -> None:
+    fields = (FieldChange("id", "6", "7", "changed"), FieldChange("status", "a", "a", "same"))
+    stage = LiveStage(change(1, "update", "paid", fields=fields))
+    async with stage.run((160, 45)):
+        await stage.journey()
+        assert "was another key before" in text(stage.app)
+        await stage.press("x")
+        assert isinstance(stage.app.screen, LiveJourney)
+        assert stage.app.screen.key.values == (b"6",)
+
+
+async def test_what_has_no_key_says_so() -> None:
+    stage = LiveStage(change(1, "insert", "new", table="public.audit"))
+    async with stage.run((80, 24)):
+        for keys, words in ((("x",), "No change is selected"), (("2", "x"), "has no key")):
+            await stage.press(*keys)
+            assert any(words in notice.message for notice in stage.app._notifications)
+        assert not isinstance(stage.app.screen, LiveJourney)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 45), (250, 70)])
+async def test_snapshot(size: tuple[int, int]) -> None:
+    stage = LiveStage()
+    async with stage.run(size):
+        await stage.journey()
+        shown = "\n".join(lines(stage.app)) + "\n"
+    path = Path(SNAPSHOTS / f"live-journey-{size[0]}x{size[1]}.txt")
+    if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
+        path.write_text(shown)
+    assert shown == path.read_text()
