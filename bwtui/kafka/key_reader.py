@@ -178,6 +178,8 @@ class KeyReader:
             try:
                 return ask(_TRY_SECONDS)
             except KafkaException as error:
+                # What the client has to say of its brokers it says only when it is polled.
+                self._consumer.poll(0)
                 waited = time.monotonic() - begun
                 is_down = self._heard.is_refusal or (self._heard.all_failed and waited > QUICK_SECONDS)
                 if error.args[0].code() not in _NO_ANSWER or is_down or waited > REQUEST_SECONDS:

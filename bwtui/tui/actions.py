@@ -199,6 +199,14 @@ ACTIONS = (
             "Audit a recording against Kafka, or tables against their topics; while that runs, how far it is",
             footer=True,
         ),
+        Action(
+            "send_again",
+            ("R",),
+            "Send again",
+            "In a key's journey: send the key again; first what would be done, then the question",
+            footer=True,
+            short="Again",
+        ),
     ),
     *_group(
         "Audit",

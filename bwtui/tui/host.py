@@ -40,6 +40,9 @@ class RecordingHost(Protocol):
     def ask_to_replay(self, *, mend: bool) -> None:
         """Ask what to replay; with ``mend``, only what the audit found missing."""
 
+    def ask_to_send_again(self, key: Key, position: int, remark: str) -> None:
+        """Ask how to send a key again whose newest message is of the change at ``position``."""
+
 
 class Host(Protocol):
     """What every screen may ask."""

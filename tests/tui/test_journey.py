@@ -14,6 +14,7 @@ from bwtui.model.looks import Consumers, GroupEntry, PartitionLag
 from bwtui.recording.reading import explain as explaining
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.kafka import KafkaSide
+from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
 from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.changes import TransactionScreen
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape
@@ -254,3 +255,55 @@ async def test_snapshot(tmp_path: Path, size: tuple[int, int]) -> None:
     if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
         path.write_text(shown)
     assert shown == path.read_text()
+
+
+async def test_a_key_is_sent_again_after_a_dry_run(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    plan = {"messages": 1, "bytes": 47, "topics": {"orders": {"messages": 1, "bytes": 47, "existed": False}}}
+    async with stage.run((160, 45)):
+        await stage.journey("9")
+        await stage.press("R")
+        assert isinstance(stage.app.screen, FormScreen)
+        assert "public.orders id=9" in text(stage.app)
+        assert "[x] its newest message only" in text(stage.app)
+        await stage.press("enter")
+        await stage.until_reading()
+        where = stage.commands[0][stage.commands[0].index("--where") + 1]
+        newest = [change.position for change in stage.recording.changes() if change.key == (b"9",)][-1]
+        assert where == f"table = 'public.orders' and key.\"id\" = '9' and position = {newest}"
+        assert stage.commands[0][-1] == "--dry-run"
+        await stage.end(plan)
+        assert isinstance(stage.app.screen, AskScreen)
+        assert "would send 1 messages" in text(stage.app)
+        await stage.press("y")
+        await stage.until_reading()
+        assert stage.commands[1][-1] == "--yes"
+        assert stage.commands[1][:-1] == stage.commands[0][:-1]
+        await stage.end({"sent": 1, "seconds": 1, "topics": {}})
+        assert "sent 1 messages" in text(stage.app)
+
+
+async def test_sending_again_says_what_would_be_overwritten(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    last = [change for change in stage.recording.changes() if change.key == (b"9",)][-1].messages[0]
+    later = Stored(0, 999, 1_768_478_999_000, last.key, b'{"id": "9"}')
+    stage.keyed.records["orders", 0, 999] = later
+    async with stage.run((160, 45)):
+        await stage.journey("9")
+        await stage.press("R")
+        assert "0@999 of" in text(stage.app)
+        assert "Its topic holds a newer" in text(stage.app)
+        await stage.press("shift+tab", "shift+tab", "space", "tab", "tab", "enter")
+        await stage.until_reading()
+        assert "position" not in " ".join(stage.commands[0]), "all of its messages"
+        await stage.end({}, code=4, said="bwtui: error: no\n")
+
+
+async def test_what_can_t_be_sent_again_says_why(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    async with stage.run((120, 40)):
+        await stage.press("2", "R")
+        assert not isinstance(stage.app.screen, FormScreen), "only in a journey"
+        await stage.journey("no such key")
+        await stage.press("R")
+        assert "No message of this key was sent" in stage.notices

@@ -341,3 +341,15 @@ async def _journey(stage: Stage, press: Press) -> None:
     assert "COMMIT" in text(stage.app)
     await stage.press("escape")
     assert stage.app.current_mode == "changes"
+
+
+@check("send_again")
+async def _send_again(stage: Stage, press: Press) -> None:
+    await stage.press("2", "home")
+    while stage.app.screen.selected_sample().table == "public.audit":  # type: ignore[attr-defined]
+        await stage.press("down")
+    await press()
+    assert not stage.app._notifications, "it is of a key's journey"
+    await stage.press("x")
+    await press()
+    assert any("A relay sends each change once" in one.message for one in stage.app._notifications)

@@ -181,3 +181,12 @@ async def test_snapshot(size: tuple[int, int]) -> None:
     if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
         path.write_text(shown)
     assert shown == path.read_text()
+
+
+async def test_a_relay_says_why_it_can_t_send_again() -> None:
+    stage = LiveStage()
+    async with stage.run((160, 45)):
+        await stage.journey()
+        await stage.press("R")
+        told = [notice.message for notice in stage.app._notifications]
+        assert any("A relay sends each change once" in one and "--record DIR" in one for one in told)

@@ -11,6 +11,7 @@ import pytest
 from bwtui.tui.actions import ACTIONS, Action, actions
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
+from bwtui.tui.screens.audit.forms import FormScreen
 from bwtui.tui.screens.dialogs import HelpScreen
 from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.changes import TransactionScreen
@@ -25,7 +26,7 @@ Press = Callable[[], Awaitable[None]]
 Check = Callable[[RecordedStage, Press], Awaitable[None]]
 CHECKS: dict[str, Check] = {}
 #: What is done in another way than on a relay is checked for both.
-BOTH = ("show('audit')", "verify", "all_classes", "look_closer('journey')")
+BOTH = ("show('audit')", "verify", "all_classes", "look_closer('journey')", "send_again")
 ONLY = [action for action in ACTIONS if action.where == "recording" or action.name in BOTH]
 
 
@@ -272,3 +273,15 @@ async def _all_classes(stage: RecordedStage, press: Press) -> None:
     assert len(classes.rows) > 20
     await press()
     assert len(classes.rows) == 6
+
+
+@check("send_again")
+async def _send_again(stage: RecordedStage, press: Press) -> None:
+    await stage.seek("#145")
+    await stage.press("2")
+    await press()
+    assert not isinstance(stage.app.screen, FormScreen), "it is of a key's journey"
+    await stage.press("x")
+    await press()
+    assert isinstance(stage.app.screen, FormScreen)
+    assert "public.orders id=1" in text(stage.app)

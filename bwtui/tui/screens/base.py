@@ -42,6 +42,8 @@ class RelayScreen(TransportScreen):
     wants_look: ClassVar[LookName | None] = None
     #: It shows what an audit found.
     audits: ClassVar[bool] = False
+    #: It is about one key, which can be sent again.
+    sends_again: ClassVar[bool] = False
     #: Actions of lists that mean nothing here.
     without: ClassVar[frozenset[str]] = frozenset()
     #: The widgets are there, so that a picture can be painted.
@@ -209,7 +211,7 @@ class RelayScreen(TransportScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave out what makes sense only live, or only in a recording."""
-        if action in self.without:
+        if action in self.without or (action == "send_again" and not self.sends_again):
             return False
         return makes_sense(action, parameters, self.host.model.kind, audits=self.audits)
 

@@ -3,8 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.session import Connections, Job, RecordingAuditSession
-from bwtui.tui.plain import Group, Text
+from bwtui.tui.journey.again import query_of
+from bwtui.tui.plain import Group, Text, fitted
 from bwtui.tui.playback import RecordingSource
 from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, plan_content
 from bwtui.tui.screens.audit.jobs import JobsApp
@@ -20,6 +22,11 @@ _REPLAY = (
 _MEND = (
     "Sends what the audit found missing, and behind it each key's newest message, so that latest values "
     "are right. Order can't be mended. First it only looks; then it asks."
+)
+
+
+_AGAIN = (
+    "Sends what was recorded of {key} once more. First it only looks, and says what it would do; then asks."
 )
 
 
@@ -56,6 +63,28 @@ class RecordingAuditing(JobsApp):
         title = "Mend what is missing" if mend else "Replay this recording"
         form = FormScreen(title, _MEND if mend else _REPLAY, fields, "Look first")
         self.push_screen(form, lambda values: self._look_first(values, mend=mend))
+
+    def ask_to_send_again(self, key: Key, position: int, remark: str) -> None:
+        """Ask how to send a key again whose newest message is of the change at ``position``."""
+        if self.show_job():
+            return
+        if self.recording_audit.plan is not None:
+            self._show_plan()
+            return
+        fields = [
+            *self._services(),
+            Field("newest", "its newest message only, not all of them in their order", "yes", is_switch=True),
+            Field("--topic-prefix", "topic prefix", "", "empty: into the recorded topic itself"),
+        ]
+
+        def answer(values: dict[str, str] | None) -> None:
+            if values is not None:
+                query = query_of(key, position if values.pop("newest", "") else None)
+                values["--where"] = query or ""
+            self._look_first(values, mend=False)
+
+        words = f"{_AGAIN.format(key=fitted(f'{key.table} {key}', 200))} {remark}".strip()
+        self.push_screen(FormScreen("Send this key again", words, fields, "Look first"), answer)
 
     def _services(self) -> list[Field]:
         services = self.recording_audit.connections or Connections("", "")

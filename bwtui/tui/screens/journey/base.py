@@ -58,6 +58,7 @@ class JourneyScreen(RelayScreen):
 
     mode: ClassVar[str] = "changes"
     own_list = True
+    sends_again: ClassVar[bool] = True
     without = frozenset(("filter", "errors_only", "sort", "reverse"))
     columns: ClassVar[tuple[Column, ...]] = ()
 

@@ -94,6 +94,20 @@ class LiveJourney(JourneyScreen):
         moment = self._moment()
         return None if moment is None else moment.sample
 
+    def action_send_again(self) -> None:
+        """Say why a relay can't, and what can."""
+        status = self.host.model.picture.status
+        recording = None if status is None else status.recording
+        why = "A relay sends each change once, in the order of the commits"
+        if recording is not None and recording.state == "recording":
+            how = f"it records, so 'bwtui open {recording.path}' can: x and R there"
+        else:
+            how = (
+                "to have the row's present value sent anew, update it, such as a column to itself. With "
+                "'bwtui connect --record DIR' what was sent can be sent again: bwtui open DIR, x, R"
+            )
+        self.notify(f"{why}; {how}", severity="warning", timeout=12)
+
     # The list.
 
     def fill(self) -> None:

@@ -21,6 +21,7 @@ from bwtui.tui import figures
 from bwtui.tui.audit.kafka import Ask, Reader
 from bwtui.tui.audit.sides import message_of
 from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.journey.again import newest_of, query_of
 from bwtui.tui.journey.audited import Audited, Subject
 from bwtui.tui.journey.compared import sent_against
 from bwtui.tui.journey.key_bytes import same_bytes
@@ -116,6 +117,33 @@ class RecordedJourney(JourneyScreen):
         """Return the selected step's change, once it was read again."""
         step = self._step()
         return self._read[0] if self._read and step and self._read[0].position == step.position else None
+
+    def action_send_again(self) -> None:
+        """Ask how to send the key again, or say why that can't be."""
+        newest = newest_of(self.story.steps)
+        if not self.story.finished:
+            self._warn(
+                "The recording is still being read: which message of the key is its newest is not known yet"
+            )
+        elif newest is None:
+            self._warn("No message of this key was sent, so there is none to send again")
+        elif query_of(self.key) is None:
+            self._warn("This key holds a large value that was not sent, so no query finds it")
+        else:
+            self.recording.ask_to_send_again(self.key, newest.position, self._newer_there(newest))
+
+    def _newer_there(self, newest: Step) -> str:
+        """Say what would come of it for the key's latest value."""
+        found = self.kafka.found
+        if found is None:
+            return "Whether its topic holds a newer record of the key is not known: Kafka has not answered."
+        there = found.newest
+        if there is None or (there.partition, there.offset) == (newest.partition, newest.offset):
+            return ""
+        if there.timestamp < newest.commit_time // 1_000:
+            return ""
+        where = f"{there.partition}@{there.offset} of {figures.moment(there.timestamp / 1000)}"
+        return f"Its topic holds a newer record of the key ({where}): what is sent becomes its latest value."
 
     def open_transaction(self) -> None:
         self.host.look_closer("transaction", self)
