@@ -2,19 +2,20 @@
 
 Precedence, highest first: the command line, ``BWTUI_*`` variables, the chosen profile (``[profile.NAME]`` of
 ``./bwtui.toml``, then of the user's file), ``./bwtui.toml``, ``bwtui.toml`` in the user's config folder, and
-the defaults of `RelaySettings`. Tables of properties (``[kafka]``, ``[topic]``, ``[registry]``) merge key by
-key, every other value replaces the one below it. An unknown key is an error that names the nearest known one.
+the defaults of `RelaySettings`. Tables (``[kafka]``, ``[topic]``, ``[registry]``, ``[keys]``, ``[theme]``)
+merge key by key, every other value replaces the one below it. An unknown key is an error that names the
+nearest known one.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from bwtui.config_file import FILE_NAME, ConfigFile, Layer, read_file, suggestion
+from bwtui.config_file import FILE_NAME, SCREEN_TABLES, ConfigFile, Layer, read_file, suggestion
 from bwtui.errors import UsageError
 from bwtui.masking import mask_connection, mask_property
 from bwtui.model.setting import SettingEntry
@@ -63,6 +64,8 @@ class Config:
     files: tuple[Path, ...]
     #: Options as they were typed, by name.
     typed: Mapping[str, str] = field(default_factory=dict)
+    #: By the table of the screens, then by key: lists of texts, as they are written.
+    screens: Mapping[str, Mapping[str, Setting]] = field(default_factory=dict)
 
     def text(self, name: str) -> str:
         """Return the value of the text option ``name``."""
@@ -138,6 +141,13 @@ def of_command_line(given: Mapping[str, Any], typed: Mapping[str, str]) -> Confi
     return _merge([_defaults(), _command_line(given, typed)], None, (), typed)
 
 
+def of_file(file: ConfigFile) -> Iterator[Config]:
+    """Return what a file says by itself: alone, and with each of its profiles."""
+    for profile in (None, *file.profiles):
+        layers = [_defaults(), file.base] + ([file.profiles[profile]] if profile is not None else [])
+        yield _merge(layers, profile, (file.path,), {})
+
+
 def file_paths() -> tuple[Path, ...]:
     """Return where bwtui.toml is looked for, lowest precedence first; the files need not exist."""
     return Path(platformdirs.user_config_dir("bwtui")) / FILE_NAME, Path(FILE_NAME)
@@ -201,24 +211,32 @@ def _merge(
 ) -> Config:
     values: dict[str, Setting] = {}
     pairs: dict[str, dict[str, Setting]] = {option.name: {} for option in PAIR_OPTIONS.values()}
+    screens: dict[str, dict[str, Setting]] = {table: {} for table in SCREEN_TABLES}
     for layer in layers:
         for name, value in layer.values.items():
             values[name] = Setting(value, _origin(layer, name))
         for name, properties in layer.pairs.items():
             for key, text in properties.items():
                 pairs[name][key] = Setting(text, _origin(layer, name))
-    return Config(values, pairs, profile, files, typed)
+        for table, chosen in layer.screens.items():
+            screens[table] |= {key: Setting(texts, layer.origin) for key, texts in chosen.items()}
+    return Config(values, pairs, profile, files, typed, screens)
 
 
 def _origin(layer: Layer, name: str) -> str:
     return BY_NAME[name].variable if layer.origin == ENVIRONMENT else layer.origin
 
 
-def listed(settings: RelaySettings) -> tuple[SettingEntry, ...]:
-    """Return every setting as it may be shown, with where it came from; secrets are masked."""
+def listed(settings: RelaySettings, *, of_screens: bool = False) -> tuple[SettingEntry, ...]:
+    """Return every setting as it may be shown, with where it came from; secrets are masked.
+
+    Those of the screens only if that is said: a relay does not know them.
+    """
     origins = dict(settings.origins)
     entries: list[SettingEntry] = []
     for option in OPTIONS:
+        if option.of_screens and not of_screens:
+            continue
         value = getattr(settings, option.field)
         if option.kind != "pairs":
             shown = mask_connection(value) if isinstance(value, str) else value
@@ -228,6 +246,15 @@ def listed(settings: RelaySettings) -> tuple[SettingEntry, ...]:
             name = f"{option.table}.{key}"
             entries.append(SettingEntry(name, mask_property(key, text), origins.get(name, DEFAULT)))
     return tuple(entries)
+
+
+def listed_of_screens(config: Config) -> tuple[SettingEntry, ...]:
+    """Return what was chosen for the screens in tables of bwtui.toml."""
+    return tuple(
+        SettingEntry(f"{table}.{key}", setting.value, setting.origin)
+        for table, chosen in config.screens.items()
+        for key, setting in chosen.items()
+    )
 
 
 def unknown_variables(environ: Mapping[str, str]) -> dict[str, str | None]:

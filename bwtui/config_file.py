@@ -19,10 +19,12 @@ from bwtui.options import (
     parse,
     refused_at,
 )
-from bwtui.places import place
+from bwtui.places import place, table_place
 
 FILE_NAME = "bwtui.toml"
 _PROFILE_KEY = "profile"
+#: Tables about the screens, which alone know what may stand in them (bwtui.tui.choices).
+SCREEN_TABLES = ("keys", "theme")
 _TOML = "mend it at that place: texts stand in quotes, keys before an equals sign, tables in [brackets]"
 
 
@@ -34,6 +36,8 @@ class Layer:
     values: dict[str, Value] = field(default_factory=dict)
     #: By option name, then by property.
     pairs: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: By the table of the screens, then by key.
+    screens: dict[str, dict[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -87,9 +91,16 @@ def _file_layer(origin: str, data: dict[str, Any]) -> Layer:
         if key in PAIR_OPTIONS:
             layer.pairs[PAIR_OPTIONS[key].name] = _file_pairs(origin, PAIR_OPTIONS[key], value)
             continue
+        if key in SCREEN_TABLES:
+            layer.screens[key] = _screen_table(origin, key, value)
+            continue
         option = BY_NAME.get(key)
         if option is None or option.kind == "pairs":
-            names = [o.name for o in OPTIONS if o.kind != "pairs"] + [*PAIR_OPTIONS, _PROFILE_KEY]
+            names = [o.name for o in OPTIONS if o.kind != "pairs"] + [
+                *PAIR_OPTIONS,
+                *SCREEN_TABLES,
+                _PROFILE_KEY,
+            ]
             raise UsageError(f"{origin}: unknown key {raw!r}", suggestion(key, names))
         if key in layer.values:
             raise UsageError(f"{origin}: {key!r} is set twice, with '-' and with '_'", "keep one of the two")
@@ -117,10 +128,25 @@ def _file_value(option: Option, value: Any) -> Value:
     return parse(option, value)
 
 
-def _file_pairs(origin: str, option: Option, value: Any) -> dict[str, str]:
+def _check_table(origin: str, table: str, value: Any) -> None:
     if not isinstance(value, dict):
-        problem = f"{origin}: {option.table!r} is not a table"
-        raise UsageError(problem, f"write [{option.table}] above its keys")
+        raise UsageError(f"{origin}: {table!r} is not a table", f"write [{table}] above its keys")
+
+
+def _screen_table(origin: str, table: str, value: Any) -> dict[str, tuple[str, ...]]:
+    _check_table(origin, table, value)
+    found: dict[str, tuple[str, ...]] = {}
+    for key, given in value.items():
+        texts = [given] if isinstance(given, str) else given
+        with refused_at(f"{table_place(origin, table)}: {key}"):
+            if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+                raise ValueError("expected a string, or a list of strings (put it in quotes)")
+        found[key.replace("_", "-")] = tuple(texts)
+    return found
+
+
+def _file_pairs(origin: str, option: Option, value: Any) -> dict[str, str]:
+    _check_table(origin, option.table, value)
     with refused_at(place(origin, option.name, {})):
         return dict(_flatten(value, ""))
 

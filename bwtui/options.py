@@ -58,6 +58,8 @@ class Option:
     optional: bool = False
     #: Whether it names a file or folder, whose name may be any bytes.
     is_path: bool = False
+    #: Whether it is for the screens, not for the relay that they show.
+    of_screens: bool = False
 
     @property
     def field(self) -> str:
@@ -357,6 +359,12 @@ OPTIONS: tuple[Option, ...] = (
         check=check_name,
         default="the slot's",
         optional=True,
+    ),
+    Option(
+        "readonly",
+        "The screens only look: no key of theirs changes anything, and to leave them never stops a relay.",
+        kind="switch",
+        of_screens=True,
     ),
 )
 BY_NAME = {option.name: option for option in OPTIONS}

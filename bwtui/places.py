@@ -24,13 +24,14 @@ def place(origin: str, name: str, typed: Mapping[str, str]) -> str:
         return typed.get(name) or usual_place(name)
     if origin in (ENVIRONMENT, option.variable):
         return option.variable
-    if option.kind != "pairs":
-        return f"{origin}: {name}"
-    return (
-        f"{origin.removesuffix(']')}.{option.table}]"
-        if origin.endswith("]")
-        else f"{origin} [{option.table}]"
-    )
+    return table_place(origin, option.table) if option.kind == "pairs" else f"{origin}: {name}"
+
+
+def table_place(origin: str, table: str) -> str:
+    """Return the place of a table in a file, or in a profile of it."""
+    if origin.endswith("]"):
+        return f"{origin.removesuffix(']')}.{table}]"
+    return f"{origin} [{table}]"
 
 
 def usual_place(name: str, key: str = "") -> str:

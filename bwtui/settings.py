@@ -13,7 +13,7 @@ OnRecordError = Literal["stop", "stop-recording"]
 
 @dataclass(frozen=True, slots=True)
 class RelaySettings:
-    """Settings of one relay; the defaults are those of the command-line contract."""
+    """Settings of one relay and of its screens; defaults are those of the command-line contract."""
 
     #: libpq connection string or URI, given to libpq untouched; may be empty (PG* variables).
     postgres: str = ""
@@ -56,6 +56,8 @@ class RelaySettings:
     record_only: bool = False
     #: The relay's name, for attach, status and stop. Empty: the slot's name.
     name: str = ""
+    #: The screens only look.
+    readonly: bool = False
     #: Where each came from, by option name or, of a property, "table.key"; what is missing is a default.
     origins: Pairs = field(default=(), compare=False)
 

@@ -39,7 +39,7 @@ def config() -> None:
 def show(profile: str | None, as_json: bool) -> None:
     """Show each setting, its value, and where it comes from; secrets are masked."""
     merged = layers.load(profile=profile)
-    shown = layers.listed(merged.merged())
+    shown = layers.listed(merged.merged(), of_screens=True) + layers.listed_of_screens(merged)
     if as_json:
         say_json({one.name: {"value": one.value, "origin": one.origin} for one in shown}, indent=2)
         return
@@ -59,6 +59,8 @@ def validate(files: tuple[Path, ...]) -> None:
     for path in files or [path for path in layers.file_paths() if path.is_file()]:
         checked = read_file(path)
         _check_properties(checked)
+        for alone in layers.of_file(checked):
+            _check_screens(alone)
         for doubt in _doubts(checked):
             say(f"bwtui: warning: {doubt}", err=True)
         say(f"{path}: fine")
@@ -77,6 +79,13 @@ def _check_properties(checked: ConfigFile) -> None:
             registry_config=tuple(layer.pairs.get("registry-config", {}).items()),
         )
         check_properties(settings, functools.partial(_place, layer.origin))
+
+
+def _check_screens(merged: layers.Config) -> None:
+    if any(merged.screens.values()):
+        from bwtui.tui.choices.chosen import chosen
+
+        chosen(merged)
 
 
 def _place(origin: str, name: str, key: str) -> str:
@@ -99,7 +108,7 @@ def _holds_secrets(checked: ConfigFile) -> bool:
 
 
 def _validate_environment() -> None:
-    layers.load()
+    _check_screens(layers.load())
     for name, close in layers.unknown_variables(os.environ).items():
         meant = f"; did you mean {close}?" if close else ""
         say(f"bwtui: warning: nothing reads the variable {name}{meant}", err=True)

@@ -15,6 +15,7 @@ from bwtui.terminal import need_screens
 if TYPE_CHECKING:
     from bwtui.model.status import Status
     from bwtui.relay.process.launch import EngineProcess
+    from bwtui.tui.choices.chosen import Choices
 
 #: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
 _STOP_TIMEOUT = 10.0
@@ -49,7 +50,7 @@ def _show_config_help(ctx: click.Context, parameter: click.Parameter, value: boo
 
 
 @click.command(epilog=_EPILOG)
-@relay_options.takes(*relay_options.ALL)
+@relay_options.takes(*relay_options.ALL, "readonly")
 @click.option("--headless", is_flag=True, help="Relay in this process, without screens.")
 @click.option("--json", "as_json", is_flag=True, help="With --headless: a status object a second on stdout.")
 @click.option("--detach", is_flag=True, help="Start the relay in the background and print its name.")
@@ -67,16 +68,18 @@ def connect(headless: bool, as_json: bool, detach: bool, **given: Any) -> None:
     Makes publication and replication slot if they are missing, copies what the tables hold, then follows the
     change stream. What Kafka has acknowledged is confirmed to PostgreSQL, and nothing else, so the relay can
     be stopped, or killed, at any time. The relay runs as a process of its own: closing the screens can leave
-    it running.
+    it running. With --readonly it always does: the relay works as ever, and its screens can't stop it.
     """
     _check_modes(headless, as_json, detach)
+    if given["readonly"] and (headless or detach):
+        raise UsageError("--readonly is for the screens, and there are none", "leave it out")
     settings = relay_settings(given)
     if headless:
         run_headless(settings, as_json)
     elif detach:
         _run_detached(settings, as_json)
     else:
-        _run_with_screens(settings)
+        _run_with_screens(settings, given)
 
 
 def relay_settings(given: dict[str, Any]) -> RelaySettings:
@@ -124,16 +127,20 @@ def _run_detached(settings: RelaySettings, as_json: bool) -> None:
         say_json({"name": engine.name, "state": "starting", "pid": engine.process.pid})
 
 
-def _run_with_screens(settings: RelaySettings) -> None:
+def _run_with_screens(settings: RelaySettings, given: dict[str, Any]) -> None:
+    from bwtui.tui.choices.chosen import chosen
+
+    # A key that is wrong is told before anything is started.
+    choices = chosen(relay_options.load(given))
     say(f"bwtui: starting relay {settings.relay_name}…", err=True)
     engine, _ = _start(settings)
     if engine.process.poll() is not None:
         say(f"bwtui: relay {engine.name} has done its work and ended", err=True)
         return
-    show(engine.name, owned=True)
+    show(engine.name, owned=True, choices=choices)
 
 
-def show(name: str, owned: bool) -> None:
+def show(name: str, owned: bool, choices: "Choices | None" = None) -> None:
     """Open the screens on a running relay; the relay goes on whatever becomes of them.
 
     Raises the error on which the relay ended while they were open.
@@ -145,7 +152,7 @@ def show(name: str, owned: bool) -> None:
 
     crashed: BwtuiError | None = None
     try:
-        if run(name, owned=owned, kafka=lambda: records_of(name)) != 0:
+        if run(name, owned=owned, kafka=lambda: records_of(name), choices=choices) != 0:
             crashed = BwtuiError("the screens ended on an error", _SCREENS.format(name=name))
     except BwtuiError:
         raise

@@ -1,6 +1,7 @@
 """``bwtui demo``: everything at once, with nothing to install."""
 
 import asyncio
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -145,15 +146,19 @@ def _headless(seconds: float) -> "Callable[[Demo], None]":
 
 def _with_screens(demo: "Demo") -> None:
     from bwtui.cli.auditing.single_records import records_of
+    from bwtui.cli.options.relay_options import load
     from bwtui.demo.screens import DemoSource
     from bwtui.tui.app import RelayApp
     from bwtui.tui.audit.session import RelayAuditSession
+    from bwtui.tui.choices.chosen import chosen
     from bwtui.tui.state import RelayModel, Session
 
     # Not run_source, which says how to come back to a relay that was left running: this one ends here.
     source = DemoSource(demo)
     audit = RelayAuditSession(source.name, lambda: records_of(source.name))
-    app = RelayApp(RelayModel(source), Session(owned=True, detachable=False), audit)
+    # The demo ends with its screens, so they can't do without stopping it.
+    choices = dataclasses.replace(chosen(load({})), readonly=False)
+    app = RelayApp(RelayModel(source), Session(owned=True, detachable=False, choices=choices), audit)
 
     def leave() -> None:
         demo.abandon()

@@ -39,12 +39,12 @@ only; where they are not given, the dialogs propose those of the recording.
     "--at", metavar="PLACE", help="Where to stand: a time, an LSN, 'xid N', 'N%' or '#N'; else the end."
 )
 @relay_options.takes(
-    *("broker", "schema-registry", "kafka-config"),
+    *("broker", "schema-registry", "kafka-config", "readonly"),
     defaults=dict.fromkeys(("broker", "schema-registry"), "the recording's"),
 )
 def open(recording: Path, at: str | None, **given: Any) -> None:
     """Look at RECORDING in the same screens as at a running relay, rewind it, verify it, and replay it;
-    or at the REPORT of an audit. To look, no server is needed.
+    or at the REPORT of an audit. To look, no server is needed. With --readonly nothing can be replayed.
     """
     report = None
     if recording.is_file():
@@ -65,25 +65,28 @@ def _open_recording(
 ) -> None:
     from bwtui.recording.reading.reader import open_recording
     from bwtui.tui.audit.session import RecordingAuditSession
+    from bwtui.tui.choices.chosen import chosen
     from bwtui.tui.recording_app import run_recording
 
     view = open_recording(recording)
     try:
         need_screens(f"'bwtui recording info {recording}' needs none")
+        choices = chosen(relay_options.load(given))
         services = connections(given, view.source.broker, view.source.registry)
         audit = RecordingAuditSession(recording, services, report)
-        run_recording(view, lambda: open_recording(recording), at, _unfinished(view), audit)
+        run_recording(view, lambda: open_recording(recording), at, _unfinished(view), audit, choices)
     finally:
         view.close()
 
 
 def _open_report(path: Path, report: "AuditReport", given: dict[str, Any]) -> None:
     from bwtui.tui.audit.session import AuditSession
+    from bwtui.tui.choices.chosen import chosen
     from bwtui.tui.report_app import run_report
 
     source = report.raw.get("source") or {}
     services = connections(given, str(source.get("broker", "")), str(source.get("registry", "")))
-    run_report(path.name, AuditSession(services, report))
+    run_report(path.name, AuditSession(services, report), chosen(relay_options.load(given)))
 
 
 def _recording_of(report: "AuditReport") -> Path | None:

@@ -3,55 +3,23 @@
 Bindings, footer, help, command palette and docs/keys.md are all made from `ACTIONS`, so they can't disagree.
 """
 
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
-Scope = Literal["screen", "list"]
-#: What the screens show: a relay that runs, a recording, or the report of an audit and nothing else.
-Kind = Literal["live", "recording", "report"]
-#: Where an action makes sense.
-Where = Literal["everywhere", "source", "live", "recording"]
-_KINDS: dict[Where, frozenset[Kind]] = {
-    "everywhere": frozenset(("live", "recording", "report")),
-    "source": frozenset(("live", "recording")),
-    "live": frozenset(("live",)),
-    "recording": frozenset(("recording",)),
-}
-GROUPS = ("Screens", "Recording", "Audit", "View", "Lists", "This terminal")
-
-
-@dataclass(frozen=True)
-class Action:
-    """Something the user can do."""
-
-    #: Textual's name of it, with parameters: ``show('changes')`` is the method ``action_show``.
-    name: str
-    keys: tuple[str, ...]
-    #: One or two words, for the footer.
-    label: str
-    #: What it does, for help, palette and docs.
-    help: str
-    #: "screen": on every screen; "list": in a list that has the focus.
-    scope: Scope = "screen"
-    footer: bool = False
-    #: What the footer, or a tab, says where the label is too long for it.
-    short: str = ""
-    #: Why a recording does not have it; said when its key is pressed there.
-    absent: str = ""
-    #: It makes sense on the audit's screens only.
-    audits: bool = False
-    # Said once for all actions of a group.
-    group: str = ""
-    where: Where = "everywhere"
+from bwtui.tui.action import KINDS, Action, Kind, Where
 
 
 def _group(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
-    """Return the actions of one group that make sense in the same place."""
+    """Return the actions of one group that make sense in the same place; each says what it changes."""
     return tuple(replace(action, group=name, where=where) for action in actions)
 
 
+def _looking(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
+    """Return such actions that change nothing but what is seen, unless one of them says otherwise."""
+    return tuple(replace(action, changes=action.changes or "") for action in _group(name, where, *actions))
+
+
 ACTIONS = (
-    *_group(
+    *_looking(
         "Screens",
         "source",
         Action(
@@ -74,7 +42,7 @@ ACTIONS = (
         Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints", short="Err"),
         Action("show('audit')", ("5",), "Audit", "What the last audit found, class by class", short="Aud"),
     ),
-    *_group(
+    *_looking(
         "Screens",
         "live",
         Action(
@@ -109,7 +77,7 @@ ACTIONS = (
             absent="A recording does not hold its relay's settings: 'bwtui config show' has those of here",
         ),
     ),
-    *_group(
+    *_looking(
         "Screens",
         "everywhere",
         Action(
@@ -122,14 +90,14 @@ ACTIONS = (
         ),
         Action("back", ("escape",), "Back", "Close the filter, restore a panel, or go back a screen"),
     ),
-    *_group(
+    *_looking(
         "View",
         "live",
         Action(
             "pause", ("space",), "Pause", "Freeze the view; the relay and its counters run on", footer=True
         ),
     ),
-    *_group(
+    *_looking(
         "Recording",
         "recording",
         Action("play", ("space",), "Play", "Play, or stand still", footer=True),
@@ -178,7 +146,7 @@ ACTIONS = (
             footer=True,
         ),
     ),
-    *_group(
+    *_looking(
         "View",
         "source",
         Action(
@@ -189,7 +157,7 @@ ACTIONS = (
             footer=True,
         ),
     ),
-    *_group(
+    *_looking(
         "Audit",
         "source",
         Action(
@@ -206,6 +174,7 @@ ACTIONS = (
             "In a key's journey: send the key again; first what would be done, then the question",
             footer=True,
             short="Again",
+            changes="write into a topic",
         ),
     ),
     *_group(
@@ -217,6 +186,7 @@ ACTIONS = (
             "Replay",
             "Write its messages into topics again: first what would be done, then the question",
             footer=True,
+            changes="write into topics",
         ),
         Action(
             "place",
@@ -225,6 +195,7 @@ ACTIONS = (
             "The selected finding's place in the recording",
             footer=True,
             audits=True,
+            changes="",
         ),
         Action(
             "mend",
@@ -233,9 +204,10 @@ ACTIONS = (
             "Replay what the audit found missing, and only that",
             footer=True,
             audits=True,
+            changes="write into topics",
         ),
     ),
-    *_group(
+    *_looking(
         "Audit",
         "everywhere",
         Action(
@@ -247,7 +219,7 @@ ACTIONS = (
             audits=True,
         ),
     ),
-    *_group(
+    *_looking(
         "View",
         "everywhere",
         Action(
@@ -258,12 +230,18 @@ ACTIONS = (
             footer=True,
         ),
     ),
-    *_group(
+    *_looking(
         "View",
         "source",
-        Action("errors_only", ("e",), "Errors only", "Show only what has errors; again for all", footer=True),
+        Action(
+            "errors_only",
+            ("exclamation_mark",),
+            "Errors only",
+            "Show only what has errors; again for all",
+            footer=True,
+        ),
     ),
-    *_group(
+    *_looking(
         "View",
         "everywhere",
         Action(
@@ -275,13 +253,16 @@ ACTIONS = (
         ),
         Action("next_panel", ("tab",), "Next panel", "Move the focus to the next panel"),
         Action("previous_panel", ("shift+tab",), "Previous panel", "Move the focus to the panel before"),
-        Action("theme", ("t",), "Theme", "Switch between the dark and the light theme"),
+        Action("jump", ("ctrl+o",), "Jump", "Letters over panels and tabs: each goes where it stands"),
+        Action("theme", ("t",), "Theme", "The next theme: dark, light, high contrast, or your own first"),
     ),
-    *_group(
+    *_looking(
         "Lists",
         "everywhere",
         Action("sort", ("s",), "Sort", "Sort by the next column; so does a click on a title", footer=True),
         Action("reverse", ("S",), "Reverse", "Turn the order round"),
+        Action("export", ("e",), "Export", "Export the selected row as JSON, into a new file of this folder"),
+        Action("export_all", ("E",), "Export all", "Export all that match, as JSON lines, into a new file"),
         Action("copy", ("y",), "Copy", "Copy the selected row to the clipboard (OSC 52)", footer=True),
         Action("up", ("up", "k"), "Up", "One row up", scope="list"),
         Action("down", ("down", "j"), "Down", "One row down", scope="list"),
@@ -296,7 +277,7 @@ ACTIONS = (
             scope="list",
         ),
     ),
-    *_group(
+    *_looking(
         "This terminal",
         "everywhere",
         Action("help", ("question_mark", "f1"), "Help", "All keys", footer=True),
@@ -312,9 +293,14 @@ ACTIONS = (
 )
 
 
-def actions(kind: Kind) -> list[Action]:
-    """Return the actions that make sense where such a source is shown."""
-    return [action for action in ACTIONS if kind in _KINDS[action.where]]
+def actions(kind: Kind, *, readonly: bool = False) -> list[Action]:
+    """Return the actions that make sense where such a source is shown, and may be taken."""
+    return [a for a in ACTIONS if kind in KINDS[a.where] and not (readonly and a.changes)]
+
+
+def kinds_of(action: Action) -> frozenset[Kind]:
+    """Return where an action has a meaning, or a reason why it has none."""
+    return KINDS[action.where] | ({"recording"} if action.absent else frozenset())
 
 
 def tabs(kind: Kind) -> dict[str, Action]:
@@ -328,23 +314,29 @@ def why_absent(mode: str) -> str:
     return next(action.absent for action in ACTIONS if action.name == f"show('{mode}')")
 
 
-def makes_sense(name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False) -> bool:
-    """Tell whether an action, as Textual names it, makes sense on such a source and such a screen."""
+def makes_sense(
+    name: str, parameters: tuple[object, ...], kind: Kind, *, audits: bool = False, readonly: bool = False
+) -> bool:
+    """Tell whether an action, as Textual names it, can be taken on such a source and such a screen."""
     full = f"{name}({', '.join(map(repr, parameters))})" if parameters else name
     return all(
-        (kind in _KINDS[action.where] or (kind == "recording" and bool(action.absent)))
+        (kind in KINDS[action.where] or (kind == "recording" and bool(action.absent)))
         and (audits or not action.audits)
+        and not (readonly and action.changes)
         for action in ACTIONS
         if action.name == full
     )
 
 
-def meant_elsewhere(key: str, kind: Kind) -> str | None:
-    """Say what a key that does nothing here is for; None of a key that is for nothing, or does something."""
+def why_nothing(key: str, kind: Kind, *, readonly: bool = False) -> str | None:
+    """Say why a key does nothing here; None of a key that is for nothing, or does something."""
     meant = [action for action in ACTIONS if key in action.keys]
+    here = [action for action in meant if kind in KINDS[action.where]]
+    if readonly and (refused := next((action for action in here if action.changes), None)):
+        return f"{refused.label}: this would {refused.changes}, and with --readonly the screens only look"
     # A screen that a recording lacks has a reason of its own, which its key gives.
     absent = kind == "recording" and any(action.absent for action in meant)
-    if not meant or absent or any(kind in _KINDS[action.where] for action in meant):
+    if not meant or absent or here:
         return None
     what = meant[0].label
     if meant[0].where == "recording":

@@ -14,9 +14,12 @@ from bwtui.console import say
 from bwtui.errors import BwtuiError
 from bwtui.relay.process.control import ControlClient
 from bwtui.shown import shown, shown_lines
+from bwtui.tui.action import choose_keys
 from bwtui.tui.actions import why_absent
 from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.audit.session import AuditSession, RelayAuditSession
+from bwtui.tui.choices.chosen import Choices
+from bwtui.tui.choices.themes import cycle
 from bwtui.tui.host import Host, Opener, RecordingHost, Selection
 from bwtui.tui.palette import ActionProvider
 from bwtui.tui.plain import LastWord
@@ -36,7 +39,7 @@ from bwtui.tui.screens.settings import SettingsScreen
 from bwtui.tui.screens.slots import SlotsScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.state import DataSource, Model, RelayModel, Session
-from bwtui.tui.theme import THEMES
+from bwtui.tui.theme import WithoutColours, named
 
 #: Seconds between two looks at the sample of changes, which is larger than a status.
 CHANGES_EVERY = 0.5
@@ -74,6 +77,7 @@ class RelayApp(RelayAuditing):
     #: The screen to begin with, if it is not the overview.
     first_mode = ""
     _last_word = LastWord()
+    _without_colours = WithoutColours()
 
     def __init__(
         self,
@@ -84,6 +88,8 @@ class RelayApp(RelayAuditing):
         super().__init__()
         self.session = session or Session()
         self.model = model
+        model.readonly = self.session.choices.readonly
+        choose_keys(self.session.choices.keys)
         self.audit = audit or RelayAuditSession(model.name)
         self.stopping = False
         self._asked_changes = self._asked_look = float("-inf")
@@ -92,9 +98,11 @@ class RelayApp(RelayAuditing):
         self._leaving: Worker[None] | None = None
         for mode, screen in self.MODE_SCREENS.items():
             self.add_mode(mode, partial(screen, self))
-        for theme in THEMES:
+        first = self.session.choices.theme or named(self.session.theme)
+        self._themes = cycle(first)
+        for theme in self._themes:
             self.register_theme(theme)
-        self.theme = self.session.theme
+        self.theme = first.name
 
     @property
     def recording(self) -> RecordingHost | None:
@@ -158,7 +166,8 @@ class RelayApp(RelayAuditing):
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Look at every line once more before it goes out."""
-        return (*super().get_line_filters(), self._last_word)
+        colours = (self._without_colours,) if self.no_color else ()
+        return (*super().get_line_filters(), self._last_word, *colours)
 
     def notify(self, message: str, *, title: str = "", **more: Any) -> None:
         """Show a notice; nothing in it is markup, whatever the caller says."""
@@ -169,6 +178,11 @@ class RelayApp(RelayAuditing):
         super().copy_to_clipboard(text.encode("utf-8", "replace").decode())
 
     # What the screens ask for.
+
+    def next_theme(self) -> None:
+        """Go on to the next theme."""
+        names = [theme.name for theme in self._themes]
+        self.theme = names[(names.index(self.theme) + 1) % len(names)]
 
     def show_mode(self, mode: str) -> None:
         """Go to a screen, or say why it isn't there; from deeper inside the same one, back to its start."""
@@ -205,11 +219,14 @@ class RelayApp(RelayAuditing):
         self.ask_to_leave()
 
     def ask_to_leave(self) -> None:
-        """Ask how to leave; a second time while stopping, just leave."""
+        """Ask how to leave; where nothing may be changed, there is only one way."""
         if isinstance(self.screen, LeaveScreen):
             return
         model = self.model
         running = model.link in ("live", "stale") and not self.stopping
+        if model.readonly:
+            self._end_with("detach" if running else "quit")
+            return
         self.push_screen(LeaveScreen(model.name, self.session, running=running), self._leave)
 
     def _leave(self, ending: Ending | None) -> None:
@@ -250,15 +267,16 @@ def run(
     *,
     owned: bool,
     rate: float = 4.0,
-    theme: str = "bwtui-dark",
+    theme: str = "dark",
     kafka: Callable[[], KafkaSide] | None = None,
+    choices: Choices | None = None,
 ) -> int:
     """Show the relay called ``name`` until the user leaves, and return the exit code for this command.
 
     ``owned`` says that this terminal started the relay. ``rate`` is in samples a second, at most 10.
-    ``kafka`` makes what reads single records, for the report of an audit.
+    ``kafka`` makes what reads single records, for the report of an audit; ``choices`` are the user's.
     """
-    session = Session(owned=owned, rate=rate, theme=theme)
+    session = Session(owned=owned, rate=rate, theme=theme, choices=choices or Choices())
     return run_source(ControlClient(name), session, RelayAuditSession(name, kafka))
 
 

@@ -2,10 +2,12 @@
 
 import re
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
 Mode = Literal["off", "regex", "fuzzy"]
+_PLAIN = re.compile(r"[\w.]+")
 
 
 @dataclass(frozen=True)
@@ -51,3 +53,14 @@ class Filter:
         if self._pattern is None:
             return ""
         return f"/{self.text}" + (" (letters in order)" if self.mode == "fuzzy" else "")
+
+
+def completed(text: str, names: Iterable[str]) -> str | None:
+    """Return a filter that goes on as one of ``names`` does, or None; of names that mean themselves."""
+    inverse, typed = ("!", text[1:]) if text.startswith("!") else ("", text)
+    for name in names:
+        # A table can be found without its schema too.
+        for part in (name, name.rpartition(".")[2]):
+            if typed and len(part) > len(typed) and part.startswith(typed) and _PLAIN.fullmatch(part):
+                return inverse + part
+    return None

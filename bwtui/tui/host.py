@@ -59,6 +59,9 @@ class Host(Protocol):
     def show_mode(self, mode: str) -> None:
         """Go to a screen by the name of its mode."""
 
+    def next_theme(self) -> None:
+        """Go on to the next theme."""
+
     def look_closer(self, name: str, selection: Selection) -> None:
         """Open a screen about what is selected, by its name, or say why that can't be."""
 

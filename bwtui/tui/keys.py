@@ -1,12 +1,31 @@
 """The keys of every action: how people write them, Textual's bindings, and docs/keys.md."""
 
+import re
+
 from textual.binding import Binding
+from textual.dom import DOMNode
 from textual.keys import key_to_character
 
-from bwtui.tui.actions import ACTIONS, GROUPS, Action, Scope
+from bwtui.tui.action import GROUPS, Action, Scope, has_chosen_keys
+from bwtui.tui.actions import ACTIONS
 
-#: Keys of lists that mean the recording's own ends where a list shows the recording itself.
-_ENDS = ("g", "G")
+#: What bwtui.toml calls actions whose name says too little.
+_NAMES = {
+    "drill": "open",
+    "step(-1)": "step-back",
+    "step(1)": "step-on",
+    "step_transaction(-1)": "transaction-back",
+    "step_transaction(1)": "transaction-on",
+    "speed(-1)": "slower",
+    "speed(1)": "faster",
+    "travel(0)": "beginning",
+    "travel(1)": "ending",
+    "error(1)": "next-error",
+    "error(-1)": "error-before",
+}
+_PARAMETER = re.compile(r"(\w+)\('(\w+)'\)")
+#: Where a list shows the recording itself, a key of both means the ends of the recording.
+_ENDS = {"first": "travel(0)", "last": "travel(1)"}
 #: Of the other keys Textual knows the character.
 _KEY_NAMES = {
     "slash": "/",
@@ -21,19 +40,26 @@ _KEY_NAMES = {
     "end": "End",
     "tab": "Tab",
     "shift+tab": "Shift+Tab",
-    "f1": "F1",
     "left": "←",
     "right": "→",
     "shift+left": "Shift+←",
     "shift+right": "Shift+→",
 }
+#: What a key may be called in bwtui.toml, in small letters.
+NAMED_KEYS = {
+    **{shown.lower(): key for key, shown in _KEY_NAMES.items()},
+    **{key: key for key in (*_KEY_NAMES, "backspace", "delete", "insert")},
+    **{f"f{number}": f"f{number}" for number in range(1, 13)},
+}
 
 
 def show_key(key: str) -> str:
     """Return a key as people write it."""
-    if key.startswith("ctrl+"):
-        return f"Ctrl+{key[5:].upper()}"
-    return _KEY_NAMES.get(key) or key_to_character(key) or key
+    if key.startswith(("ctrl+", "shift+")) and key not in _KEY_NAMES:
+        modifier, _, base = key.partition("+")
+        return f"{modifier.capitalize()}+{base.upper() if len(base) == 1 else show_key(base)}"
+    character = key_to_character(key) or ""
+    return _KEY_NAMES.get(key) or (character if character.isprintable() else "") or key.capitalize()
 
 
 def key_text(action: Action) -> str:
@@ -41,9 +67,22 @@ def key_text(action: Action) -> str:
     return " ".join(map(show_key, action.keys))
 
 
+def name_of(action: Action) -> str:
+    """Return the name of an action in bwtui.toml."""
+    name = _NAMES.get(action.name, action.name)
+    if match := _PARAMETER.fullmatch(name):
+        name = f"show-{match[2]}" if match[1] == "show" else match[2]
+    return name.replace("_", "-")
+
+
 def keys_of(name: str) -> tuple[str, ...]:
     """Return the keys of an action."""
     return next(action.keys for action in ACTIONS if action.name == name)
+
+
+def key_for(name: str) -> str:
+    """Return the key of an action as a sentence names it."""
+    return show_key(keys_of(name)[0])
 
 
 def bindings(scope: Scope) -> list[Binding]:
@@ -51,7 +90,7 @@ def bindings(scope: Scope) -> list[Binding]:
     return [
         Binding(
             key,
-            f"{action.name}('{key}')" if scope == "list" and key in _ENDS else action.name,
+            _bound(action, key),
             action.short or action.label,
             show=action.footer and key == action.keys[0],
             key_display=show_key(key),
@@ -63,18 +102,58 @@ def bindings(scope: Scope) -> list[Binding]:
     ]
 
 
+def _bound(action: Action, key: str) -> str:
+    """Return what a key does: a list asks first whether a key of both is its own."""
+    end = _ENDS.get(action.name)
+    return f"{action.name}('{key}')" if end is not None and key in keys_of(end) else action.name
+
+
+def rebind(node: DOMNode, scope: Scope) -> None:
+    """Give a screen or a list the keys that the user has chosen: Textual's BINDINGS are older than those."""
+    if not has_chosen_keys():
+        return
+    bound = node._bindings.key_to_bindings
+    for key in (key for action in ACTIONS if action.scope == scope for key in action.default_keys):
+        bound.pop(key, None)
+    for binding in bindings(scope):
+        bound[binding.key] = []
+    for binding in bindings(scope):
+        bound[binding.key].append(binding)
+
+
+_DOCS_OF_KEYS = (
+    "",
+    "Other keys are chosen in `bwtui.toml` (`./` or the user's config folder), by the names in the last",
+    "column:",
+    "",
+    "```toml",
+    "[keys]",
+    'pause = "p"',
+    'down = ["down", "ctrl+n"]',
+    'show-changes = "f2"',
+    "```",
+    "",
+    "They replace the action's own keys, in footer, help and palette too. A key is a character (`?`, `G`),",
+    "or one of `space`, `enter`, `esc`, `tab`, `up`, `down`, `left`, `right`, `pageup`, `pagedown`, `home`,",
+    "`end`, `insert`, `delete`, `backspace`, `f1` to `f12`; `ctrl+` goes before a letter or a name, `shift+`",
+    "before a name. A name that is none, and a key that would mean two things in one place, are errors;",
+    "`bwtui config validate` tells of them.",
+)
+
+
 def docs_table() -> str:
     """Return docs/keys.md."""
     lines = [
         "# Keys",
         "",
         "Made from `bwtui/tui/actions.py` by `docs/screenshots/make.py`; a test compares them.",
+        *_DOCS_OF_KEYS,
     ]
     for group in GROUPS:
         title = "In a recording" if group == "Recording" else group
-        lines += ["", f"## {title}", "", "| Key | Does |", "|---|---|"]
+        lines += ["", f"## {title}", "", "| Key | Does | Name |", "|---|---|---|"]
         for action in ACTIONS:
             if action.group == group:
                 keys = ", ".join(f"`{show_key(key)}`" for key in action.keys)
-                lines.append(f"| {keys} | {action.help} |")
+                lines.append(f"| {keys} | {action.help} | `{name_of(action)}` |")
     return "\n".join(lines) + "\n"

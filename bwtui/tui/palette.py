@@ -5,7 +5,8 @@ from functools import partial
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from bwtui.tui.actions import Action, actions
+from bwtui.tui.action import Action
+from bwtui.tui.actions import actions
 from bwtui.tui.keys import key_text
 from bwtui.tui.screens.audit.jobs import JobsApp
 
@@ -27,7 +28,7 @@ class ActionProvider(Provider):
 
     def _actions(self) -> list[Action]:
         assert isinstance(self.app, JobsApp)
-        return actions(self.app.model.kind)
+        return actions(self.app.model.kind, readonly=self.app.model.readonly)
 
     def _runner(self, action: Action) -> Callable[[], object]:
         namespace = self.screen if action.scope == "screen" else self.focused

@@ -21,7 +21,7 @@ from bwtui.recording.reading.tally import Tally
 from bwtui.recording.reading.target import MICROS
 from bwtui.recording.view import RecordingView, TableCounts
 from bwtui.tui import judgement
-from bwtui.tui.actions import Kind
+from bwtui.tui.action import Kind
 from bwtui.tui.seconds import Seconds
 from bwtui.tui.state import Link, Model, Picture, Playhead
 

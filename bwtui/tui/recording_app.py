@@ -9,6 +9,7 @@ from bwtui.recording.view import RecordingView
 from bwtui.tui.actions import tabs
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import RecordingAuditSession
+from bwtui.tui.choices.chosen import Choices
 from bwtui.tui.host import Host, Opener, RecordingHost
 from bwtui.tui.plain import Text
 from bwtui.tui.playback import Command, RecordedModel, RecordingSource, Then
@@ -131,6 +132,7 @@ def run_recording(
     at: str | None = None,
     remark: str = "",
     audit: RecordingAuditSession | None = None,
+    choices: Choices | None = None,
 ) -> None:
     """Show a recording until the user leaves; ``remark`` is what should be known of it.
 
@@ -140,7 +142,8 @@ def run_recording(
     source = RecordingSource(view, reopen)
     if at is not None:
         source.player.seek_text(at)
-    app = RecordingApp(source, Session(rate=10, remark=remark), audit=audit)
+    session = Session(rate=10, remark=remark, choices=choices or Choices())
+    app = RecordingApp(source, session, audit=audit)
     if app.recording_audit.report is not None:
         app.first_mode = "audit"
     app.recording_audit.remember()

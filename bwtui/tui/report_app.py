@@ -4,9 +4,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import ClassVar
 
-from bwtui.tui.actions import Kind
+from bwtui.tui.action import Kind
 from bwtui.tui.app import RelayApp
 from bwtui.tui.audit.session import AuditSession
+from bwtui.tui.choices.chosen import Choices
 from bwtui.tui.host import Host
 from bwtui.tui.running import run_app
 from bwtui.tui.screens.audit.report import ReportScreen
@@ -26,11 +27,17 @@ class ReportApp(RelayApp):
     MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {"audit": ReportScreen}
     DEFAULT_MODE = "audit"
 
-    def __init__(self, name: str, audit: AuditSession, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        name: str,
+        audit: AuditSession,
+        clock: Callable[[], float] = time.time,
+        choices: Choices | None = None,
+    ) -> None:
         is_recorded = audit.report is not None and audit.report.question == "recording"
         remark = "the recording is not open: the report alone" if is_recorded else "the report alone"
         model = ReportModel(name, clock)
-        super().__init__(model, Session(rate=1), audit)
+        super().__init__(model, Session(rate=1, choices=choices or Choices()), audit)
         model.remark = remark
 
     def ask_to_leave(self) -> None:
@@ -38,6 +45,6 @@ class ReportApp(RelayApp):
         self.exit("quit")
 
 
-def run_report(name: str, audit: AuditSession) -> None:
+def run_report(name: str, audit: AuditSession, choices: Choices | None = None) -> None:
     """Show a report until the user leaves."""
-    run_app(ReportApp(name, audit), "the report is as it was: 'bwtui open' shows it again")
+    run_app(ReportApp(name, audit, choices=choices), "the report is as it was: 'bwtui open' shows it again")

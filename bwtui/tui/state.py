@@ -11,14 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-from bwtui.errors import BwtuiError
+from bwtui.errors import BwtuiError, RefusedError
 from bwtui.model.history import History
 from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.change import Change
 from bwtui.relay.process.control import DoesNotAnswer, Refused
 from bwtui.relay.process.last_status import of_ended
-from bwtui.tui.actions import Kind
+from bwtui.tui.action import Kind
+from bwtui.tui.choices.chosen import Choices
 
 #: Points in a sparkline, one a second.
 POINTS = 120
@@ -66,7 +67,10 @@ class Session:
     detachable: bool = True
     #: Samples a second, 1 to 10.
     rate: float = 4.0
-    theme: str = "bwtui-dark"
+    #: One of bwtui.tui.theme.NAMES.
+    theme: str = "dark"
+    #: What the user has chosen of the screens.
+    choices: Choices = field(default_factory=Choices)
     #: What should be known of a recording, such as that it was never finished.
     remark: str = ""
 
@@ -136,6 +140,8 @@ class Model:
     background = ""
     #: What should be known of it.
     remark = ""
+    #: The screens only look: nothing is changed from here.
+    readonly = False
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name = name
@@ -212,6 +218,10 @@ class RelayModel(Model):
 
     async def stop(self) -> None:
         """Ask the relay to stop cleanly. Raises BwtuiError."""
+        if self.readonly:
+            raise RefusedError(
+                "with --readonly the screens stop no relay", f"'bwtui stop {self.name}' stops it"
+            )
         await self._source.stop()
 
     async def sample_status(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from textual.pilot import Pilot
 
@@ -92,10 +93,19 @@ class Stage:
         self.relay = FakeRelay(shop or Shop(), self.clock)
         self.pilot: Pilot[Ending]
         self.app = RelayApp(RelayModel(self.relay, self.clock), session)
+        #: Title and text of every notice; the app forgets each after some seconds.
+        self.told: list[str] = []
 
     @asynccontextmanager
     async def run(self, size: tuple[int, int] = (120, 30)) -> AsyncIterator[Pilot[Ending]]:
         """Run the app in a terminal of this size, with a first picture in it."""
+        notify = self.app.notify
+
+        def keep(message: str, *, title: str = "", **more: Any) -> None:
+            self.told.append(f"{title} {message}")
+            notify(message, title=title, **more)
+
+        self.app.notify = keep  # type: ignore[method-assign]
         async with self.app.run_test(size=size) as pilot:
             self.pilot = pilot
             await self.advance(2)

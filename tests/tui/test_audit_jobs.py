@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.tui.audited import AuditedStage
 from tests.tui.doubles import Clock
 from tests.tui.picture import lines, text
 
-PLAN = {
+PLAN: dict[str, Any] = {
     "state": "planned", "messages": 151, "bytes": 4096, "schemas": [{"new": True}, {"new": False}],
     "topics": {"orders": {"recorded": "orders", "messages": 151, "bytes": 4096, "existed": True,
                           "held": {"0": 140}}},
@@ -152,11 +153,18 @@ async def test_a_replay_is_looked_at_before_it_is_sent(tmp_path: Path) -> None:
         assert "▲ keys move" in shown
         assert "2 schemas, 1 to be registered" in shown
         await stage.press("enter")
-        assert len(stage.commands) == 1, "Enter sends nothing: the focus is on Cancel"
-        await stage.press("r", "enter")
+        assert len(stage.commands) == 1, "Enter sends nothing: the name is not typed"
+        await stage.press("escape", "r", "enter")
         await stage.until_reading()
         await stage.end(PLAN)
-        await stage.press("y")
+        assert "type orders to go on" in text(stage.app), "the topic exists: it can't be undone"
+        await stage.press("y", "enter")
+        assert stage.audit.job is None
+        assert len(stage.commands) == 2, "y is not its name"
+        assert "That is not orders" in stage.notices
+        await stage.press("backspace")
+        await stage.type("orders")
+        await stage.press("enter")
         await stage.until_reading()
         assert stage.commands[-1][-1] == "--yes"
         await stage.end({**PLAN, "state": "done", "sent": 151, "seconds": 0.5})
@@ -245,3 +253,19 @@ async def test_a_command_line_that_everybody_sees_has_no_password() -> None:
     assert b"bwtui" in seen and b"hunter2" not in seen
     # Its arguments it has all the same.
     assert (ended.code, ended.error) == (2, "no such option --registry")
+
+
+async def test_a_replay_into_topics_that_it_makes_needs_no_name(tmp_path: Path) -> None:
+    stage = AuditedStage(tmp_path)
+    new = {
+        "again.orders": {"recorded": "orders", "messages": 151, "bytes": 4096, "existed": False, "held": {}}
+    }
+    async with stage.run((100, 30)):
+        await stage.press("r", "enter")
+        await stage.until_reading()
+        await stage.end(PLAN | {"topics": new})
+        assert "to go on" not in text(stage.app)
+        await stage.press("y")
+        await stage.until_reading()
+        assert stage.commands[-1][-1] == "--yes"
+        await stage.end({**PLAN, "state": "done", "sent": 151, "seconds": 0.5})

@@ -160,7 +160,7 @@ async def test_both_sides_of_a_message(size: tuple[int, int], tmp_path: Path) ->
         assert "acknowledged" in shown
         assert "Audit › corrupted › id=11" in shown
         assert "Kafka has       sold" in shown
-        await stage.press("e")
+        await stage.press("exclamation_mark")
         assert len(pairs.rows) == 1
         await stage.press("p")
         assert stage.app.current_mode == "changes"

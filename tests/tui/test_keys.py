@@ -5,17 +5,20 @@
 
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 from textual.command import CommandPalette
 from textual.widgets import Input
 
-from bwtui.tui.actions import Action, actions
+from bwtui.tui.action import Action
+from bwtui.tui.actions import actions
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.journey.live import LiveJourney
+from bwtui.tui.screens.jump import JumpScreen
 from bwtui.tui.screens.table import TableScreen
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
@@ -65,7 +68,8 @@ CASES = [pytest.param(a, key, id=f"{a.name}-{key}") for a in ACTIONS for key in 
 
 
 @pytest.mark.parametrize(("action", "key"), CASES)
-async def test_key(action: Action, key: str) -> None:
+async def test_key(action: Action, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     stage = Stage(Shop(trouble=True))
     async with stage.run():
 
@@ -224,11 +228,11 @@ async def _panels(stage: Stage, press: Press) -> None:
 
 @check("theme")
 async def _theme(stage: Stage, press: Press) -> None:
-    seen = [stage.app.current_theme.dark]
-    for _ in range(2):
+    seen = [stage.app.theme]
+    for _ in range(3):
         await press()
-        seen.append(stage.app.current_theme.dark)
-    assert seen == [True, False, True]
+        seen.append(stage.app.theme)
+    assert seen == ["bwtui-dark", "bwtui-light", "bwtui-high-contrast", "bwtui-dark"]
 
 
 @check("sort")
@@ -305,6 +309,35 @@ async def _last(stage: Stage, press: Press) -> None:
     assert "new" in str(grid(stage).border_subtitle)
     await press()
     assert grid(stage).border_subtitle == "following"
+
+
+@check("jump")
+async def _jump(stage: Stage, press: Press) -> None:
+    await stage.show("errors")
+    await press()
+    assert isinstance(stage.app.screen, JumpScreen)
+    await stage.press("s")
+    assert stage.app.focused is stage.app.screen.query_one("#error")
+
+
+@check("export")
+async def _export(stage: Stage, press: Press) -> None:
+    await press()
+    (line,) = exported(stage)
+    assert line["Table"] == "public.audit"
+
+
+@check("export_all")
+async def _export_all(stage: Stage, press: Press) -> None:
+    await press()
+    assert len(exported(stage)) == len(grid(stage).rows) == 6
+
+
+def exported(stage: Stage) -> list[dict[str, str]]:
+    """Return what was written into the current folder."""
+    (path,) = Path().glob("bwtui-shop-Overview-*.jsonl")
+    assert f"./{path}" in stage.told[-1]
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @check("help")

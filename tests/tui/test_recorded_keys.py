@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bwtui.tui.actions import ACTIONS, Action, actions
+from bwtui.tui.action import Action
+from bwtui.tui.actions import ACTIONS, actions
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
 from bwtui.tui.screens.audit.forms import FormScreen

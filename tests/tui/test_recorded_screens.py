@@ -255,9 +255,9 @@ async def test_a_search_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_errors_only_in_a_recording() -> None:
     stage = RecordedStage()
     async with stage.run():
-        await stage.press("2", "e")
+        await stage.press("2", "exclamation_mark")
         assert [row.key for row in stage.grid.rows if row.key != BEGINNING] == ["146", "149"]
-        await stage.press("e")
+        await stage.press("exclamation_mark")
         assert len(stage.grid.rows) > 100
 
 

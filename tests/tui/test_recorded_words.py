@@ -165,12 +165,14 @@ async def test_the_prompt_for_a_place_shows_every_form_and_whole_errors(width: i
     stage = RecordedStage()
     async with stage.run((width, 24)):
         await stage.press("colon")
-        assert re.search(r"12:04\[:05\],.*#1234,\s+start\s+or end", text(stage.app), re.DOTALL)
+        assert re.search(
+            r"12:04\[:05\],.*#1234\s+\(a\s+position\),\s+start\s+or end", text(stage.app), re.DOTALL
+        )
         await stage.type("the day before yesterday, at noon")
         await stage.press("enter")
         shown = re.sub(r"\s+", " ", "\n".join(lines(stage.app)))
         assert "is no place in a recording: write 12:04[:05], " in shown
-        assert "xid 742, 45%, #1234, start or end" in shown
+        assert "xid 742, 45%, #1234 (a position), start or end" in shown
         bar = stage.screen.query_one(SeekBar)
         assert stage.app.focused is bar.query_one(Input)
         await stage.press("backspace")

@@ -204,10 +204,10 @@ async def test_errors_only_in_changes_says_why_there_is_nothing() -> None:
     stage = Stage()
     async with stage.run((120, 30)):
         await stage.show("changes")
-        await stage.press("e")
+        await stage.press("exclamation_mark")
         assert "no changes of tables with errors" in text(stage.app)
         assert "no changes yet" not in text(stage.app)
-        await stage.press("e", "slash", *"zzz", "enter")
+        await stage.press("exclamation_mark", "slash", *"zzz", "enter")
         assert "no sampled changes match" in text(stage.app)
 
 

@@ -76,7 +76,7 @@ async def test_lists_are_sorted_and_filtered_where_the_focus_is() -> None:
         await stage.press("slash", *"catchup", "enter")
         assert rows(stage, "standbys") == ["standby_b 10.0.0.8 None"]
         assert len(rows(stage, "slots")) == 4
-        await stage.press("escape", "shift+tab", "shift+tab", "e")
+        await stage.press("escape", "shift+tab", "shift+tab", "exclamation_mark")
         assert rows(stage, "slots") == ["trial", "reporting_2024"]
         assert len(rows(stage, "standbys")) == 2
 

@@ -23,9 +23,9 @@ def _parameters(*path: str) -> dict[str, click.Option]:
 @pytest.mark.parametrize("path", [("connect",), ("doctor",), ("schema", "check")])
 def test_what_a_relay_is_told_every_command_takes_that_needs_all_of_it(path: tuple[str, ...]) -> None:
     taken = _parameters(*path)
-    assert {option.name for option in OPTIONS if option.help} <= set(taken)
+    assert {option.name for option in OPTIONS if option.help and not option.of_screens} <= set(taken)
     for option in OPTIONS:
-        if option.help:
+        if option.help and not option.of_screens:
             parameter = taken[option.name]
             assert ([f"-{option.flag}"] if option.flag else []) == parameter.opts[:-1]
             assert (parameter.help or "").startswith(option.help)
@@ -38,7 +38,9 @@ def test_verify_and_record_take_what_they_name() -> None:
         *("publication", "table", "exclude-table"),
     }
     elsewhere = {"broker", "schema-registry", "kafka-config", "topic-config", "registry-config", "record"}
-    assert of_relay - set(_parameters("record")) == elsewhere | {"dead-letter-topic", "truncate-topic"}
+    assert of_relay - set(_parameters("record")) == elsewhere | {
+        *("dead-letter-topic", "truncate-topic", "readonly")
+    }
 
 
 def test_the_help_says_the_default_that_holds() -> None:

@@ -94,8 +94,8 @@ def _default(option: Option) -> str:
     return f"{value >> 20}M" if value and not value % (1 << 20) else str(value)
 
 
-#: Every option of a relay.
-ALL = tuple(option.name for option in OPTIONS if option.help)
+#: Every option of a relay; the screens have some of their own.
+ALL = tuple(option.name for option in OPTIONS if option.help and not option.of_screens)
 
 
 def load(given: dict[str, Any], *, alone: bool = False) -> config.Config:

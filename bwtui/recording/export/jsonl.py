@@ -69,11 +69,11 @@ def _row(change: Change, *, old: bool) -> dict[str, Any] | None:
     for index, column in enumerate(change.relation.columns):
         value = sent_value(change, index, old=old)
         if not isinstance(value, NotThere | UnchangedToast):
-            row[column.name] = _value(value)
+            row[column.name] = exact(value)
     return row
 
 
-def _value(value: Field) -> Any:
+def exact(value: Field) -> Any:
     """Return a value's text; bytes that are not UTF-8 stand in an object, which no text can be."""
     if value is None:
         return None

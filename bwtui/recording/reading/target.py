@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from bwtui.errors import UsageError
 from bwtui.model.lsn import parse_lsn
 
-FORMS = "12:04[:05], 2026-01-31 12:04, +30s, -5m, 0/1A2B, xid 742, 45%, #1234, start or end"
+FORMS = "12:04[:05], 2026-01-31 12:04, +30s, -5m, 0/1A2B, xid 742, 45%, #1234 (a position), start or end"
 MICROS = 1_000_000
 
 Kind = Literal["time", "lsn", "xid", "change"]

@@ -116,6 +116,11 @@ class Child:
         self._command = tuple(command)
         self._process: asyncio.subprocess.Process | None = None
 
+    @property
+    def only_looks(self) -> bool:
+        """Whether it changes nothing, in no service and in no file of somebody's."""
+        return self.arguments[0] == "verify" or "--dry-run" in self.arguments
+
     async def run(self) -> Ended:
         """Run it to its end."""
         # A session of its own keeps the terminal's Ctrl-C away: it is ended in order.

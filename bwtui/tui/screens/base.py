@@ -1,24 +1,27 @@
 """What every screen has: header, filter line, footer, and the actions on the selected row."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, BindingType
 from textual.containers import Container
+from textual.geometry import Offset
 from textual.widget import Widget
 from textual.widgets import Footer, Input
 
 from bwtui.model.looks import LookName
 from bwtui.tui import footer
-from bwtui.tui.actions import makes_sense, meant_elsewhere
+from bwtui.tui.actions import makes_sense, why_nothing
 from bwtui.tui.filtering import Filter
-from bwtui.tui.keys import bindings
+from bwtui.tui.host import Host
+from bwtui.tui.keys import bindings, rebind
 from bwtui.tui.screens.dialogs import HelpScreen
-from bwtui.tui.screens.transport import TransportScreen
+from bwtui.tui.screens.exporting import ExportingScreen
+from bwtui.tui.screens.jump import JumpScreen, Place
 from bwtui.tui.state import Picture
-from bwtui.tui.theme import DARK, LIGHT
 from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
@@ -28,7 +31,7 @@ from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from bwtui.tui.widgets.recording.transport import Transport
 
 
-class RelayScreen(TransportScreen):
+class RelayScreen(ExportingScreen):
     """A screen over the picture of a relay; subclasses fill the body and paint it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("screen")]
@@ -48,6 +51,10 @@ class RelayScreen(TransportScreen):
     without: ClassVar[frozenset[str]] = frozenset()
     #: The widgets are there, so that a picture can be painted.
     ready: bool = False
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        rebind(self, "screen")
 
     def compose(self) -> ComposeResult:
         """Make header, body, filter line and footer; a recording's transport bar goes above the footer."""
@@ -72,7 +79,12 @@ class RelayScreen(TransportScreen):
 
     def filter_bar(self) -> FilterBar:
         """Return the line where a filter is typed."""
-        return FilterBar()
+        return FilterBar(self.names)
+
+    def names(self) -> Iterable[str]:
+        """Return the names that a filter may be completed with."""
+        status = self.host.model.picture.status
+        return status.tables if status is not None else ()
 
     def main_grid(self) -> Grid:
         """Return the list that filter, sort and copy act on."""
@@ -125,9 +137,10 @@ class RelayScreen(TransportScreen):
         self.paint(model.picture)
 
     def on_key(self, event: events.Key) -> None:
-        """Say of a key that means something only where something else is shown that it does."""
-        if (elsewhere := meant_elsewhere(event.key, self.host.model.kind)) is not None:
-            self.notify(elsewhere, timeout=4)
+        """Say of a key that means something, but not here, why it does nothing."""
+        model = self.host.model
+        if (why := why_nothing(event.key, model.kind, readonly=model.readonly)) is not None:
+            self.notify(why, timeout=4)
 
     # Actions: views.
 
@@ -140,10 +153,11 @@ class RelayScreen(TransportScreen):
         self.refresh_picture()
 
     def action_theme(self) -> None:
-        self.app.theme = LIGHT.name if self.app.theme == DARK.name else DARK.name
+        self.host.next_theme()
 
     def action_help(self) -> None:
-        self.app.push_screen(HelpScreen(self.host.model.kind))
+        model = self.host.model
+        self.app.push_screen(HelpScreen(model.kind, readonly=model.readonly))
 
     def action_palette(self) -> None:
         self.app.action_command_palette()
@@ -154,6 +168,19 @@ class RelayScreen(TransportScreen):
     def action_verify(self) -> None:
         """Ask what to verify; while that runs, show how far it is."""
         self.host.ask_to_verify()
+
+    def action_jump(self) -> None:
+        """Put a letter over each panel and tab."""
+        panels = [
+            Place(widget.region.offset + Offset(2, 0), widget.focus)
+            for widget in self.focus_chain
+            if widget.region and self.region.contains_region(widget.region)
+        ]
+        tabs = [
+            Place(offset, partial(self.host.show_mode, mode))
+            for mode, offset in self.query_one(Header).places()
+        ]
+        self.app.push_screen(JumpScreen([*panels, *tabs]), lambda place: place.go() if place else None)
 
     def action_next_panel(self) -> None:
         self.focus_next()
@@ -210,10 +237,11 @@ class RelayScreen(TransportScreen):
         return footer.fitted(active, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Leave out what makes sense only live, or only in a recording."""
+        """Leave out what makes sense only live, or only in a recording, or may not be done."""
         if action in self.without or (action == "send_again" and not self.sends_again):
             return False
-        return makes_sense(action, parameters, self.host.model.kind, audits=self.audits)
+        model = self.host.model
+        return makes_sense(action, parameters, model.kind, audits=self.audits, readonly=model.readonly)
 
     # Actions: lists.
 

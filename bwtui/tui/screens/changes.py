@@ -1,5 +1,6 @@
 """The live sample of changes."""
 
+import dataclasses
 from collections.abc import Iterable
 from typing import ClassVar
 
@@ -10,7 +11,9 @@ from bwtui.recording.reading.explain import Key
 from bwtui.tui import judgement
 from bwtui.tui.filtering import Filter
 from bwtui.tui.journey.moments import sampled_key
+from bwtui.tui.keys import key_for
 from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.screens.exporting import Objects
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import ChangeDetail, ChangeList
 from bwtui.tui.widgets.grid import Grid
@@ -35,7 +38,7 @@ class SampledPair(ChangesPair):
         model = self.host.model
         stands_still = ""
         if model.paused is not None:
-            stands_still = "paused, Space resumes"
+            stands_still = f"paused, {key_for('pause')} resumes"
         elif model.link != "live":
             stands_still = "no news from the relay"
         self.main_grid().show(picture, stands_still)
@@ -57,6 +60,13 @@ class SampledPair(ChangesPair):
 
     def row_text(self) -> str:
         return self.main_grid().copy_text()
+
+    def selected_objects(self) -> Objects:
+        change = self.main_grid().selected()
+        return [] if change is None else [dataclasses.asdict(change)]
+
+    def all_objects(self) -> Objects:
+        return map(dataclasses.asdict, self.main_grid().shown_changes)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
         self.query_one(ChangeDetail).show_change(self.main_grid().selected())

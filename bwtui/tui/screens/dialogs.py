@@ -8,9 +8,10 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Button, Label, Static
 
-from bwtui.tui.actions import GROUPS, Kind, actions
-from bwtui.tui.keys import key_text
-from bwtui.tui.plain import Table, Text
+from bwtui.tui.action import GROUPS, Kind
+from bwtui.tui.actions import actions
+from bwtui.tui.keys import key_for, key_text
+from bwtui.tui.plain import Content, Table, Text
 from bwtui.tui.state import Session
 
 Ending = Literal["stop", "detach", "quit"]
@@ -23,24 +24,26 @@ class HelpScreen(ModalScreen[None]):
         Binding("escape,q,question_mark,f1,enter", "dismiss", "Close", key_display="Esc"),
     ]
 
-    def __init__(self, kind: Kind) -> None:
+    def __init__(self, kind: Kind, *, readonly: bool = False) -> None:
         super().__init__()
         self._kind: Kind = kind
+        self._readonly = readonly
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help") as box:
             box.border_title = "Keys in a recording" if self._kind == "recording" else "Keys"
-            box.border_subtitle = "Esc closes · Ctrl+P finds any action by name"
-            yield Static(help_table(self._kind, self.app.theme_variables["primary"]), markup=False)
+            box.border_subtitle = Content(f"Esc closes · {key_for('palette')} finds any action by name")
+            table = help_table(self._kind, self.app.theme_variables["primary"], readonly=self._readonly)
+            yield Static(table, markup=False)
 
 
-def help_table(kind: Kind, colour: str) -> Table:
+def help_table(kind: Kind, colour: str, *, readonly: bool = False) -> Table:
     """Return the keys, group by group, and beside each what it does; ``colour`` is for the groups' names."""
     table = Table(box=None, padding=0, show_edge=False, show_header=False)
     table.add_column(width=20, no_wrap=True)
     table.add_column(overflow="fold")
     for group in GROUPS:
-        of_group = [action for action in actions(kind) if action.group == group]
+        of_group = [action for action in actions(kind, readonly=readonly) if action.group == group]
         if of_group:
             if table.row_count:
                 table.add_row("", "")

@@ -1,5 +1,6 @@
 """The actions that move a recording, and those that look closer at a change of it."""
 
+from datetime import datetime
 from typing import ClassVar
 
 from textual.screen import Screen
@@ -10,8 +11,10 @@ from bwtui.recording.change import Change
 from bwtui.recording.reading.explain import Key, key_of
 from bwtui.tui.audit.report import Finding
 from bwtui.tui.host import Host, RecordingHost
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import with_hint
 from bwtui.tui.playback import Command
+from bwtui.tui.state import Playhead
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from bwtui.tui.widgets.recording.transport import Timeline
@@ -86,7 +89,8 @@ class TransportScreen(Screen[None]):
 
     def action_seek(self) -> None:
         """Type a place to go to."""
-        self.query_one(SeekBar).open()
+        head = self.host.model.picture.playhead
+        self.query_one(SeekBar).open(() if head is None else places(head))
 
     def on_timeline_clicked(self, event: Timeline.Clicked) -> None:
         """Go to the moment under the mouse."""
@@ -129,7 +133,7 @@ class TransportScreen(Screen[None]):
         """Replay what the audit found missing."""
         report = self.host.audit.report
         if report is None:
-            self._warn("There is no audit yet: v verifies this recording")
+            self._warn(f"There is no audit yet: {key_for('verify')} verifies this recording")
         elif not report.missing:
             self._warn("The audit found nothing missing: there is nothing to mend")
         else:
@@ -156,3 +160,12 @@ class TransportScreen(Screen[None]):
 
     def _warn(self, text: str) -> None:
         self.notify(text, severity="warning", timeout=4, markup=False)
+
+
+def places(head: Playhead) -> list[str]:
+    """Return the forms of a place, each as it would be written where a recording stands."""
+    moment = datetime.fromtimestamp(head.time / 1_000_000)
+    change = head.change
+    here = [f"xid {change.xid}", change.lsn_text] if change is not None else ["xid "]
+    now = [f"{moment:%H:%M:%S}", f"{moment:%Y-%m-%d %H:%M:%S}"]
+    return ["start", "end", *now, "+30s", "-5m", *here, "50%", f"#{max(head.position - 1, 0)}"]

@@ -1,15 +1,13 @@
 """The live sample of changes: a list that follows the tail, and one change field by field."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Sequence
 
 from rich.console import RenderableType
-from textual.binding import Binding, BindingType
 
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
-from bwtui.tui.keys import keys_of
+from bwtui.tui.keys import key_for, keys_of
 from bwtui.tui.plain import Group, Table, Text, block
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column, Row
@@ -90,6 +88,11 @@ class ChangeList(Grid):
         """Return the change under the cursor."""
         return self._shown.get(self.cursor_key or "")
 
+    @property
+    def shown_changes(self) -> Iterable[ChangeSample]:
+        """The changes that pass the filter, oldest first."""
+        return self._shown.values()
+
     def copy_text(self) -> str:
         """Return the selected change with its fields, for the clipboard."""
         change = self.selected()
@@ -132,9 +135,11 @@ class ChangeList(Grid):
         if not self._source:
             return "no changes yet"
         if self.only is not None:
-            return "no changes of tables with errors among the sampled ones; e shows all"
+            return (
+                f"no changes of tables with errors among the sampled ones; {key_for('errors_only')} shows all"
+            )
         if self.filter:
-            return "no sampled changes match; Esc clears the filter"
+            return f"no sampled changes match; {key_for('back')} clears the filter"
         return "no changes of this table among the sampled ones yet"
 
     def _explain(self) -> None:
@@ -144,7 +149,7 @@ class ChangeList(Grid):
         else:
             last = self._held[-1].sequence if self._held else 0
             new = sum(c.sequence > last and self._passes(c) for c in self._picture.changes)
-            parts.append(f"+{new} new · End follows")
+            parts.append(f"+{new} new · {key_for('last')} follows")
         self.set_remark(" · ".join(p for p in parts if p))
         self.set_class(not self.following, "-left")
 
@@ -152,12 +157,10 @@ class ChangeList(Grid):
 class ChangeDetail(Detail):
     """One change, decoded field by field, before and after; End follows, as the list beside it says."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(key, "screen.follow", show=False) for key in keys_of("last")
-    ]
-
     def __init__(self) -> None:
         super().__init__(id="change", title="Change")
+        for key in keys_of("last"):
+            self._bindings.bind(key, "screen.follow", show=False)
 
     def show_change(self, change: ChangeSample | None) -> None:
         """Show a change, or that there is none."""

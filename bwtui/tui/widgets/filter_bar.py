@@ -1,5 +1,6 @@
 """The line where a filter is typed."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,8 +9,9 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
-from bwtui.tui.filtering import Filter
+from bwtui.tui.filtering import Filter, completed
 from bwtui.tui.plain import Content
+from bwtui.tui.widgets.completing import CompletingInput
 
 
 class FilterBar(Horizontal):
@@ -27,10 +29,19 @@ class FilterBar(Horizontal):
     class Closed(Message):
         """The user is done typing."""
 
+    def __init__(self, names: Callable[[], Iterable[str]] = tuple) -> None:
+        super().__init__()
+        self._names = names
+
+    def complete(self, text: str) -> str | None:
+        """Return how what is typed could go on."""
+        return completed(text, self._names())
+
     def compose(self) -> ComposeResult:
         """Make the input and the room for a complaint."""
         yield Label("/", id="slash")
-        yield Input(placeholder="regex, or !regex for all others", compact=True, select_on_focus=False)
+        placeholder = "regex, or !regex for all others"
+        yield CompletingInput(self.complete, placeholder=placeholder, select_on_focus=False)
         yield Label("", id="complaint", markup=False)
 
     def on_mount(self) -> None:

@@ -19,7 +19,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from bwtui.tui.keys import bindings
+from bwtui.tui.keys import bindings, rebind
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.widgets.columns import Column, Placed, Row, place
 
@@ -65,6 +65,7 @@ class Grid(ScrollView, can_focus=True):
 
     def __init__(self, columns: Sequence[Column], *, id: str | None = None) -> None:
         super().__init__(id=id)
+        rebind(self, "list")
         self.columns = tuple(columns)
         self.rows: list[Row] = []
         self.empty_text = ""
@@ -79,7 +80,7 @@ class Grid(ScrollView, can_focus=True):
         #: The rows that it was chosen among, which tell what is nearest to it while it is not shown.
         self._among: Sequence[Row] = ()
         self._tail = False
-        self._remark = ""
+        self.remark = ""
         self._hover = -1
         #: The widest texts that stood in the columns that grow, by the column's place.
         self._needs: dict[int, int] = {}
@@ -141,8 +142,8 @@ class Grid(ScrollView, can_focus=True):
 
     def set_remark(self, text: str) -> None:
         """Put a remark into the lower border; Textual would repaint everything for the same text, too."""
-        if text != self._remark:
-            self._remark = text
+        if text != self.remark:
+            self.remark = text
             self.border_subtitle = Content(text)
 
     def move_to(self, index: int) -> None:

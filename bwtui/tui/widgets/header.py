@@ -1,16 +1,18 @@
 """The two lines on top: what this is, how it is, where you are; and a third one when something is wrong."""
 
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Offset
 
 from bwtui.model.status import Status
 from bwtui.model.verdict import Verdict as RelayVerdict
 from bwtui.relay.process.control import DoesNotAnswer
 from bwtui.tui import figures, judgement
 from bwtui.tui.actions import tabs
-from bwtui.tui.keys import key_text
+from bwtui.tui.keys import key_for, key_text
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.theme import TONES
@@ -30,10 +32,20 @@ class Header(Vertical):
         yield Line(id="sentence")
         yield Line(id="trouble")
 
+    _tabs: Mapping[str, Content] = {}
+
+    def places(self) -> Iterator[tuple[str, Offset]]:
+        """Return where each tab stands, by its mode."""
+        at = self.query_one("#tabs", Line).region.offset
+        for mode, tab in self._tabs.items():
+            yield mode, at
+            at += Offset(tab.cell_length, 0)
+
     def show(self, model: Model, screen: str, crumbs: tuple[str, ...], stopping: bool) -> None:
         """Paint what changed."""
         self.query_one("#identity", Line).put(_identity(model, self.app.size.width))
-        self.query_one("#tabs", Line).put(_tabs(model, screen, self.app.size.width), layout=True)
+        self._tabs = _tabs(model, screen, self.app.size.width)
+        self.query_one("#tabs", Line).put(Content.assemble(*self._tabs.values()), layout=True)
         self.query_one("#sentence", Line).put(_sentence(model, crumbs, stopping))
         trouble = self.query_one("#trouble", Line)
         text = _trouble(model)
@@ -78,16 +90,20 @@ def _verdict(model: Model) -> judgement.Verdict:
     return by_link.get(model.link, judgement.of_status(status))
 
 
-def _tabs(model: Model, screen: str, width: int) -> Content:
+def _tabs(model: Model, screen: str, width: int) -> dict[str, Content]:
     """Return the tabs, with short labels where there is no room for whole ones."""
     room = width - (_WIDE_IDENTITY if width >= 120 else _IDENTITY)
     whole = _labelled(model, screen, short=False)
-    return whole if whole.cell_length <= room else _labelled(model, screen, short=True)
+    return (
+        whole
+        if sum(tab.cell_length for tab in whole.values()) <= room
+        else _labelled(model, screen, short=True)
+    )
 
 
-def _labelled(model: Model, screen: str, *, short: bool) -> Content:
+def _labelled(model: Model, screen: str, *, short: bool) -> dict[str, Content]:
     status = model.live.status
-    parts: list[Content] = []
+    labelled: dict[str, Content] = {}
     for name, action in tabs(model.kind).items():
         text = f" {key_text(action)} {action.label} "
         if short and name != screen:
@@ -99,14 +115,16 @@ def _labelled(model: Model, screen: str, *, short: bool) -> Content:
             text += f"·{shown}" if short and name != screen else f"{shown} "
         if name == screen:
             # No link: Textual would paint it in the colour of links, which can't be read here.
-            parts.append(Content.styled(text, "bold $background on $primary"))
+            labelled[name] = Content.styled(text, "bold $background on $primary")
         else:
-            parts.append(Content.styled(text, f"$quiet @click=screen.show('{name}')"))
-    return Content.assemble(*parts)
+            labelled[name] = Content.styled(text, f"$quiet @click=screen.show('{name}')")
+    return labelled
 
 
 def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
     where = Content.styled(" " + " › ".join(crumbs) + "  ", "bold")
+    if model.readonly:
+        where += Content.styled(" READONLY ", "bold reverse $primary") + Content("  ")
     if model.background:
         where += Content.styled(f"● {model.background}", "bold $primary") + Content("  ")
     return where + _news(model, stopping)
@@ -126,7 +144,8 @@ def _news(model: Model, stopping: bool) -> Content:
     if model.paused is not None:
         since = figures.duration(model.clock() - model.paused_at)
         more = max(model.live.rows - model.paused.rows, 0)
-        text = f" PAUSED VIEW {since} · the relay runs on: +{figures.count(more)} rows · Space resumes "
+        rows = f"the relay runs on: +{figures.count(more)} rows"
+        text = f" PAUSED VIEW {since} · {rows} · {key_for('pause')} resumes "
         return Content.styled(text, "bold reverse $warning")
     if model.link == "stale":
         age = figures.duration(model.age)
@@ -136,7 +155,8 @@ def _news(model: Model, stopping: bool) -> Content:
     verdict = status.verdict
     if status.not_captured and not status.detail and not verdict.is_trouble:
         names = ", ".join(status.not_captured)
-        return Content.styled(f"▲ not captured: {names} · 4 says what to run", "bold $warning")
+        key = key_for("show('errors')")
+        return Content.styled(f"▲ not captured: {names} · {key} says what to run", "bold $warning")
     tone = judgement.tone_of(verdict)
     if tone == "muted":
         return Content.styled(verdict.sentence or status.detail, "$quiet")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bwtui.tui.filtering import Filter
+from bwtui.tui.keys import key_for
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
 
@@ -90,7 +91,8 @@ class Listing(Grid):
         if not self.items:
             self.empty_text = f"no {self.noun} yet"
         else:
-            self.empty_text = f"no {self.noun} match: Esc clears the filter, e shows all"
+            clear, every = key_for("back"), key_for("errors_only")
+            self.empty_text = f"no {self.noun} match: {clear} clears the filter, {every} shows all"
         self.set_rows([Row(item.key, item.cells) for item in shown])
         self.set_remark(self._explain(len(shown)))
 

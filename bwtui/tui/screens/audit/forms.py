@@ -96,7 +96,10 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
 
 
 class AskScreen(ModalScreen[bool]):
-    """Shows something, and asks whether to go on; with no question it only shows."""
+    """Shows something, and asks whether to go on; with no question it only shows.
+
+    What can't be undone gives the ``name`` of what it is done to, which has to be typed.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,n", "choose(False)", "No", key_display="Esc"),
@@ -105,30 +108,51 @@ class AskScreen(ModalScreen[bool]):
         Binding("left,up", "app.focus_previous", show=False),
     ]
 
-    def __init__(self, title: str, content: RenderableType, do: str = "", *, careful: bool = False) -> None:
+    def __init__(
+        self, title: str, content: RenderableType, do: str = "", *, careful: bool = False, name: str = ""
+    ) -> None:
         super().__init__()
         self._title, self._content, self._do, self._careful = title, content, do, careful
+        self._asked = name
 
     def compose(self) -> ComposeResult:
         with Vertical(id="ask", classes="dialog") as box:
             box.border_title = Content(self._title)
             with VerticalScroll():
                 yield Static(self._content, markup=False)
+            if self._is_asked:
+                with Horizontal(classes="field asked"):
+                    yield Label(f"type {self._asked} to go on:", classes="question", markup=False)
+                    yield Input(id="name", compact=True)
             with Horizontal(classes="buttons"):
                 if self._do:
                     variant = "error" if self._careful else "primary"
-                    yield Button(Content(f"{self._do} (y)"), id="do", variant=variant, compact=True)  # type: ignore[arg-type]
+                    key = "Enter" if self._is_asked else "y"
+                    yield Button(Content(f"{self._do} ({key})"), id="do", variant=variant, compact=True)  # type: ignore[arg-type]
                 yield Button("Cancel (Esc)" if self._do else "Close (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
         """What writes is never what Enter means by chance."""
-        self.query_one("#no" if self._careful or not self._do else "#do").focus()
+        first = "#name" if self._is_asked else "#no" if self._careful or not self._do else "#do"
+        self.query_one(first).focus()
+
+    @property
+    def _is_asked(self) -> bool:
+        return bool(self._do and self._asked)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        self.dismiss(event.button.id == "do")
+        self.action_choose(event.button.id == "do")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter behind the name means: do it."""
+        self.action_choose(True)
 
     def action_choose(self, choice: bool) -> None:
-        """Take the choice, if it is on offer."""
+        """Take the choice, if it is on offer, and the name was typed if one is asked for."""
+        if choice and self._is_asked and self.query_one("#name", Input).value.strip() != self._asked:
+            self.query_one("#name").focus()
+            self.notify(f"That is not {self._asked}: nothing is done", severity="warning", timeout=4)
+            return
         self.dismiss(choice and bool(self._do))
 
 
@@ -168,6 +192,15 @@ def plan_warnings(plan: dict[str, Any]) -> list[str]:
                 "and would hold them twice"
             )
     return warnings + [str(note) for note in plan.get("notes", ())]
+
+
+def topic_to_type(plan: dict[str, Any]) -> str:
+    """Return the largest topic that exists already: what is added to it can't be taken back.
+
+    Empty where all topics are made by the replay, and can be deleted again.
+    """
+    existing = {name: topic for name, topic in plan.get("topics", {}).items() if topic.get("existed")}
+    return max(existing, key=lambda name: existing[name]["messages"], default="")
 
 
 def _topics(topics: dict[str, Any], colours: dict[str, str]) -> Table:

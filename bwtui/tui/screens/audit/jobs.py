@@ -8,6 +8,7 @@ from bwtui.errors import BwtuiError
 from bwtui.shown import shown
 from bwtui.tui.audit.child import Child, Ended
 from bwtui.tui.audit.session import AuditSession, Job
+from bwtui.tui.keys import key_for
 from bwtui.tui.screens.audit.progress import JobScreen
 from bwtui.tui.screens.dialogs import Ending
 from bwtui.tui.state import Model
@@ -43,7 +44,10 @@ class JobsApp(App[Ending]):
         return job is not None
 
     def start_job(self, job: Job) -> None:
-        """Run a command, and show how far it is."""
+        """Run a command, and show how far it is; with --readonly, only one that changes nothing."""
+        if self.model.readonly and not job.child.only_looks:
+            self.notify(f"{job.title}: with --readonly the screens only look", severity="warning")
+            return
         self.audit.job = job
         self.run_worker(self._run_job(job), group="job", exit_on_error=True)
         self.push_screen(JobScreen(job))
@@ -78,7 +82,8 @@ class JobsApp(App[Ending]):
             self.show_mode("audit")
         else:
             result = "clean" if report.verdict == "clean" else f"{report.verdict}: {report.wrong:,}"
-            self.notify("5 shows the report", title=f"Verified: {result}", timeout=10)
+            key = key_for("show('audit')")
+            self.notify(f"{key} shows the report", title=f"Verified: {result}", timeout=10)
         self.refresh_screens()
 
     def _show_end(self, job: Job) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.session import Connections, Job, RecordingAuditSession
 from bwtui.tui.journey.again import query_of
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Group, Text, fitted
 from bwtui.tui.playback import RecordingSource
-from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, plan_content
+from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, plan_content, topic_to_type
 from bwtui.tui.screens.audit.jobs import JobsApp
 
 _VERIFY = (
@@ -122,7 +123,9 @@ class RecordingAuditing(JobsApp):
             if in_front:
                 self._show_plan()
             else:
-                self.notify("r shows what the replay would do", title="The dry run is done")
+                self.notify(
+                    f"{key_for('replay')} shows what the replay would do", title="The dry run is done"
+                )
 
         self.start_job(Job("Dry run", self.child((*arguments, "--dry-run")), looked))
 
@@ -137,7 +140,8 @@ class RecordingAuditing(JobsApp):
                 self.start_job(Job("Replay", self.child((*arguments, "--yes")), self._replayed))
 
         do = "Send them" if plan.get("messages") else ""
-        self.push_screen(AskScreen("What the replay would do", content, do, careful=True), answer)
+        ask = AskScreen("What the replay would do", content, do, careful=True, name=topic_to_type(plan))
+        self.push_screen(ask, answer)
 
     # -- ended ---------------------------------------------------------------------------------------------
 
@@ -152,7 +156,7 @@ class RecordingAuditing(JobsApp):
         lines += [Text(f"▲ {note}") for note in output.get("notes", ())]
         topics = output.get("topics", {})
         if any(name == topic.get("recorded") for name, topic in topics.items()):
-            lines.append(Text("v verifies again: the report that is shown is from before"))
+            lines.append(Text(f"{key_for('verify')} verifies again: the report that is shown is from before"))
         if in_front:
             self.push_screen(AskScreen("Replayed", Group(*lines)))
         else:

@@ -1,20 +1,27 @@
 """The screens over a recording's changes: all of them, those of one table, and those of one transaction."""
 
+import contextlib
+import json
+import threading
 from collections.abc import Iterable
-from functools import partial
-from typing import ClassVar
+from functools import lru_cache, partial
+from typing import Any, ClassVar
 
 from textual.containers import Container
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
+from bwtui.model.status import SchemaEntry
 from bwtui.recording.change import Change
+from bwtui.recording.export.jsonl import change_object
+from bwtui.recording.query.completing import Names
 from bwtui.recording.reading.transaction import Counted, counted
-from bwtui.recording.reading.window import Bounds
+from bwtui.recording.reading.window import Bounds, Matches
 from bwtui.tui import figures
 from bwtui.tui.host import Closer, Host, RecordingHost, Selection
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.changes import ChangesPair
+from bwtui.tui.screens.exporting import Objects
 from bwtui.tui.screens.table import FactsScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.detail import Detail
@@ -32,9 +39,20 @@ _COUNTED = 20_000
 class RecordedPair(ChangesPair):
     """A list of recorded changes, and the selected one in full."""
 
+    def __init__(self, host: Host, *rest: Any, **more: Any) -> None:
+        super().__init__(host, *rest, **more)
+        self._is_left = threading.Event()
+
     def filter_bar(self) -> FilterBar:
         """Return the line where a query is typed."""
-        return QueryBar(self.recording.source.view.last_time)
+        return QueryBar(self.recording.source.view.last_time, self._names)
+
+    def _names(self) -> Names:
+        """Return the tables and columns that a query may name."""
+        picture = self.host.model.picture
+        tables = picture.status.tables if picture.status is not None else ()
+        columns = {**self.main_grid().columns_at_hand, **dict.fromkeys(columns_of(picture.schemas))}
+        return Names(tuple(tables), tuple(columns))
 
     def paint(self, picture: Picture) -> None:
         self.main_grid().show(picture)
@@ -52,6 +70,28 @@ class RecordedPair(ChangesPair):
 
     def row_text(self) -> str:
         return self.main_grid().copy_text()
+
+    def selected_objects(self) -> Objects:
+        change = self.main_grid().selected()
+        return [] if change is None else [change_object(change)]
+
+    def action_export_all(self) -> None:
+        """Write all changes that match into a file, however many they are."""
+        self.notify("Exporting: the recording is read for it", timeout=2)
+        self.export(self._matching(*self.main_grid().asked))
+
+    def _matching(self, bounds: Bounds, matches: Matches | None) -> Objects:
+        """Yield what is exported; read in a thread of its own, from a view of its own."""
+        with contextlib.closing(self.recording.source.reopen()) as view:
+            for change in view.changes(bounds.start, bounds.stop):
+                if self._is_left.is_set():
+                    raise BwtuiError("the export was stopped: its screen was left", "stay until it is done")
+                if matches is None or matches(change):
+                    yield change_object(change)
+
+    def on_unmount(self) -> None:
+        """An export ends with its screen."""
+        self._is_left.set()
 
     def action_back(self) -> None:
         """Stop a search first."""
@@ -171,3 +211,13 @@ class TransactionScreen(RecordedPair):
 
 def _fact(name: str, value: str, width: int) -> Content:
     return Content.assemble((f"{name:<{width}}  ", "$quiet"), value)
+
+
+@lru_cache(8)
+def columns_of(schemas: tuple[SchemaEntry, ...]) -> tuple[str, ...]:
+    """Return the names of the columns that these schemas have, each once."""
+    names: dict[str, None] = {}
+    for entry in schemas:
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+            names |= dict.fromkeys(str(field["name"]) for field in json.loads(entry.schema)["fields"])
+    return tuple(names)

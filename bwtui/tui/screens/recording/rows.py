@@ -2,18 +2,21 @@
 
 import threading
 from collections.abc import Iterable
+from typing import Any
 
 from textual.widget import Widget
 
 from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import UNCHANGED, Relation
+from bwtui.recording.export.jsonl import exact
 from bwtui.recording.fields import as_text
-from bwtui.recording.reading.as_of import Gaps, TableFold, TableRow
+from bwtui.recording.reading.as_of import Gaps, TableFold, TableRow, pages
 from bwtui.recording.view import RecordingView
 from bwtui.shown import shown
 from bwtui.tui import figures
 from bwtui.tui.host import Host
 from bwtui.tui.plain import Content, block
+from bwtui.tui.screens.exporting import Objects
 from bwtui.tui.screens.table import OneTableScreen
 from bwtui.tui.state import Picture, Playhead
 from bwtui.tui.widgets.columns import Column
@@ -82,6 +85,35 @@ class AsOfScreen(OneTableScreen):
     def on_rows_grid_wanted(self, event: RowsGrid.Wanted) -> None:
         if self._work is None:
             self._show_rows(event.offset)
+
+    def selected_objects(self) -> Objects:
+        row, relation = self.main_grid().selected(), self._relation
+        return [] if row is None or relation is None else [row_object(relation, row)]
+
+    def action_export_all(self) -> None:
+        """Write every row into a file, not only those that are at hand."""
+        if self._work is not None:
+            self._warn("The rows are not worked out yet")
+            return
+        if self._relation is None:
+            self.export(())
+            return
+        self._work = threading.Event()
+        self.run_worker(self._export_rows(self._fold, self._relation, self._work), exit_on_error=True)
+
+    async def _export_rows(self, fold: TableFold, relation: Relation, work: threading.Event) -> None:
+        def objects() -> Objects:
+            for row in pages(fold):
+                if work.is_set():
+                    raise BwtuiError("the export was stopped: another position was asked for", "try it again")
+                yield row_object(relation, row)
+
+        await self.write(objects(), self.main_grid().remark)
+        self._work = None
+        if not self.is_attached:
+            fold.close()
+        elif self._head is not None:
+            self.refresh_picture()
 
     def _begin(self, position: int) -> None:
         if position < self._fold.position:
@@ -158,6 +190,12 @@ def table_columns(names: tuple[str, ...], key: tuple[str, ...]) -> tuple[Column,
         Column(name, name, min(max(len(name), 8), 16), drop=0 if name in key or not i else i, grow=40)
         for i, name in enumerate(names)
     )
+
+
+def row_object(relation: Relation, row: TableRow) -> dict[str, Any]:
+    """Return a row for an export; a value that is not known is left out."""
+    pairs = zip(relation.columns, row.fields, strict=False)
+    return {column.name: exact(value) for column, value in pairs if value is not UNCHANGED}
 
 
 def row_content(relation: Relation, row: TableRow) -> Content:

@@ -14,6 +14,7 @@ from bwtui.tui.audit.labels import LABELS, MASKED
 from bwtui.tui.audit.report import AuditReport, Finding, fields_text, tone_of
 from bwtui.tui.audit.sides import message_of
 from bwtui.tui.judgement import MARKS
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, Group, Table, Text, block
 from bwtui.tui.widgets.columns import Cell, Column
 from bwtui.tui.widgets.listing import Item, Listing
@@ -134,7 +135,7 @@ def verdict_content(
             (" ? NOT AUDITED  ", "bold $warning"),
             (question, "bold"),
             "\n",
-            (f"   v verifies it, {how}", "$quiet"),
+            (f"   {key_for('verify')} verifies it, {how}", "$quiet"),
         )
     tone, word = {
         "clean": ("$success", "✓ CLEAN"),
@@ -216,7 +217,9 @@ def nothing_content(report: AuditReport | None, recorded: bool) -> Content:
     lines += [Content.styled(f"▲ {note}", "$warning") for note in notes]
     if recorded and report.verdict == "clean":
         lines.append(
-            Content.styled("v verifies again: what was written since is not in this report", "$quiet")
+            Content.styled(
+                f"{key_for('verify')} verifies again: what was written since is not in this report", "$quiet"
+            )
         )
     return Content("\n").join(lines)
 

@@ -11,6 +11,7 @@ from bwtui.recording.reading.player import Player
 from bwtui.recording.reading.window import Bounds, Matches, Window, window
 from bwtui.tui import figures
 from bwtui.tui.host import RecordingHost
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture, Playhead
 from bwtui.tui.widgets.changes import field_lines
@@ -84,6 +85,17 @@ class RecordedChanges(Grid):
         """Show only what a query finds, or everything."""
         self._query_text, self._query = text, query
         self._ask_again()
+
+    @property
+    def asked(self) -> tuple[Bounds, Matches | None]:
+        """What is listed: of which part of the recording, and what of it; None for all."""
+        return self._range, self._matches()
+
+    @property
+    def columns_at_hand(self) -> dict[str, None]:
+        """The columns of the tables whose changes are in memory, each once."""
+        relations = {c.relation for c in self.window.changes} if self.window is not None else ()
+        return dict.fromkeys(column.name for relation in relations for column in relation.columns)
 
     @property
     def is_filtered(self) -> bool:
@@ -294,13 +306,13 @@ class RecordedChanges(Grid):
         if self._failure is not None:
             return self._failure.message
         if self._given_up:
-            return "the search was stopped; / or e searches again"
+            return f"the search was stopped; {key_for('filter')} or {key_for('errors_only')} searches again"
         if self.window is None or self._is_searching:
             return "searching…" if self._matches() is not None else "reading…"
         if self._query is not None:
-            return "no change matches the query; Esc shows all"
+            return f"no change matches the query; {key_for('back')} shows all"
         if self.errors_only:
-            return "no message was dropped, refused or left unconfirmed; e shows all"
+            return f"no message was dropped, refused or left unconfirmed; {key_for('errors_only')} shows all"
         return "the recording holds no changes" if self.table is None else "no changes of this table"
 
     def _explain(self) -> None:
@@ -313,7 +325,7 @@ class RecordedChanges(Grid):
             if self.window is None:
                 # It takes longer than a moment: rows of what was asked for before would be misleading.
                 self.set_rows([])
-            parts.append(f"searching, {figures.percent(done / max(total, 1))} read · Esc stops")
+            parts.append(f"searching, {figures.percent(done / max(total, 1))} read · {key_for('back')} stops")
         elif self._given_up and self._failure is None:
             parts.append("search stopped")
         self.set_remark(" · ".join(p for p in parts if p))

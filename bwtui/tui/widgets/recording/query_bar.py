@@ -1,5 +1,6 @@
 """The line where a query over a recording's changes is typed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,7 +11,9 @@ from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Input, Label
 
+from bwtui.recording.query.completing import Names, completed
 from bwtui.recording.query.language import Query, QueryError, parse
+from bwtui.tui.widgets.completing import CompletingInput
 from bwtui.tui.widgets.filter_bar import FilterBar
 
 EXAMPLE = "table = orders and op = update and after.status = 'paid'"
@@ -27,15 +30,20 @@ class QueryBar(FilterBar):
 
         query: Query | None
 
-    def __init__(self, end: int) -> None:
+    def __init__(self, end: int, names: Callable[[], Names] = Names) -> None:
         super().__init__()
         self._end = end
+        self._of_recording = names
+
+    def complete(self, text: str) -> str | None:
+        """Return how the query could go on."""
+        return completed(text, self._of_recording())
 
     def compose(self) -> ComposeResult:
         """Make the input, and the line that points into it."""
         with Horizontal():
             yield Label("/", id="slash")
-            yield Input(placeholder=EXAMPLE, compact=True, select_on_focus=False)
+            yield CompletingInput(self.complete, placeholder=EXAMPLE, select_on_focus=False)
         yield Label("", id="pointer", markup=False)
 
     def clear(self) -> None:

@@ -1,5 +1,6 @@
 """The line where a place in the recording is typed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from textual.widgets import Input, Label
 from bwtui.errors import BwtuiError
 from bwtui.recording.reading.target import FORMS
 from bwtui.tui.plain import Content, with_hint
+from bwtui.tui.widgets.completing import CompletingInput
 
 
 class SeekBar(Vertical):
@@ -31,18 +33,22 @@ class SeekBar(Vertical):
     class Closed(Message):
         """The user is done."""
 
+    #: What may be typed, with what it would be at the present place.
+    _places: Sequence[str] = ()
+
     def compose(self) -> ComposeResult:
         """Make the input and the room for a complaint."""
         with Horizontal():
             yield Label(":", id="colon")
-            yield Input(placeholder="where to?", compact=True, select_on_focus=True)
+            yield CompletingInput(self._completed, placeholder="where to?", select_on_focus=True)
         yield Label(FORMS, id="forms", markup=False)
 
     def on_mount(self) -> None:
         self.display = False
 
-    def open(self) -> None:
-        """Show the line and type."""
+    def open(self, places: Sequence[str] = ()) -> None:
+        """Show the line and type; ``places`` are what it completes."""
+        self._places = places
         self.display = True
         self._complain("")
         self.query_one(Input).focus()
@@ -70,6 +76,11 @@ class SeekBar(Vertical):
             self.post_message(self.Submitted(event.value))
         else:
             self.close()
+
+    def _completed(self, text: str) -> str | None:
+        typed = text.lower()
+        longer = (place for place in self._places if len(place) > len(text))
+        return next((place for place in longer if place.lower().startswith(typed)), None)
 
     def _complain(self, text: str) -> None:
         below = self.query_one("#forms", Label)

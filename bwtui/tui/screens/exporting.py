@@ -1,0 +1,100 @@
+"""What is exported from the screens: JSON lines, in a new file of the current folder."""
+
+import asyncio
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import BwtuiError, UsageError
+from bwtui.recording.export.target import opened
+from bwtui.tui.plain import with_hint
+from bwtui.tui.screens.transport import TransportScreen
+from bwtui.tui.widgets.columns import Row
+from bwtui.tui.widgets.grid import Grid
+
+_ODD = re.compile(r"[^A-Za-z0-9._-]+")
+#: Characters of a name that a file's name takes.
+_LONGEST = 60
+
+Objects = Iterable[Mapping[str, Any]]
+
+
+class ExportingScreen(TransportScreen):
+    """A screen whose list can be exported: the selected row, or all that match."""
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path to this screen."""
+        raise NotImplementedError
+
+    def action_export(self) -> None:
+        """Write the selected row into a file."""
+        self.export(list(self.selected_objects()))
+
+    def action_export_all(self) -> None:
+        """Write all that match into a file."""
+        self.export(list(self.all_objects()), self.main_grid().remark)
+
+    def selected_objects(self) -> Objects:
+        """Return the selected row."""
+        grid = self.main_grid()
+        return row_objects(grid, grid.rows[grid.cursor_row :][:1])
+
+    def all_objects(self) -> Objects:
+        """Return every row that passes the filter."""
+        grid = self.main_grid()
+        return row_objects(grid, grid.rows)
+
+    def export(self, objects: Objects, remark: str = "") -> None:
+        """Write objects into a new file, beside all else; ``remark`` is what should be known of them."""
+        self.run_worker(self.write(objects, remark), group="export", exit_on_error=True)
+
+    async def write(self, objects: Objects, remark: str = "") -> None:
+        """Write objects into a new file, and say where it is, or why it isn't."""
+        name = " ".join((self.host.model.name, *self.crumbs()))
+        try:
+            path, count = await asyncio.to_thread(write_objects, name, self.host.model.clock(), objects)
+        except BwtuiError as error:
+            self._warn(with_hint(error))
+            return
+        lines = "1 line" if count == 1 else f"{count:,} lines"
+        self.notify(f"./{path}" + (f" · {remark}" if remark else ""), title=f"Exported {lines}", timeout=8)
+
+
+def row_objects(grid: Grid, rows: Sequence[Row]) -> Iterator[dict[str, str]]:
+    """Return rows of a list as they are seen, by the titles of their columns; columns that don't fit too."""
+    for row in rows:
+        cells = {
+            c.title or c.key: cell.text.strip() for c, cell in zip(grid.columns, row.cells, strict=False)
+        }
+        yield {title: text for title, text in cells.items() if title != "mark" or text}
+
+
+def write_objects(name: str, moment: float, objects: Objects) -> tuple[Path, int]:
+    """Write a line for each object, and return the file and their number; ``moment`` is in Unix seconds.
+
+    Raises BwtuiError, and what ``objects`` raises; then there is no file.
+    """
+    path = _new_path(name, moment)
+    count = 0
+    with opened(path, force=False) as file:
+        for one in objects:
+            # What is no character becomes one of JSON's own escapes.
+            file.write(json.dumps(one, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
+            count += 1
+        if not count:
+            raise UsageError("there is nothing to export", "select a row, or ask for something else")
+    return path, count
+
+
+def _new_path(name: str, moment: float) -> Path:
+    """Return a file that is not there yet."""
+    when = datetime.fromtimestamp(moment).strftime("%Y%m%d-%H%M%S")
+    stem = f"bwtui-{_ODD.sub('-', name)[:_LONGEST].strip('-.')}-{when}"
+    path, number = Path(f"{stem}.jsonl"), 1
+    while path.exists() or path.is_symlink():
+        number += 1
+        path = Path(f"{stem}-{number}.jsonl")
+    return path
