@@ -11,7 +11,7 @@ CANDIDATES := $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11 pyth
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check format bench bench-verify bench-pipeline bench-replay torture campaign storm sample audit-proof audit-segments venv lock clean
+.PHONY: help demo test check format bench bench-screens bench-verify bench-pipeline bench-replay torture campaign storm sample audit-proof audit-segments venv lock clean
 
 help: ## Show this help.
 	@printf 'bwtui: see every change travel from PostgreSQL to Kafka.\n\n'
@@ -37,6 +37,9 @@ format: .venv/installed-dev ## Format the sources, and mend what ruff can mend.
 bench: .venv/installed ## Measure the relay (ARGS are its) and the audit, both beside plain readers.
 	@$(BIN)/python benchmarks/relay.py $(ARGS)
 	@$(BIN)/python benchmarks/verify.py
+
+bench-screens: .venv/installed ## Measure the screens: keys, starts, CPU, memory (ARGS="--minutes 30").
+	@$(BIN)/python benchmarks/screens.py $(ARGS)
 
 bench-verify: .venv/installed ## Measure the audit of a recording, beside kcat and counting by Spark.
 	@$(BIN)/python benchmarks/verify.py $(ARGS)
