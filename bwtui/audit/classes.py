@@ -358,6 +358,17 @@ EXPECTED = tuple(
     sorted(balance_classes("recording", "expected"), key=lambda name: "actual" not in _BY_NAME[name].sides)
 )
 ACTUAL = balance_classes("recording", "actual")
+#: What is counted on both sides, and what is said where nothing is wrong.
+SIDES: dict[Question, tuple[str, str]] = {
+    "recording": ("messages", "records"),
+    "database": ("rows in the tables", "rows in the topics"),
+    "recordings": ("rows in the first", "rows in the second"),
+}
+CLEAN: dict[Question, str] = {
+    "recording": "nothing lost, doubled, changed or out of order",
+    "database": "each key's latest value is its row",
+    "recordings": "they say the same",
+}
 
 
 def verdict_of(counts: dict[str, int]) -> Verdict:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from bwtui.audit.classes import CLASSES
+from bwtui.audit.classes import CLASSES, SIDES
 from bwtui.audit.report import Report
-from bwtui.audit.terminal import SIDES, headline, line
+from bwtui.audit.terminal import headline, line
 from bwtui.shown import shown
 
 _COLORS = {"clean": "#1a7f37", "anomalies": "#cf222e", "indeterminate": "#9a6700"}

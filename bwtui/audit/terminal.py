@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 from rich.text import Text
 
-from bwtui.audit.classes import UNDECIDED, WRONG, Question
+from bwtui.audit.classes import CLEAN, SIDES, UNDECIDED, WRONG
 from bwtui.audit.report import Finding, Report
 from bwtui.console import terminal
 from bwtui.model.lsn import format_lsn
@@ -15,17 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _STYLES = {"clean": "bold green", "anomalies": "bold red", "indeterminate": "bold yellow"}
-#: What is counted on both sides, and what is said where nothing is wrong.
-SIDES: dict[Question, tuple[str, str]] = {
-    "recording": ("messages", "records"),
-    "database": ("rows in the tables", "rows in the topics"),
-    "recordings": ("rows in the first", "rows in the second"),
-}
-CLEAN: dict[Question, str] = {
-    "recording": "nothing lost, doubled, changed or out of order",
-    "database": "each key's latest value is its row",
-    "recordings": "they say the same",
-}
 #: So many findings of a class are shown.
 _SHOWN = 5
 #: So many characters of a value are.

@@ -4,8 +4,7 @@ from datetime import datetime
 
 from rich.console import RenderableType
 
-from bwtui.audit.classes import LOST, UNDECIDED, Question, audit_class
-from bwtui.audit.terminal import CLEAN, SIDES
+from bwtui.audit.classes import CLEAN, LOST, SIDES, UNDECIDED, Question, audit_class
 from bwtui.recording.change import Change
 from bwtui.recording.reading.target import MICROS
 from bwtui.tui import figures
