@@ -55,6 +55,8 @@ class TableStatus:
     bytes_per_second: float = 0.0
     #: The table's share (0 to 1) of the WAL that the relayed tables write, estimated from rows and messages.
     wal_share: float = 0.0
+    #: What it writes to the WAL a second, estimated in the same way.
+    wal_bytes_per_second: float = 0.0
     #: From COMMIT to acknowledgement in the last minute; None where nothing was acknowledged.
     latency_p50: float | None = None
     latency_p99: float | None = None

@@ -208,9 +208,9 @@ class Engine:
         """Return settings that mean the same in another process."""
         return self._portable_settings
 
-    def look(self, name: LookName) -> Look:
+    def look(self, name: LookName, *, glance: bool = False) -> Look:
         """Return what is asked of the services while somebody looks; see `bwtui.relay.process.looks`."""
-        return self._looks.look(name)
+        return self._looks.look(name, glance=glance)
 
     # -- the main thread -----------------------------------------------------------------------------------
 

@@ -112,6 +112,7 @@ def _table(
         rows_per_second=rate,
         bytes_per_second=measures.bytes_per_second,
         wal_share=measures.wal_share,
+        wal_bytes_per_second=measures.wal_bytes_per_second,
         latency_p50=latency.p50 if latency else None,
         latency_p99=latency.p99 if latency else None,
         value_schema_version=measures.value_schema_version,

@@ -12,6 +12,7 @@ from textual.worker import Worker
 
 from bwtui.console import say
 from bwtui.errors import BwtuiError
+from bwtui.model.looks import LookName
 from bwtui.relay.process.control import ControlClient
 from bwtui.shown import shown, shown_lines
 from bwtui.tui.action import choose_keys
@@ -45,8 +46,10 @@ from bwtui.tui.theme import WithoutColours, named
 CHANGES_EVERY = 0.5
 #: The same while another screen is shown: often enough that the relay still holds every one of them.
 CHANGES_ASIDE_EVERY = 3.0
-#: Seconds between two questions for what a screen shows of the services.
-LOOK_EVERY = 1.0
+#: Seconds between two questions for what a screen shows of the services, and for what it glances at.
+LOOK_EVERY, GLANCE_EVERY = 1.0, 5.0
+#: Seconds between two pictures of nothing but other figures: twice a second is as fast as people read.
+PAINT_EVERY = 0.45
 #: Seconds between attempts to find a relay that is gone.
 RETRY_EVERY = 1.0
 
@@ -94,6 +97,9 @@ class RelayApp(RelayAuditing):
         self.stopping = False
         self._asked_changes = self._asked_look = float("-inf")
         self._asked_status = float("-inf")
+        self._glanced: dict[LookName, float] = {}
+        self._painted = float("-inf")
+        self._told: object = None
         self._sampling: Worker[None] | None = None
         self._leaving: Worker[None] | None = None
         for mode, screen in self.MODE_SCREENS.items():
@@ -138,16 +144,40 @@ class RelayApp(RelayAuditing):
                 await model.sample_changes()
             await self._sample_look(screen)
             await model.sample_schemas()
-        self.refresh_screens()
+        if self._is_worth_painting():
+            self.refresh_screens()
         self._leave_when_stopped()
+
+    def _is_worth_painting(self) -> bool:
+        """Tell whether the relay is another way than it was, or figures were painted long enough ago."""
+        model = self.model
+        now, status = model.clock(), model.live.status
+        told: object = (model.link, model.failure)
+        if status is not None:
+            verdict = status.verdict
+            how = (verdict.condition, verdict.cause, verdict.dependency, verdict.stage, status.exit_code)
+            told = (model.link, model.failure, status.state, status.pid, len(status.errors), *how)
+        if told == self._told and 0 < now - self._painted < PAINT_EVERY:
+            return False
+        self._told, self._painted = told, now
+        return True
 
     async def _sample_look(self, screen: RelayScreen | None) -> None:
         """Ask for what the screen shows of the services; nobody else has them asked."""
-        now = self.model.clock()
-        if screen is None or screen.wants_look is None or abs(now - self._asked_look) < LOOK_EVERY:
+        if screen is None:
             return
-        self._asked_look = now
-        await self.model.sample_look(screen.wants_look)
+        now = self.model.clock()
+        if screen.wants_look is not None and abs(now - self._asked_look) >= LOOK_EVERY:
+            self._asked_look = now
+            await self.model.sample_look(screen.wants_look)
+        for name in screen.glances:
+            known = self.model.live.looks.get(name)
+            is_fresh = known is not None and now - known.time < 2 * GLANCE_EVERY
+            if abs(now - self._glanced.get(name, float("-inf"))) >= (
+                GLANCE_EVERY if is_fresh else LOOK_EVERY
+            ):
+                self._glanced[name] = now
+                await self.model.sample_look(name, glance=True)
 
     @property
     def front(self) -> RelayScreen | None:
@@ -195,7 +225,7 @@ class RelayApp(RelayAuditing):
         else:
             self.switch_mode(mode)
         # A screen that needs changes or a look should not wait for the next turn.
-        self._asked_changes = self._asked_look = float("-inf")
+        self._asked_changes = self._asked_look = self._painted = float("-inf")
 
     def look_closer(self, name: str, selection: Selection) -> None:
         """Open a screen about what is selected, or say why that can't be."""

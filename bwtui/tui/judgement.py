@@ -5,12 +5,15 @@ Every judgement has a mark as well as a tone, so that it can be read without col
 
 from typing import Literal, NamedTuple
 
+from bwtui.model.looks import GroupEntry, SlotEntry
 from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
 from bwtui.model.verdict import Verdict as RelayVerdict
 
 Tone = Literal["good", "warn", "bad", "muted", "plain"]
 LAG_SECONDS = 10.0
 LAG_BYTES = 1024**3
+#: A slot that keeps this much deserves attention.
+KEPT_BYTES = 1024**3
 #: A queue this full pushes back on the stages before it.
 FULL = 0.6
 MARKS: dict[Tone, str] = {"good": "✓", "warn": "▲", "bad": "✗", "muted": "·", "plain": " "}
@@ -70,6 +73,38 @@ def of_lag(status: Status) -> Verdict:
     if status.wal_lag_seconds >= LAG_SECONDS or status.wal_lag_bytes >= LAG_BYTES:
         return Verdict("warn", "lagging")
     return Verdict("good", "in time")
+
+
+def is_late(since: float, now: float) -> bool:
+    """Say whether what has waited since then deserves attention."""
+    return now - since >= LAG_SECONDS
+
+
+def of_group(group: GroupEntry, now: float) -> Verdict:
+    """Judge a consumer group, in words."""
+    if not group.unread:
+        return Verdict("good", "caught up")
+    if group.members == 0:
+        return Verdict("warn", "not running")
+    if group.unread_since is None or is_late(group.unread_since, now):
+        return Verdict("warn", "behind")
+    return Verdict("good", "in time")
+
+
+def of_slot(slot: SlotEntry) -> Verdict:
+    """Judge a slot, in words."""
+    if slot.wal_status == "lost":
+        return Verdict("bad", "lost its WAL")
+    if slot.wal_status == "unreserved":
+        return Verdict("bad", "is about to be lost")
+    if slot.active:
+        return Verdict("warn", "is far behind") if keeps_much(slot) else Verdict("good", "is read")
+    return Verdict("warn", "nobody reads")
+
+
+def keeps_much(slot: SlotEntry) -> bool:
+    """Say whether a slot keeps so much WAL that it deserves attention."""
+    return (slot.retained_wal_bytes or 0) >= KEPT_BYTES
 
 
 def fullness(stage: StageStatus) -> float:

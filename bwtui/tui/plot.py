@@ -78,20 +78,19 @@ def levels(values: Sequence[float | None], top: float, height: int) -> list[int]
 
 def area(dots: Sequence[int], height: int, *, hanging: bool = False) -> list[str]:
     """Return what is filled up to each column's dots, standing, or hanging from above."""
-    left, right = (_LEFT[::-1], _RIGHT[::-1]) if hanging else (_LEFT, _RIGHT)
+    cells = _HANGING if hanging else _STANDING
     bases = range(0, height * DOTS, DOTS)
+    pairs = list(zip_longest(dots[::2], dots[1::2], fillvalue=0))
     return [
-        "".join(
-            _cell(_filled(a - base, left) | _filled(b - base, right))
-            for a, b in zip_longest(dots[::2], dots[1::2], fillvalue=0)
-        )
+        "".join([cells[min(max(a - base, 0), DOTS)][min(max(b - base, 0), DOTS)] for a, b in pairs])
         for base in (bases if hanging else reversed(bases))
     ]
 
 
-def _filled(dots: int, bits: Sequence[int]) -> int:
-    return sum(bits[: max(dots, 0)])
+def _cells(left: Sequence[int], right: Sequence[int]) -> list[list[str]]:
+    """Return the characters for every number of dots in the left and in the right column."""
+    bits = [[sum(left[:a]) | sum(right[:b]) for b in range(DOTS + 1)] for a in range(DOTS + 1)]
+    return [[chr(_BLANK | one) if one else " " for one in row] for row in bits]
 
 
-def _cell(bits: int) -> str:
-    return chr(_BLANK | bits) if bits else " "
+_STANDING, _HANGING = _cells(_LEFT, _RIGHT), _cells(_LEFT[::-1], _RIGHT[::-1])

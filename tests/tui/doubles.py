@@ -43,6 +43,7 @@ class FakeRelay:
         #: What it answers, where that is not as usual; and what it was asked.
         self.looks: dict[LookName, Look] = {}
         self.asked_looks: list[LookName] = []
+        self.glanced: list[LookName] = []
         self.asked_changes = self.asked_history = 0
 
     async def status(self) -> Status:
@@ -69,9 +70,9 @@ class FakeRelay:
             past.latency,
         )
 
-    async def look(self, name: LookName) -> Look:
+    async def look(self, name: LookName, *, glance: bool = False) -> Look:
         self._check()
-        self.asked_looks.append(name)
+        (self.glanced if glance else self.asked_looks).append(name)
         return self.looks.get(name) or services.look(name, self.clock.now)
 
     async def stop(self) -> None:

@@ -198,6 +198,7 @@ class Shop:
             rows_per_second=table.rate * wave,
             bytes_per_second=table.rate * wave * table.width,
             wal_share=table.rate * (table.width + 120) / _WAL,
+            wal_bytes_per_second=table.rate * wave * (table.width + 120),
             latency_p50=0.011 + 0.001 * index,
             latency_p99=0.048 + 0.013 * index,
             errors=17 if bad else 0,

@@ -22,13 +22,23 @@ def stage_with(past: History) -> Stage:
     return stage
 
 
-@pytest.mark.parametrize(("size", "roomy"), [((80, 24), False), ((120, 50), False), ((160, 45), True)])
-async def test_chart_and_latencies_are_there_where_they_have_room(size: tuple[int, int], roomy: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [((80, 24), 0), ((100, 40), 1), ((120, 50), 2), ((120, 60), 4), ((160, 45), 5), ((250, 70), 6)],
+)
+async def test_each_part_is_there_where_it_has_room(size: tuple[int, int], parts: int) -> None:
     stage = stage_with(history(NOON + 62))
     async with stage.run(size):
         shown = text(stage.app)
-        assert ("Rows/s, last 10 minutes" in shown) is roomy
-        assert ("Commit → acknowledgement" in shown) is roomy
+        titles = (
+            "Rows/s, last 10 minutes",
+            "Commit → acknowledgement",
+            "WAL runway",
+            "Consumer groups",
+            "Last events",
+            "─ Changes",
+        )
+        assert [title in shown for title in titles] == [True] * parts + [False] * (6 - parts)
         assert "Pipeline" in shown
         assert "public.orders" in shown
 
@@ -94,10 +104,11 @@ async def test_tables_can_be_sorted_by_their_share_of_the_wal_and_by_p99() -> No
     stage = Stage()
     async with stage.run((160, 45)):
         grid = stage.app.screen.query_one("#tables")
-        assert grid.sort_column == "table"  # type: ignore[attr-defined]
-        await stage.press("s", "s")
         assert grid.rows[0].key == "public.order_items"  # type: ignore[attr-defined]
+        assert "WAL/s↓" in text(stage.app)
         await stage.press("s")
+        assert grid.rows[0].key == "public.audit"  # type: ignore[attr-defined]
+        await stage.press("s", "s")
         assert grid.rows[0].key == "warehouse.stock"  # type: ignore[attr-defined]
         assert "p99 ms↓" in text(stage.app)
         assert re.search(r"public\.orders .* 6 v2 ", text(stage.app))

@@ -114,11 +114,11 @@ async def test_unimportant_columns_fold_away() -> None:
     stage = Stage()
     async with stage.run((80, 24)):
         columns = stage.app.screen.query_one(Listing).shown_columns
-        assert {"table", "rate", "inserts", "updates", "deletes", "errors", "dead"} <= set(columns)
+        assert {"table", "wal", "share", "rate", "trend", "p99", "errors", "dead"} <= set(columns)
         assert "topic" not in columns
     stage = Stage()
     async with stage.run((200, 60)):
-        assert len(stage.app.screen.query_one(Listing).shown_columns) == 18
+        assert len(stage.app.screen.query_one(Listing).shown_columns) == 19
 
 
 async def test_the_filter_narrows_while_typing_and_says_so() -> None:

@@ -71,7 +71,7 @@ class DoubleEngine:
         """Return what it was given."""
         return self._settings
 
-    def look(self, name: LookName) -> Look:
+    def look(self, name: LookName, *, glance: bool = False) -> Look:
         """Return what was seen before the first look."""
         return LOOKS[name]()
 

@@ -1,6 +1,7 @@
 """The log of commands: each one counted, few kept, and nothing in it that is nobody's business."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -94,6 +95,47 @@ def test_nobody_is_waited_for_and_nothing_stays_open(monkeypatch: pytest.MonkeyP
     closed.clear()
     watch.latest()
     assert closed.wait(60)
+
+
+def test_glances_have_kafka_asked_every_few_seconds_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "_PAUSE_SECONDS", 0.005)
+    taken: list[float] = []
+
+    def look() -> Consumers:
+        taken.append(time.monotonic())
+        return Consumers(1.0 + len(taken))
+
+    watch = Watch(look, lambda: None)
+    begun = time.monotonic()
+    watch.latest(glance=True)
+    eventually("the first look is taken at once", lambda: taken)
+    while time.monotonic() < begun + 0.3:
+        watch.latest(glance=True)
+        time.sleep(0.005)
+    assert len(taken) == 1
+    # Who looks closer is answered sooner.
+    watch.latest()
+    eventually("it looks again", lambda: len(taken) > 2)
+    watch.stop()
+
+
+def test_a_thread_that_has_ended_does_not_look_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(looks, "_PAUSE_SECONDS", 0.005)
+    monkeypatch.setattr(looks, "GLANCE_SECONDS", 0.05)
+    closed, taken = threading.Event(), 0
+
+    def look() -> Consumers:
+        nonlocal taken
+        taken += 1
+        return Consumers(1.0)
+
+    watch = Watch(look, closed.set)
+    for _ in range(3):
+        watch.latest(glance=True)
+        assert closed.wait(60)
+        closed.clear()
+    assert taken == 1
+    watch.stop()
 
 
 def test_a_look_that_breaks_says_so() -> None:

@@ -82,6 +82,7 @@ def test_the_wal_is_shared_out_by_rows_and_bytes(clocked: Clocked) -> None:
     assert (wide.bytes_per_second, narrow.bytes_per_second) == (108_000.0, 8_000.0)
     assert wide.wal_share + narrow.wal_share == pytest.approx(1.0)
     assert wide.wal_share == pytest.approx(1_200 / 1_400, abs=0.001)
+    assert (wide.wal_bytes_per_second, narrow.wal_bytes_per_second) == (120_000.0, 20_000.0)
     for _ in range(10):
         clocked.second()
     assert clocked.recent.tables == {}

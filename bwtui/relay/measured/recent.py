@@ -38,6 +38,7 @@ class TableMeasures:
 
     bytes_per_second: float = 0.0
     wal_share: float = 0.0
+    wal_bytes_per_second: float = 0.0
     value_schema_version: int | None = None
 
 
@@ -163,6 +164,7 @@ class Recent:
             table: TableMeasures(
                 _rate(sizes.get(table, 0), seconds),
                 round(weights.get(table, 0) / whole, 4),
+                _rate(weights.get(table, 0), seconds),
                 self._versions.get(table),
             )
             for table in sizes.keys() | self._versions.keys()

@@ -176,9 +176,9 @@ class ControlClient:
         """Return every schema that the relay registered or looked up."""
         return [SchemaEntry(**data) for data in await self._ask({"request": "schemas"})]
 
-    async def look(self, name: LookName) -> Look:
-        """Return the last look of that name, at once; asking has another one taken."""
-        return look_from_json(name, await self._ask({"request": name}))
+    async def look(self, name: LookName, *, glance: bool = False) -> Look:
+        """Return the last look of that name, at once; asking has another one taken, a ``glance`` rarely."""
+        return look_from_json(name, await self._ask({"request": name, "glance": glance}))
 
     async def stop(self) -> None:
         """Ask the relay to stop cleanly; returns at once, before it has stopped."""

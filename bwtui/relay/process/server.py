@@ -53,8 +53,11 @@ class StatusSource(Protocol):
     def settings(self) -> RelaySettings:
         """Return settings that mean the same in another process; they may hold passwords."""
 
-    def look(self, name: LookName) -> Look:
-        """Return the last answer to what is asked only while somebody looks, and have it asked again."""
+    def look(self, name: LookName, *, glance: bool = False) -> Look:
+        """Return the last answer to what is asked only while somebody looks, and have it asked again.
+
+        For a ``glance`` that happens more rarely.
+        """
 
     def audited(self, verdict: str) -> None:
         """Take note that an audit of the relay's tables has ended."""
@@ -105,7 +108,7 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
     if kind == "settings":
         return source.settings().to_json()
     if kind in LOOKS:
-        return dataclasses.asdict(source.look(kind))
+        return dataclasses.asdict(source.look(kind, glance=bool(message.get("glance"))))
     if kind == "audited":
         verdict = message.get("verdict")
         if verdict not in VERDICTS:

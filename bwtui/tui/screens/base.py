@@ -43,6 +43,8 @@ class RelayScreen(ExportingScreen):
     wants_changes: bool = False
     #: What the relay is asked of the services while this is shown.
     wants_look: ClassVar[LookName | None] = None
+    #: What it is asked more rarely, for what stands beside much else.
+    glances: tuple[LookName, ...] = ()
     #: It shows what an audit found.
     audits: ClassVar[bool] = False
     #: It is about one key, which can be sent again.

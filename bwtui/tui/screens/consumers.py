@@ -7,7 +7,6 @@ from textual.widget import Widget
 
 from bwtui.model.looks import Consumers, GroupEntry, Look, LookName, PartitionLag
 from bwtui.tui import figures, judgement
-from bwtui.tui.judgement import Verdict
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.looking import LookScreen
 from bwtui.tui.state import Picture
@@ -89,24 +88,9 @@ class ConsumersScreen(LookScreen):
         partitions.set_items([_lag(lag, look.time) for lag in lags], picture.received)
 
 
-def of_group(group: GroupEntry, now: float) -> Verdict:
-    """Judge a group, in words."""
-    if not group.unread:
-        return Verdict("good", "caught up")
-    if group.members == 0:
-        return Verdict("warn", "not running")
-    if group.unread_since is None:
-        return Verdict("warn", "behind")
-    return Verdict("warn", "behind") if _is_late(group.unread_since, now) else Verdict("good", "in time")
-
-
-def _is_late(since: float, now: float) -> bool:
-    return now - since >= judgement.LAG_SECONDS
-
-
 def _sentence(look: Consumers) -> Content:
     """Say which group is furthest behind, and where."""
-    late = [group for group in look.groups if of_group(group, look.time).tone != "good"]
+    late = [group for group in look.groups if judgement.of_group(group, look.time).tone != "good"]
     if not look.groups:
         return Content.styled(" No consumer group has committed an offset in these topics.", "$quiet")
     many = "1 group reads" if len(look.groups) == 1 else f"{len(look.groups)} groups read"
@@ -130,7 +114,7 @@ def _age(since: float | None, now: float) -> float:
 
 
 def _group(group: GroupEntry, now: float) -> Item:
-    verdict = of_group(group, now)
+    verdict = judgement.of_group(group, now)
     topics = ", ".join(group.topics)
     if group.uncommitted:
         noun = "partition" if group.uncommitted == 1 else "partitions"
@@ -161,7 +145,7 @@ def _group(group: GroupEntry, now: float) -> Item:
 
 
 def _lag(lag: PartitionLag, now: float) -> Item:
-    late = lag.unread > 0 and lag.unread_since is not None and _is_late(lag.unread_since, now)
+    late = lag.unread > 0 and lag.unread_since is not None and judgement.is_late(lag.unread_since, now)
     key = f"{lag.topic}[{lag.partition}]"
     unknown = lag.committed is None and lag.end > 0
     cells = (
@@ -189,4 +173,4 @@ def _time(unread: int, since: float | None, now: float) -> Cell:
         return Cell(figures.duration(0), "muted")
     if since is None:
         return Cell("not known", "muted")
-    return Cell(figures.duration(_age(since, now)), "warn" if _is_late(since, now) else "")
+    return Cell(figures.duration(_age(since, now)), "warn" if judgement.is_late(since, now) else "")

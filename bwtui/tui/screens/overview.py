@@ -1,11 +1,12 @@
 """The first screen: the pipeline, and the table of tables; with more room, how it was and what it took."""
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from textual.containers import Horizontal
+from textual.containers import Container
 from textual.widget import Widget
 
+from bwtui.model.looks import LookName
 from bwtui.model.status import ChangeSample
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.journey.moments import sampled_key
@@ -14,53 +15,142 @@ from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import ChangeList
 from bwtui.tui.widgets.chart import RateChart
 from bwtui.tui.widgets.events import EventList
+from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.header import Header
 from bwtui.tui.widgets.latency import LatencyPanel
+from bwtui.tui.widgets.overview.groups import Groups
+from bwtui.tui.widgets.overview.runway import Runway
+from bwtui.tui.widgets.panel import Panel
 from bwtui.tui.widgets.pipeline import Pipeline
 from bwtui.tui.widgets.tables import TableList
 
-#: From this size on there is room for the chart and the latencies.
-ROOMY = (150, 42)
-#: And from this one on for what happened last, and what goes by.
-VAST = (150, 60)
 #: Cells that the latencies need, and what the chart has any use for, frame and axis included.
 NARROWEST, WIDEST = 46, 161
+#: From this width on, panels stand beside each other.
+WIDE = 150
+#: What the pipeline takes beside a chart, in boxes and flat, and the least that the chart, the tables and the
+#: row below them need.
+_BOXES, _FLAT, _CHART, _TABLES, _LATEST = 12, 8, 11, 7, 8
+#: From so many lines on the lowest row has room for the changes that go by, and panels above each other.
+_VAST = 17
+
+
+#: What the lowest row shows of the services.
+SERVICES: tuple[LookName, ...] = ("slots", "consumers")
+
+
+class Rooms(NamedTuple):
+    """Lines of each part that can be there or not; 0: it is not."""
+
+    chart: int = 0
+    #: 0 where they stand beside the chart as well.
+    latency: int = 0
+    #: None: all that is left.
+    tables: int | None = None
+    latest: int = 0
+
+    @classmethod
+    def of(cls, width: int, height: int, body: int, tables: int) -> "Rooms":
+        """Return what has room in a terminal of this size, of which ``body`` lines are left."""
+        # Both halves of the chart are as high, so its lines are odd.
+        if width >= WIDE and height >= 42:
+            chart = 13 + 2 * min(max(height - 45, 0) // 6, 4)
+            while body - _BOXES - chart < _TABLES + _LATEST and chart > _CHART:
+                chart -= 2
+            left = body - _BOXES - chart
+            return cls(chart, 0, *_shared(left, tables)) if left >= _TABLES + _LATEST else cls(chart)
+        if width < WIDE and height >= 34:
+            chart = _CHART + 2 * min((height - 34) // 6, 2)
+            latency = 11 if height >= 48 else 0
+            left = body - _FLAT - chart - latency
+            return cls(chart, latency, *_shared(left, tables)) if height >= 58 else cls(chart, latency)
+        return cls()
+
+
+def _shared(lines: int, tables: int) -> tuple[int, int]:
+    """Part lines between the tables, of which there are so many, and the row below them."""
+    needed = min(max(tables + 3, _TABLES), lines - _LATEST)
+    return needed, lines - needed
 
 
 class OverviewScreen(RelayScreen):
     """Everything at a glance."""
 
     mode: ClassVar[str] = "overview"
+    _arranged: object = None
 
     def body(self) -> Iterable[Widget]:
         yield Pipeline()
-        yield Horizontal(RateChart(), LatencyPanel(), id="measured", classes="folder")
+        yield Container(RateChart(), LatencyPanel(), id="measured", classes="folder")
         yield TableList()
-        yield Horizontal(EventList(), ChangeList(), id="latest", classes="folder")
+        services = Container(Runway(), Groups(), id="services", classes="folder")
+        yield Container(services, EventList(), ChangeList(), id="latest", classes="folder")
 
     def paint(self, picture: Picture) -> None:
-        # A recording has no history of its relay: the pipeline shows what was recorded instead.
-        is_live = picture.playhead is None
-        self.set_class(is_live and self._has_room(ROOMY), "-roomy")
-        self.wants_changes = is_live and self._has_room(VAST)
-        self.set_class(self.wants_changes, "-vast")
+        rooms = self._rooms(picture)
+        self._arrange(rooms)
         self.query_one(Pipeline).show(picture)
-        if self.has_class("-roomy"):
+        if rooms.chart:
             self.query_one(RateChart).show(picture)
-            latency = self.query_one(LatencyPanel)
-            latency.styles.width = max(NARROWEST, self.app.size.width - WIDEST)
-            latency.show(picture)
+        if self.has_class("-timed"):
+            self.query_one(LatencyPanel).show(picture)
         self.query_one(TableList).show(picture)
-        if self.has_class("-vast"):
+        if rooms.latest:
+            self.query_one(Runway).show(picture)
+            self.query_one(Groups).show(picture)
+        if self.has_class("-eventful"):
             self.query_one(EventList).show(picture)
+        if self.wants_changes:
             self.query_one(ChangeList).show(picture, "" if self.host.model.link == "live" else "no news")
 
-    def _has_room(self, size: tuple[int, int]) -> bool:
-        return self.app.size.width >= size[0] and self.app.size.height >= size[1]
+    def _rooms(self, picture: Picture) -> Rooms:
+        # A recording has no history of its relay: the pipeline shows what was recorded instead.
+        if picture.playhead is not None:
+            return Rooms()
+        width, height = self.app.size
+        # The header has a third line, and more, when something is wrong.
+        around = max(self.query_one(Header).size.height, 2) + 1 + bool(self.query_one(FilterBar).display)
+        tables = len(picture.status.tables) if picture.status else 0
+        return Rooms.of(width, height, height - around, tables)
+
+    def _arrange(self, rooms: Rooms) -> None:
+        """Give each part its lines; a panel that is maximised has them all."""
+        wide, alone = self.app.size.width >= WIDE, self.has_class("-maximised")
+        arranged = (rooms, self.app.size.width, alone)
+        if arranged == self._arranged:
+            return
+        self._arranged = arranged
+        self.wants_changes = wide and rooms.latest >= _VAST
+        self.glances = SERVICES if rooms.latest else ()
+        for name, holds in (
+            ("-chart", rooms.chart),
+            ("-timed", rooms.latency or (wide and rooms.chart)),
+            ("-roomy", wide and rooms.chart),
+            ("-served", rooms.latest),
+            ("-eventful", wide and rooms.latest),
+            ("-vast", self.wants_changes),
+        ):
+            self.set_class(bool(holds), name)
+        for where, lines in (
+            ("#measured", rooms.chart + rooms.latency),
+            ("#tables", rooms.tables),
+            ("#latest", rooms.latest),
+        ):
+            self.query_one(where).styles.height = None if alone or not lines else lines
+        latency = self.query_one(LatencyPanel)
+        beside = wide and not alone
+        latency.styles.width = max(NARROWEST, self.app.size.width - WIDEST) if beside else None
+        latency.styles.height = rooms.latency if rooms.latency and not alone else None
 
     def on_resize(self) -> None:
         """Paint at once for the new size."""
         super().on_resize()
+        self.refresh_picture()
+
+    def action_maximise(self) -> None:
+        """Show the focused panel alone, or all again."""
+        super().action_maximise()
         self.refresh_picture()
 
     def selected_table(self) -> str | None:
@@ -89,3 +179,11 @@ class OverviewScreen(RelayScreen):
             self.host.look_closer("table", self)
         else:
             self.host.show_mode("changes" if isinstance(grid, ChangeList) else "errors")
+
+    def on_panel_opened(self, event: Panel.Opened) -> None:
+        """Go to the screen that has more of what a panel shows."""
+        self.host.show_mode(event.mode)
+
+    def _restore(self) -> None:
+        super()._restore()
+        self.refresh_picture()

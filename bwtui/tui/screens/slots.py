@@ -8,7 +8,6 @@ from textual.widget import Widget
 
 from bwtui.model.looks import Holder, Look, LookName, SlotEntry, Slots, Standby
 from bwtui.tui import figures, judgement
-from bwtui.tui.judgement import Verdict
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.looking import LookScreen
 from bwtui.tui.state import Picture
@@ -17,8 +16,7 @@ from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.listing import Item, Listing
 
-#: A slot that keeps this much deserves attention; so does one that nobody reads with so many seconds left.
-KEPT_BYTES = 1024**3
+#: One that nobody reads deserves attention with so many seconds left.
 SOON = 3600.0
 SLOTS = (
     Column("mark", "", 1),
@@ -116,7 +114,7 @@ def _sentence(look: Slots, own: str, rate: float | None) -> Content:
         return Content.assemble(lost, (writes or " ", ""), ("No slot keeps any. ", ""), (limit, "$quiet"))
     most = max(kept, key=lambda slot: slot.retained_wal_bytes or 0)
     whose = "this relay's slot" if most.name == own else f"slot {most.name}"
-    verdict = of_slot(most)
+    verdict = judgement.of_slot(most)
     return Content.assemble(
         lost,
         (writes or " ", ""),
@@ -126,23 +124,8 @@ def _sentence(look: Slots, own: str, rate: float | None) -> Content:
     )
 
 
-def of_slot(slot: SlotEntry) -> Verdict:
-    """Judge a slot, in words."""
-    if slot.wal_status == "lost":
-        return Verdict("bad", "lost its WAL")
-    if slot.wal_status == "unreserved":
-        return Verdict("bad", "is about to be lost")
-    if slot.active:
-        return Verdict("warn", "is far behind") if _keeps_much(slot) else Verdict("good", "is read")
-    return Verdict("warn", "nobody reads")
-
-
-def _keeps_much(slot: SlotEntry) -> bool:
-    return (slot.retained_wal_bytes or 0) >= KEPT_BYTES
-
-
 def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
-    verdict = of_slot(slot)
+    verdict = judgement.of_slot(slot)
     idle = "" if slot.inactive_since is None else f" {figures.duration(now - slot.inactive_since)}"
     state = f"read by {slot.active_pid}" if slot.active else f"unread{idle}"
     left = slot.safe_wal_bytes / rate if slot.safe_wal_bytes is not None and rate else None
@@ -157,7 +140,7 @@ def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:
         Cell(verdict.mark if verdict.tone != "good" else " ", verdict.tone),
         Cell(slot.name, "strong" if slot.name == own else ""),
         Cell(state, "" if slot.active else "warn"),
-        _size(slot.retained_wal_bytes, "warn" if _keeps_much(slot) else ""),
+        _size(slot.retained_wal_bytes, "warn" if judgement.keeps_much(slot) else ""),
         _size(slot.safe_wal_bytes),
         _left(left, slot.active),
         Cell(slot.wal_status or figures.NONE, wal.tone if wal.tone != "good" else ""),

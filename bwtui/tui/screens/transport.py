@@ -15,6 +15,7 @@ from bwtui.tui.keys import key_for
 from bwtui.tui.plain import with_hint
 from bwtui.tui.playback import Command
 from bwtui.tui.state import Playhead
+from bwtui.tui.widgets.compositor import PartialCompositor
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from bwtui.tui.widgets.recording.transport import Timeline
@@ -29,6 +30,7 @@ class TransportScreen(Screen[None]):
     def __init__(self, host: Host) -> None:
         super().__init__()
         self.host = host
+        self._compositor = PartialCompositor()
 
     @property
     def recording(self) -> RecordingHost:

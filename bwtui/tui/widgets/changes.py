@@ -61,6 +61,8 @@ class ChangeList(Grid):
         self._source: tuple[ChangeSample, ...] = ()
         self._held: tuple[ChangeSample, ...] = ()
         self._shown: dict[str, ChangeSample] = {}
+        #: The rows that were made already, by the identity of their changes.
+        self._made: dict[int, tuple[ChangeSample, Row]] = {}
         self._drawn: object = None
 
     def show(self, picture: Picture, stands_still: str = "") -> None:
@@ -120,8 +122,14 @@ class ChangeList(Grid):
             chosen = [c for c in self._source if self._passes(c)]
             self._shown = {str(c.sequence): c for c in chosen}
             self.empty_text = self._reason_for_nothing()
-            self.set_rows([change_row(c, self.table is None) for c in chosen], tail=self.following)
+            self.set_rows(self._rows(chosen), tail=self.following)
         self._explain()
+
+    def _rows(self, changes: Sequence[ChangeSample]) -> list[Row]:
+        """Return the changes' rows; those that were shown before are the same ones."""
+        before, with_table = self._made, self.table is None
+        self._made = {id(one): before.get(id(one)) or (one, change_row(one, with_table)) for one in changes}
+        return [row for _, row in self._made.values()]
 
     def _passes(self, change: ChangeSample) -> bool:
         if self.table is not None and change.table != self.table:

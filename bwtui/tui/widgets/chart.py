@@ -11,7 +11,7 @@ from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.plot import Span, area, levels, rounded_up
 from bwtui.tui.state import Picture
-from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.panel import Panel
 
 #: Sign, colour and word of each kind of mark; of several in one cell the first one here is shown.
 MARKS: dict[MarkKind, tuple[str, str, str]] = {
@@ -25,24 +25,21 @@ MARKS: dict[MarkKind, tuple[str, str, str]] = {
 _AXIS, _AROUND = 7, 3
 
 
-class RateChart(Line):
+class RateChart(Panel):
     """Painted when a second has passed, and then only the lines that differ."""
 
     def __init__(self) -> None:
-        super().__init__(id="rates", classes="panel")
-        self.border_title = Content("Rows/s, last 10 minutes")
-        self._drawn: object = None
-        self._remark = ""
+        super().__init__("Rows/s, last 10 minutes", id="rates")
 
-    def show(self, picture: Picture) -> None:
-        """Paint the history if there is more of it, or more room."""
+    def shown_of(self, picture: Picture) -> object:
+        """Return what tells that there is more history."""
+        history = picture.history
+        return history.seconds[-1].time if history.seconds else 0.0, len(history.marks)
+
+    def draw(self, picture: Picture, width: int, height: int) -> None:
+        """Draw as many columns as there is room for."""
         history = picture.history
         last = history.seconds[-1].time if history.seconds else 0.0
-        drawn = (last, len(history.marks), self.content_size)
-        if drawn == self._drawn:
-            return
-        self._drawn = drawn
-        width, height = self.content_size
         half = (height - _AROUND) // 2
         if half < 1 or width <= _AXIS + 10:
             return
@@ -51,12 +48,9 @@ class RateChart(Line):
             return
         span = Span.until(last, HISTORY_SECONDS, width - _AXIS)
         marks = [mark for mark in history.marks if span.column(mark.time) is not None]
-        self.put(Content("\n").join(_chart(history, marks, span, half)))
+        self.put(_chart(history, marks, span, half))
         kinds = {mark.kind for mark in marks}
-        remark = " · ".join(f"{MARKS[kind][0]} {MARKS[kind][2]}" for kind in MARKS if kind in kinds)
-        if remark != self._remark:
-            self._remark = remark
-            self.border_subtitle = Content(remark)
+        self.set_remark(" · ".join(f"{MARKS[kind][0]} {MARKS[kind][2]}" for kind in MARKS if kind in kinds))
 
 
 def _chart(history: History, marks: Sequence[Mark], span: Span, half: int) -> list[Content]:
@@ -110,7 +104,8 @@ def _cut(values: Sequence[float | None], top: float) -> set[int]:
 
 
 def _with_cuts(text: str, colour: str, cut: Iterable[int], sign: str) -> Content:
-    cells = set(cut)
+    if not (cells := set(cut)):
+        return Content.styled(text, colour)
     signs = ((sign, "bold $warning") if place in cells else (cell, colour) for place, cell in enumerate(text))
     return _styled(signs)
 

@@ -15,7 +15,7 @@ MOST = 100
 COLUMNS = (
     Column("time", "Time", 8),
     Column("what", "What", 11),
-    Column("text", "", 40, grow=200),
+    Column("text", "", 20, grow=200),
 )
 
 

@@ -117,7 +117,7 @@ class Grid(ScrollView, can_focus=True):
         old, key = self.rows, self.cursor_key
         self._tail = tail
         self.rows = list(rows)
-        if self._measure():
+        if self._measure(old):
             self.refresh()
         if len(old) == len(rows) and all(a.key == b.key for a, b in zip(old, rows, strict=True)):
             self._repaint_changes(old)
@@ -304,12 +304,13 @@ class Grid(ScrollView, can_focus=True):
             self._layout = place(self.columns, self.size.width, self._needs)
         return self._layout
 
-    def _measure(self) -> bool:
+    def _measure(self, old: Sequence[Row]) -> bool:
         """Note the widest texts of the columns that grow; return whether one became wider."""
-        before = dict(self._needs)
+        before, known = dict(self._needs), set(map(id, old))
+        fresh = [row for row in self.rows if id(row) not in known]
         for index, column in enumerate(self.columns):
             if column.grow:
-                widest = max((_cells(row.cells[index].text) for row in self.rows), default=0)
+                widest = max((_cells(row.cells[index].text) for row in fresh), default=0)
                 self._needs[index] = max(before.get(index, 0), min(widest, _LONG))
         return self._needs != before
 

@@ -28,7 +28,7 @@ class Header(Vertical):
     def compose(self) -> ComposeResult:
         with Horizontal(id="top"):
             yield Line(id="identity")
-            yield Line(id="tabs")
+            yield Line(id="tabs", links=True)
         yield Line(id="sentence")
         yield Line(id="trouble")
 

@@ -8,7 +8,7 @@ from bwtui.model.status import Status
 from bwtui.tui import figures
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture
-from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.panel import Panel
 
 #: The stage of the pipeline that each stage of the way ends in; decoding and encoding are one step.
 STAGE_OF: Mapping[str, str] = {
@@ -19,42 +19,41 @@ STAGE_OF: Mapping[str, str] = {
 }
 _WORDS = {"total": "commit → ack"}
 _NAME, _FIGURE = 14, 9
-#: Lines of the histogram.
+#: Lines of the histogram, at least.
 _BARS = 3
 
 Buckets = Sequence[tuple[float, float, int]]
 
 
-class LatencyPanel(Line):
-    """The stages' percentiles over a histogram of the whole way."""
+class LatencyPanel(Panel):
+    """The stages' percentiles over a histogram of the whole way, which has all the room that is left."""
 
     def __init__(self) -> None:
-        super().__init__(id="latency", classes="panel")
-        self.border_title = Content("Commit → acknowledgement")
-        self._drawn: object = None
-        self._remark = ""
+        super().__init__("Commit → acknowledgement", id="latency")
 
-    def show(self, picture: Picture) -> None:
-        """Paint what changed, which is at most once a second."""
+    def shown_of(self, picture: Picture) -> object:
+        """Return all that a drawing depends on; that changes at most once a second."""
+        return _shown(picture) if picture.status is not None else None
+
+    def draw(self, picture: Picture, width: int, height: int) -> None:
+        """Draw what was taken last."""
         if picture.status is None:
             return
-        taken, over = taken_by(picture.status)
-        buckets = picture.history.latency if over == "last minute" else ()
-        drawn = (taken, over, buckets, self.content_size)
-        if drawn == self._drawn:
-            return
-        self._drawn = drawn
-        width, height = self.content_size
+        taken, over, buckets = _shown(picture)
         lines = _stages(taken) if taken else [Content.styled("nothing was acknowledged yet", "$quiet")]
         if buckets and height >= len(lines) + _BARS + 1:
-            lines += [Content("")] * (height - len(lines) - _BARS - 1)
-            lines += histogram(buckets, width, _BARS)
-        self.put(Content("\n").join(lines))
+            left = height - len(lines) - 1
+            gap = left > _BARS
+            lines += [Content("")] * gap + histogram(buckets, width, left - gap)
+        self.put(lines)
         total = taken.get("total")
-        remark = f"{over} · {figures.count(total.count)} messages" if total else ""
-        if remark != self._remark:
-            self._remark = remark
-            self.border_subtitle = Content(remark)
+        self.set_remark(f"{over} · {figures.count(total.count)} messages" if total else "")
+
+
+def _shown(picture: Picture) -> tuple[Mapping[str, Percentiles], str, Buckets]:
+    assert picture.status is not None
+    taken, over = taken_by(picture.status)
+    return taken, over, picture.history.latency if over == "last minute" else ()
 
 
 def taken_by(status: Status) -> tuple[Mapping[str, Percentiles], str]:

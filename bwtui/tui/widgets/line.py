@@ -1,34 +1,74 @@
 """Text of one or a few lines that is painted line by line."""
 
+from collections.abc import Sequence
+
 from textual.geometry import Region
+from textual.strip import Strip
+from textual.visual import Visual
 from textual.widget import Widget
 
 from bwtui.tui.plain import Content
 
 
 class Line(Widget):
-    """Paints only the lines that differ.
+    """Renders and paints only the lines that differ.
 
     Textual's Static paints all of its lines and its border anew: with seven boxes in the pipeline that was
     half of the UI's work.
     """
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+    def __init__(self, *, id: str | None = None, classes: str | None = None, links: bool = False) -> None:
+        """``links``: there is text in it that does something when it is clicked."""
         super().__init__(id=id, classes=classes)
-        self._text = Content("")
-        self._lines: list[Content] = []
+        self.set_reactive(Widget.auto_links, links)
+        self._put: object = None
+        self._lines: Sequence[Content] = []
+        #: What lines were rendered to, by their number, and what that depends on besides their text.
+        self._strips: dict[int, Strip] = {}
+        self._rendered_for: object = None
 
-    def put(self, content: Content, *, layout: bool = False) -> None:
-        """Show a content; ``layout`` if its size matters to its neighbours."""
-        old, new = self._lines, content.split("\n", allow_blank=True)
+    def put(self, content: Content | list[Content], *, layout: bool = False) -> None:
+        """Show a content, or the lines of one; ``layout`` if its size matters to its neighbours."""
+        if content is self._put:
+            return
+        self._put = content
+        new = content if isinstance(content, list) else content.split("\n", allow_blank=True)
+        old = self._lines
         changed = [y for y, line in enumerate(new) if y >= len(old) or not line.is_same(old[y])]
         if not changed and len(old) == len(new):
             return
-        self._text, self._lines = content, new
+        self._lines = new
         if layout or len(old) != len(new):
+            self._strips.clear()
             self.refresh(layout=layout)
-        else:
-            self.refresh(*(Region(0, y, self.content_size.width, 1) for y in changed))
+            return
+        for y in changed:
+            self._strips.pop(y, None)
+        self.refresh(*(Region(0, y, self.content_size.width, 1) for y in changed))
 
     def render(self) -> Content:
-        return self._text
+        return Content("\n").join(self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        """Render a line, if it is not what it was; lines that are wrapped are rendered with all others."""
+        if self.styles.text_wrap != "nowrap" or self.text_selection is not None:
+            self._strips.clear()
+            return super().render_line(y)
+        width, style = self.size.width, self.visual_style
+        if (width, style) != self._rendered_for:
+            self._rendered_for = (width, style)
+            self._strips.clear()
+        self._dirty_regions.clear()
+        strip = self._strips.get(y)
+        if strip is None:
+            line = self._lines[y] if y < len(self._lines) else Content("")
+            (strip,) = Visual.to_strips(self, line, width, 1, style) or (
+                Strip.blank(width, style.rich_style),
+            )
+            self._strips[y] = strip
+        return strip
+
+    def notify_style_update(self) -> None:
+        """Render all anew: the theme's colours are in what was rendered."""
+        self._strips.clear()
+        super().notify_style_update()

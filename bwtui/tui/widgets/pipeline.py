@@ -32,6 +32,8 @@ class StageBox(Line):
 
         ``took`` are the seconds that half of the messages spent here at most.
         """
+        if (stage, slow, took) == (self._stage, self._slow, self._took) and self._lines:
+            return
         self._stage, self._took = stage, took
         if slow != self._slow:
             self._slow = slow
@@ -117,16 +119,17 @@ class Pipeline(Vertical):
         width = self.content_size.width
         boxed = bool(self.query_one("#source").display)
         vitals = bool(self.query_one("#vitals").display)
-        position = _background(picture, status, width, vitals) if boxed else _position(picture, status, width)
+        position = (_background if boxed else _position)(picture, status, width, vitals)
         self.query_one("#ends", Line).put(_ends(picture, status, width))
         self.query_one("#source", EndBox).put(_source(status))
         only_recorded = _only_recorded(picture, status)
         sink = self.query_one("#sink", EndBox)
-        sink.border_title = "Recording" if only_recorded else "Kafka"
+        sink.set_title("Recording" if only_recorded else "Kafka")
         sink.put(_sink(status, only_recorded))
         self.query_one("#position", Line).put(_snapshot(status, width) or position)
         self.query_one("#recording", RecordingLine).show(status.recording)
-        self._show_vitals(picture, status)
+        if vitals:
+            self._show_vitals(picture, status)
 
     def _show_vitals(self, picture: Picture, status: Status) -> None:
         delivered = status.stages.get("acknowledge", StageStatus()).per_second
@@ -154,8 +157,15 @@ class EndBox(Line):
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id)
+        self._title = title
         self.border_title = Content(title)
         self.add_class("box", "end")
+
+    def set_title(self, title: str) -> None:
+        """Write another title; Textual would paint everything anew for the same one, too."""
+        if title != self._title:
+            self._title = title
+            self.border_title = Content(title)
 
 
 def _pair(name: str, value: str, width: int, tone: str = "") -> Content:
@@ -204,7 +214,7 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
     return _joined(parts, width)
 
 
-def _position(picture: Picture, status: Status, width: int) -> Content:
+def _position(picture: Picture, status: Status, width: int, vitals: bool) -> Content:
     lag = judgement.of_lag(status)
     tone = TONES[lag.tone]
     behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
@@ -212,6 +222,8 @@ def _position(picture: Picture, status: Status, width: int) -> Content:
         _named("lag", behind.ljust(15), tone),
         Content.styled(f"{lag.mark} {lag.word}".ljust(9), tone),
         *_runway(picture),
+        # The chart over ten minutes takes the room of the vitals.
+        *([] if vitals else [_engine(picture, status)]),
         _named("confirmed", format_lsn(status.confirmed_lsn)),
         _named("server", format_lsn(status.server_lsn)),
         _named("received", format_lsn(status.received_lsn)),

@@ -17,18 +17,19 @@ PAINT_EVERY = 0.45
 COLUMNS = (
     Column("mark", "", 1),
     Column("table", "Table", 17, grow=44),
+    Column("wal", "WAL/s", 7, "right", drop=1),
+    Column("share", "WAL%", 5, "right", drop=3),
     Column("rate", "Rows/s", 7, "right"),
     Column("trend", "Trend", TREND, drop=4),
-    Column("wal", "WAL%", 4, "right", drop=6),
-    Column("p99", "p99 ms", 6, "right", drop=6),
-    Column("inserts", "Insert", 6, "right"),
-    Column("updates", "Update", 6, "right"),
-    Column("deletes", "Delete", 6, "right"),
-    Column("truncates", "Trunc", 5, "right", drop=8),
-    Column("messages", "Messages", 8, "right", drop=7),
-    Column("bytes", "Bytes", 7, "right", drop=5),
-    Column("key_id", "KeyId", 5, "right", drop=9),
-    Column("value_id", "ValId", 7, "right", drop=9),
+    Column("p99", "p99 ms", 6, "right", drop=5),
+    Column("inserts", "Insert", 6, "right", drop=8),
+    Column("updates", "Update", 6, "right", drop=8),
+    Column("deletes", "Delete", 6, "right", drop=8),
+    Column("truncates", "Trunc", 5, "right", drop=12),
+    Column("messages", "Messages", 8, "right", drop=9),
+    Column("bytes", "Bytes", 7, "right", drop=6),
+    Column("key_id", "KeyId", 5, "right", drop=13),
+    Column("value_id", "ValId", 7, "right", drop=7),
     Column("errors", "Errs", 5, "right"),
     Column("dead", "Dead", 5, "right", drop=2),
     # Most topics are called as their tables are.
@@ -36,11 +37,11 @@ COLUMNS = (
     Column("notes", "Notes", 26, drop=10, grow=60),
 )
 #: What a recording has not: it counts changes, and times none.
-_LIVE_ONLY = ("wal", "p99")
+_LIVE_ONLY = ("wal", "share", "p99")
 SORTABLE = (
+    "wal",
     "table",
     "rate",
-    "wal",
     "p99",
     "inserts",
     "updates",
@@ -70,6 +71,8 @@ class TableList(Listing):
         self._painted = picture.received
         left_out = _LIVE_ONLY if picture.playhead is not None else ()
         self.set_columns(_columns(status.is_copying, left_out))
+        if self.sort_column in left_out:
+            self.sort_by("table")
         items = [
             table_item(name, table, picture.rates.get(name, ()), status.is_copying, left_out)
             for name, table in status.tables.items()
@@ -92,9 +95,10 @@ def table_item(
     cells = (
         Cell("✗", "bad") if trouble else Cell("▲", "warn") if table.notes else Cell(""),
         Cell(name, "bad" if trouble else "strong"),
+        Cell(figures.size(table.wal_bytes_per_second), "" if table.wal_bytes_per_second else "muted"),
+        _share(table.wal_share),
         Cell(figures.rate(table.rows_per_second), "" if table.rows_per_second else "muted"),
         trend,
-        _share(table.wal_share),
         _milliseconds(table.latency_p99),
         *(_count(n) for n in (table.inserts, table.updates, table.deletes, table.truncates, table.messages)),
         Cell(figures.size(table.bytes), "" if table.bytes else "muted"),
@@ -108,7 +112,7 @@ def table_item(
     values = {
         "table": name,
         "rate": table.rows_per_second,
-        "wal": table.wal_share,
+        "wal": table.wal_bytes_per_second,
         "p99": -math.inf if table.latency_p99 is None else table.latency_p99,
         "inserts": table.inserts,
         "updates": table.updates,

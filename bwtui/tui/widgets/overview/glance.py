@@ -1,0 +1,45 @@
+"""A panel on what the services said a few seconds ago, beside much else."""
+
+import textwrap
+from collections.abc import Iterator
+
+from bwtui.model.looks import Look
+from bwtui.tui import figures
+from bwtui.tui.plain import Content, seen
+from bwtui.tui.widgets.panel import Panel
+
+#: An answer this old is said to be old, in seconds; for a glance the services are asked every five.
+OLD_AFTER = 20.0
+#: Who was not shown for so many seconds begins to ask anew.
+_AWAY = 3.0
+
+
+class Glance(Panel):
+    """Says since when there is no answer, once it has been asked for long enough."""
+
+    _since = _last = float("-inf")
+
+    def age(self, look: Look, now: float) -> str:
+        """Return what is to be said of an old answer, whose age is in whole seconds; "" of a fresh one."""
+        if now - self._last > _AWAY or now < self._last:
+            self._since = now
+        self._last = now
+        old = now - look.time
+        if old <= OLD_AFTER:
+            return ""
+        if now - self._since <= OLD_AFTER:
+            return f"· {figures.duration(old)} old; it is being asked again"
+        return f"▲ no answer for {figures.duration(old)}: this is how it was then"
+
+    def put_lines(self, lines: list[Content], height: int) -> None:
+        """Show as many lines as there is room for, and how many there are besides."""
+        if len(lines) > height > 1:
+            more = f"and {len(lines) - height + 1} more: Enter shows all"
+            lines = [*lines[: height - 1], Content.styled(more, "$quiet")]
+        self.put(lines)
+
+
+def wrapped(text: str, width: int, style: str) -> Iterator[Content]:
+    """Return a sentence in as many lines as it needs; all but the first one are indented."""
+    for number, line in enumerate(textwrap.wrap(seen(text), max(width - 2, 10))):
+        yield Content.styled(f"  {line}" if number else line, style)

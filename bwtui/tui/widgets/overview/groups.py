@@ -1,0 +1,106 @@
+"""Who reads the relay's topics: each group's verdict, and how far it is behind, in rows and in time."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from rich.cells import cell_len
+
+from bwtui.model.looks import Consumers, GroupEntry
+from bwtui.tui import figures, judgement
+from bwtui.tui.plain import Content, fitted
+from bwtui.tui.state import Picture
+from bwtui.tui.theme import TONES
+from bwtui.tui.widgets.overview.glance import Glance, wrapped
+
+#: Cells of the verdict, the rows and the time; and the least and the most of a name.
+_WORD, _ROWS, _TIME = 12, 7, 10
+_SHORT, _LONG = 14, 40
+
+
+class Groups(Glance):
+    """The group that is furthest behind comes first."""
+
+    leads_to = "consumers"
+
+    def __init__(self) -> None:
+        super().__init__("Consumer groups", id="readers")
+
+    def shown_of(self, picture: Picture) -> object:
+        """Return all that a drawing depends on."""
+        look = _look(picture)
+        return look, self.age(look, picture.received)
+
+    def draw(self, picture: Picture, width: int, height: int) -> None:
+        """Draw a line for each group."""
+        look = _look(picture)
+        self.put_lines(list(_told(look, self.age(look, picture.received), width)), height)
+        late = sum(_is_late(group, look.time) for group in look.groups)
+        many = len(look.groups)
+        self.set_remark(f"{late} of {many} late" if late else f"{many}, none is late" if many else "")
+
+
+def _look(picture: Picture) -> Consumers:
+    look = picture.looks.get("consumers")
+    return look if isinstance(look, Consumers) else Consumers()
+
+
+def _told(look: Consumers, age: str, width: int) -> Iterator[Content]:
+    if not look.time:
+        yield Content.styled("· the relay asks Kafka…", "$quiet")
+        return
+    if look.failure:
+        yield from wrapped(f"✗ {look.failure}", width, "$error")
+        return
+    yield from wrapped(age, width, "$warning")
+    if not look.groups:
+        yield from wrapped("· no consumer group has committed an offset in these topics", width, "$quiet")
+    else:
+        room = _Room.of(width)
+        titles = (
+            (" Is".ljust(_WORD + 1) if room.has_word else "") + "Rows".rjust(_ROWS) + "Behind".rjust(_TIME)
+        )
+        yield Content.styled("  " + "Group".ljust(room.name) + titles, "bold $quiet")
+    for group in sorted(look.groups, key=lambda one: _lateness(one, look.time), reverse=True):
+        yield _group(group, look.time, room)
+    for note in look.notes:
+        yield from wrapped(f"▲ {note}", width, "$warning")
+
+
+class _Room(NamedTuple):
+    """Cells of a group's name, and whether its verdict has room beside it."""
+
+    name: int
+    has_word: bool
+
+    @classmethod
+    def of(cls, width: int) -> "_Room":
+        left = width - 2 - _ROWS - _TIME
+        has_word = left - _WORD - 1 >= _SHORT
+        return cls(min(max(left - (_WORD + 1) * has_word, 4), _LONG), has_word)
+
+
+def _group(group: GroupEntry, now: float, room: _Room) -> Content:
+    verdict = judgement.of_group(group, now)
+    tone = TONES[verdict.tone]
+    name = fitted(group.name, room.name)
+    age = "not known" if group.unread and group.unread_since is None else figures.duration(_age(group, now))
+    return Content.assemble(
+        (f"{verdict.mark} ", tone),
+        (name, "$primary"),
+        " " * (room.name - cell_len(name)),
+        (f" {verdict.word:<{_WORD}}" if room.has_word else "", tone),
+        (figures.count(group.unread).rjust(_ROWS), "" if group.unread else "$quiet"),
+        (age.rjust(_TIME), tone if verdict.tone != "good" else "$quiet"),
+    )
+
+
+def _age(group: GroupEntry, now: float) -> float:
+    return 0.0 if group.unread_since is None else max(now - group.unread_since, 0.0)
+
+
+def _is_late(group: GroupEntry, now: float) -> bool:
+    return judgement.of_group(group, now).tone != "good"
+
+
+def _lateness(group: GroupEntry, now: float) -> tuple[bool, float, int]:
+    return _is_late(group, now), _age(group, now), group.unread

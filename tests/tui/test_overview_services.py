@@ -1,0 +1,219 @@
+"""What the overview shows of slots and consumer groups, where they stand, and how it asks for that."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.strip import Strip
+
+from bwtui.model.looks import Consumers, GroupEntry, SlotEntry, Slots
+from bwtui.model.status import Status
+from bwtui.tui.screens.overview import _LATEST, _TABLES, _VAST, Rooms
+from bwtui.tui.widgets.chart import RateChart
+from bwtui.tui.widgets.latency import LatencyPanel
+from bwtui.tui.widgets.overview.groups import Groups
+from bwtui.tui.widgets.overview.runway import Runway
+from tests.tui import services
+from tests.tui.doubles import FakeRelay, Stage
+from tests.tui.picture import lines, text
+from tests.tui.shop import NOON
+from tests.tui.shop_history import history
+
+SIZES = ((160, 45), (250, 70))
+
+
+def panel(stage: Stage, kind: type[Runway] | type[Groups]) -> list[str]:
+    """The lines of a panel."""
+    region = stage.app.screen.query_one(kind).content_region
+    shown = [line.ljust(region.right) for line in lines(stage.app)]
+    return [line[region.x : region.right].rstrip() for line in shown[region.y : region.bottom]]
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_runway_and_groups_say_who_is_behind(size: tuple[int, int]) -> None:
+    stage = Stage()
+    async with stage.run(size):
+        await stage.advance(12)
+        runway = panel(stage, Runway)
+        assert runway[0].startswith("retained 16.1 MB of 10.0 GB")
+        assert runway[0].endswith("<1%")
+        assert set(runway[1]) == {"▰", "▱"}
+        assert "safe ≈ 7 h 16 m if the relay stopped now" in runway
+        assert "✗ trial lost its WAL 9 d 0 h" in runway
+        assert "▲ reporting_2024 37.0 GB, nobody reads 3 d 0 h" in runway
+        assert "trial" in runway[4], "what is lost comes first"
+        groups = panel(stage, Groups)
+        assert [line.split()[1] for line in groups[1:4]] == ["reporting", "search-indexer", "mailer"]
+        assert groups[1].split()[-5:] == ["47.4k", "1", "h", "30", "m"]
+        assert "caught up" in groups[3]
+        assert "1 of 3 late" in text(stage.app)
+
+
+async def test_services_are_asked_every_few_seconds_and_only_where_they_are_shown() -> None:
+    small, large = Stage(), Stage()
+    async with small.run((80, 24)):
+        await small.advance(20)
+        assert small.relay.glanced == []
+    async with large.run((160, 45)):
+        await large.advance(60, step=0.5)
+        assert large.relay.asked_looks == []
+        assert 11 <= large.relay.glanced.count("consumers") <= 14
+        assert 11 <= large.relay.glanced.count("slots") <= 14
+        await large.press("2")
+        before = len(large.relay.glanced)
+        await large.advance(20)
+        assert len(large.relay.glanced) == before
+
+
+async def test_until_there_is_an_answer_it_is_asked_for_each_second() -> None:
+    stage = Stage()
+    stage.relay.looks = {"slots": Slots(), "consumers": Consumers()}
+    async with stage.run((160, 45)):
+        assert "the relay asks Kafka…" in text(stage.app)
+        assert "the relay asks for the other slots…" in text(stage.app)
+        before = len(stage.relay.glanced)
+        await stage.advance(4)
+        assert len(stage.relay.glanced) >= before + 6
+
+
+async def test_failures_and_old_answers_are_told_whole() -> None:
+    stage = Stage()
+    async with stage.run((160, 45)):
+        refused = "Kafka refuses to list its groups: the user may not DESCRIBE the cluster, ask its admin"
+        stage.relay.looks["consumers"] = Consumers(stage.clock.now + 6, f"{refused}")
+        stage.relay.looks["slots"] = replace(services.slots(stage.clock.now), slots=())
+        await stage.advance(8)
+        assert refused in " ".join(line.strip() for line in panel(stage, Groups))
+        assert "✓ there is no other slot" in panel(stage, Runway)
+        await stage.advance(30)
+        assert any("▲ no answer for 3" in line for line in panel(stage, Runway))
+        # After another screen it is old, and that is nobody's fault.
+        await stage.press("2")
+        await stage.advance(60)
+        await stage.press("1")
+        assert any(line.startswith("· 1 m") for line in panel(stage, Runway))
+
+
+class Held(FakeRelay):
+    """A relay with a slot of which one thing is not as usual."""
+
+    changes_to: dict[str, object]
+
+    async def status(self) -> Status:
+        return replace(await super().status(), **self.changes_to)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"safe_wal_bytes": None}, "no limit is set (max_slot_wal_keep_size): a slot that nobody reads"),
+        ({"wal_status": "lost", "safe_wal_bytes": None}, "✗ the slot has lost the WAL that it needs"),
+        ({"wal_status": "unreserved", "safe_wal_bytes": -5}, "✗ the slot is about to be lost"),
+    ],
+)
+async def test_a_slot_in_danger_says_so(changes: dict[str, object], told: str) -> None:
+    stage = Stage()
+    relay = Held(stage.relay.shop, stage.clock)
+    relay.changes_to = changes
+    stage.app.model._source = relay  # type: ignore[attr-defined]
+    async with stage.run((160, 45)):
+        await stage.advance(6)
+        assert told in " ".join(line.strip() for line in panel(stage, Runway))
+
+
+async def test_more_than_there_is_room_for_is_counted() -> None:
+    stage = Stage()
+    groups = tuple(GroupEntry(f"group-{number:02}\x1b[31m", "stable", 1) for number in range(40))
+    slots = tuple(SlotEntry(f"slot_{number:02}", "logical") for number in range(40))
+    async with stage.run((160, 45)):
+        now = stage.clock.now
+        stage.relay.looks = {"slots": Slots(now, slots=slots), "consumers": Consumers(now, groups=groups)}
+        await stage.advance(8)
+        assert panel(stage, Groups)[-1] == "and 36 more: Enter shows all"
+        assert panel(stage, Runway)[-1] == "and 39 more: Enter shows all"
+        assert "\\x1b" in "".join(panel(stage, Groups))
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(Runway, "slots"), (Groups, "consumers")])
+async def test_enter_goes_to_the_screen_that_has_more(kind: type[Runway] | type[Groups], mode: str) -> None:
+    stage = Stage()
+    async with stage.run((160, 45)):
+        stage.app.screen.query_one(kind).focus()
+        await stage.press("enter")
+        assert stage.app.current_mode == mode
+
+
+@pytest.mark.parametrize("size", [(100, 40), (160, 45), (250, 70)])
+async def test_the_chart_and_the_latencies_can_have_the_whole_screen(size: tuple[int, int]) -> None:
+    stage = Stage()
+    stage.relay.past = history(NOON + 62)
+    async with stage.run(size):
+        await stage.advance(1)
+        before = lines(stage.app)[2:-1]
+        await stage.press("shift+tab")
+        kinds = [RateChart] if size[0] < 150 else [LatencyPanel, RateChart]
+        for kind in kinds:
+            alone = stage.app.screen.query_one(kind)
+            assert stage.app.focused is alone
+            await stage.press("m")
+            assert alone.region.size == (size[0], size[1] - 3)
+            assert "Pipeline" not in text(stage.app)
+            assert "Tables" not in text(stage.app)
+            body = lines(stage.app)[2:-1]
+            assert sum(not line.strip("│ ") for line in body) < 6, "it uses the room"
+            await stage.press("escape")
+            await stage.press("shift+tab")
+        assert [line.strip() for line in lines(stage.app)[2:-1]][:3] == [line.strip() for line in before][:3]
+        assert "Tables" in text(stage.app)
+
+
+@given(st.integers(80, 320), st.integers(24, 120), st.integers(0, 4), st.integers(0, 300))
+def test_what_is_shown_has_room(width: int, height: int, trouble: int, tables: int) -> None:
+    body = height - 3 - trouble
+    rooms = Rooms.of(width, height, body, tables)
+    pipeline = 12 if width >= 150 else 8
+    used = rooms.chart + rooms.latency + (rooms.tables or _TABLES) + rooms.latest
+    if rooms.chart:
+        assert pipeline + used <= body
+    if rooms.latest:
+        assert rooms.latest >= _LATEST
+        assert pipeline + used == body
+        assert rooms.latest >= _VAST or height < 60 or tables > 5
+
+
+async def test_what_is_painted_in_part_is_what_would_be_painted_as_a_whole() -> None:
+    stage = Stage()
+    stage.relay.past = history(NOON + 90)
+    async with stage.run((160, 45)):
+        compositor = stage.app.screen._compositor
+        whole, parts = compositor.render_strips(), 0
+        # Nobody else paints meanwhile.
+        with stage.app.batch_update():
+            for _ in range(6):
+                stage.clock.now += 0.5
+                await stage.app.sample()
+                compositor.update_widgets(set(compositor.visible_widgets))
+                update = compositor.render_partial_update()
+                if update is None:
+                    continue
+                parts += 1
+                fresh = compositor.render_strips()
+                painted = {(y, x) for y, left, right in update.spans for x in range(left, right)}
+                for y, (before, after) in enumerate(zip(whole, fresh, strict=True)):
+                    differ = {
+                        (y, x)
+                        for x, (a, b) in enumerate(zip(_cells(before), _cells(after), strict=True))
+                        if a != b
+                    }
+                    assert differ <= painted
+                for y, left, right in update.spans:
+                    for x, strip in update.chops[y].items():
+                        if strip is not None and left <= x and x + strip.cell_length <= right:
+                            assert _cells(strip) == _cells(fresh[y])[x : x + strip.cell_length]
+                whole = fresh
+        assert parts
+
+
+def _cells(strip: Strip) -> list[tuple[str, object]]:
+    return [(character, segment.style) for segment in strip for character in segment.text]
