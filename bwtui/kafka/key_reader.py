@@ -31,6 +31,8 @@ MOST_OFFSETS, KEPT = 50_000, 1_000
 _KEPT_BYTES = 16 << 20
 #: So long a call waits until it looks whether it is still wanted.
 _TRY_SECONDS = 0.5
+#: A broker that wants TLS hangs up before that; of one that is frozen librdkafka comes to say the same.
+_HANGS_UP_SECONDS = 5.0
 #: Messages taken at a time: the screens' thread waits meanwhile.
 _AT_A_TIME = 1_000
 _NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
@@ -184,6 +186,8 @@ class KeyReader:
                 is_down = self._heard.is_refusal or (self._heard.all_failed and waited > QUICK_SECONDS)
                 if error.args[0].code() not in _NO_ANSWER or is_down or waited > REQUEST_SECONDS:
                     told = self._heard.instead_of(error.args[0])
+                    if told.code() == KafkaError._ALL_BROKERS_DOWN and waited > _HANGS_UP_SECONDS:
+                        raise self._silence(topic) from error
                     raise plain_kafka_error(told, self._config, topic) from error
 
     def _read(self, topic: str, ranges: Mapping[int, tuple[int, int]]) -> Iterator[Message]:
@@ -220,10 +224,11 @@ class KeyReader:
             raise plain_kafka_error(error, self._config, topic)
         return False
 
-    def _silence(self, topic: str) -> ConnectionFailed:
-        broker = self._config.get("bootstrap.servers", "")
+    def _silence(self, topic: str | None) -> ConnectionFailed:
+        what = f"sends nothing of topic {topic}" if topic else "does not answer"
         return ConnectionFailed(
-            f"Kafka at {broker} sends nothing of topic {topic}", "check that the broker runs, and its log"
+            f"Kafka at {self._config.get('bootstrap.servers', '')} {what}",
+            "check that the broker runs, and is not suspended",
         )
 
     def _look_around(self) -> None:

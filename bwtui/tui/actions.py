@@ -226,7 +226,8 @@ ACTIONS = (
             "filter",
             ("slash",),
             "Filter",
-            "Filter rows by a regex, ! in front inverts it; a recording's changes by a query",
+            "Filter rows by a regex, ! in front inverts it; changes of a recording by a query. "
+            "On the overview it also takes a key: orders id=42",
             footer=True,
         ),
     ),

@@ -13,6 +13,8 @@ from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.session import RelayAuditSession
 from bwtui.tui.screens.journey.live import LiveJourney
+from bwtui.tui.widgets.journey.key_bar import KeyBar
+from bwtui.tui.widgets.listing import Listing
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
 from tests.tui.shop import NOON, Shop
@@ -190,3 +192,38 @@ async def test_a_relay_says_why_it_can_t_send_again() -> None:
         await stage.press("R")
         told = [notice.message for notice in stage.app._notifications]
         assert any("A relay sends each change once" in one and "--record DIR" in one for one in told)
+
+
+async def test_a_key_is_typed_on_the_overview() -> None:
+    stage = LiveStage()
+    async with stage.run((160, 45)):
+        await stage.press("slash", *"orders id=7")
+        assert "Enter: the journey of public.orders id=7" in text(stage.app)
+        assert len(stage.app.screen.query_one(Listing).rows) == 6, "tables are all there"
+        await stage.press("enter")
+        await stage.advance(1)
+        assert isinstance(stage.app.screen, LiveJourney)
+        assert stage.app.screen.key == ORDER
+        assert "8.50 ms in all" in text(stage.app)
+        await stage.press("escape")
+        assert stage.app.current_mode == "overview"
+        assert not stage.app.screen.query_one(KeyBar).display
+
+
+async def test_a_plain_value_is_a_key_of_the_selected_table_and_a_filter_stays_one() -> None:
+    stage = LiveStage()
+    async with stage.run((160, 45)):
+        grid = stage.app.screen.query_one(Listing)
+        grid.move_to_key("public.orders")
+        await stage.press("slash", *"ord")
+        assert {row.key for row in grid.rows} == {"public.orders", "public.order_items"}
+        await stage.press("enter")
+        assert not isinstance(stage.app.screen, LiveJourney)
+        await stage.press("escape")
+        grid.move_to_key("public.orders")
+        await stage.press("slash", *"7")
+        assert "Enter: the journey of public.orders id=7" in text(stage.app)
+        await stage.press("backspace", *"audit id=1")
+        assert "not in the key of public.audit: it has none" in text(stage.app)
+        await stage.press("enter")
+        assert stage.app.screen.query_one(KeyBar).display, "it can be mended"

@@ -1,9 +1,36 @@
 """A key as one types it: ``orders id=42``, ``order_items 7, 2``, ``id=42`` of the selected table, ``42``."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from bwtui.model.status import ChangeSample
+from bwtui.recording.change import Change
 from bwtui.recording.query.tokens import QueryError, Token, tokens
 from bwtui.recording.reading.explain import Key
+
+
+@dataclass(frozen=True, slots=True)
+class TypedKey:
+    """A key that was typed, as what a screen may have selected."""
+
+    key: Key
+
+    def selected_key(self) -> Key | str:
+        """Return the key."""
+        return self.key
+
+    def selected_table(self) -> str | None:
+        """Return its table."""
+        return self.key.table
+
+    def selected_change(self) -> Change | None:
+        """Return no change: which one is meant was not said."""
+        return None
+
+    def selected_sample(self) -> ChangeSample | None:
+        """Return none of a relay that runs, either."""
+        return None
+
 
 #: By table, ``schema.table``, the columns of its key.
 Tables = Mapping[str, Sequence[str]]

@@ -9,6 +9,8 @@ from textual.widget import Widget
 from bwtui.model.looks import LookName
 from bwtui.model.status import ChangeSample
 from bwtui.recording.reading.explain import Key
+from bwtui.tui.filtering import Filter
+from bwtui.tui.journey.asked import TypedKey, asked_key, plain_key
 from bwtui.tui.journey.moments import sampled_key
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
@@ -18,6 +20,7 @@ from bwtui.tui.widgets.events import EventList
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.header import Header
+from bwtui.tui.widgets.journey.key_bar import KeyBar
 from bwtui.tui.widgets.latency import LatencyPanel
 from bwtui.tui.widgets.overview.groups import Groups
 from bwtui.tui.widgets.overview.runway import Runway
@@ -79,6 +82,8 @@ class OverviewScreen(RelayScreen):
 
     mode: ClassVar[str] = "overview"
     _arranged: object = None
+    #: The table that was selected when the filter was opened.
+    _table: str | None = None
 
     def body(self) -> Iterable[Widget]:
         yield Pipeline()
@@ -86,6 +91,30 @@ class OverviewScreen(RelayScreen):
         yield TableList()
         services = Container(Runway(), Groups(), id="services", classes="folder")
         yield Container(services, EventList(), ChangeList(), id="latest", classes="folder")
+
+    def filter_bar(self) -> FilterBar:
+        """Return the line where a filter, or a key, is typed."""
+        return KeyBar(self._understood, self.names)
+
+    def action_filter(self) -> None:
+        """A plain value is a key of the table that is selected now: a filter may hide it."""
+        self._table = self.main_grid().cursor_key or self._table
+        super().action_filter()
+
+    def on_key_bar_key_asked(self, event: KeyBar.KeyAsked) -> None:
+        self.host.look_closer("journey", TypedKey(event.key))
+
+    def _understood(self, text: str) -> Key | str | None:
+        """Return the key that a text names, or what is wrong with it; None: it is a filter of tables."""
+        status = self.host.model.picture.status
+        tables = {name: table.key_columns for name, table in status.tables.items()} if status else {}
+        if (named := asked_key(text, tables, self._table)) is not None:
+            return named
+        wanted = Filter.parse(text)
+        items = self.query_one(TableList).items.values()
+        if not text.strip() or wanted.inverse or any(wanted.passes(item.search) for item in items):
+            return None
+        return plain_key(text, tables, self._table)
 
     def paint(self, picture: Picture) -> None:
         rooms = self._rooms(picture)
