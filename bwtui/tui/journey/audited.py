@@ -9,6 +9,7 @@ from bwtui.recording.reading.explain import Key
 from bwtui.tui import figures
 from bwtui.tui.audit.report import AuditReport, Finding, tone_of
 from bwtui.tui.judgement import Tone
+from bwtui.tui.keys import key_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Subject:
 def audited(report: AuditReport | None, subject: Subject) -> Audited:
     """Return what the last report says."""
     if report is None:
-        return Audited("muted", "not audited: v does it")
+        return Audited("muted", f"not audited: {key_for('verify')} does it")
     if report.question == "recordings":
         return Audited("muted", "the last audit compared recordings, and not Kafka")
     is_of_recording = report.question == "recording"
@@ -78,7 +79,9 @@ def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int) -> Audite
     else:
         end, well = _lsn([report.raw.get("window", {}).get("last_lsn")]), "nothing wrong was found with it"
     if end is None or subject.lsn > end:
-        return Audited("muted", f"it came after the last audit{_when(report)}: v audits again")
+        return Audited(
+            "muted", f"it came after the last audit{_when(report)}: {key_for('verify')} audits again"
+        )
     if report.unlisted(None):
         return Audited(
             "warn",

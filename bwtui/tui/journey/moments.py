@@ -8,6 +8,7 @@ from bwtui.model.looks import StageEntry
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import ChangeSample, Status
 from bwtui.recording.reading.explain import Key
+from bwtui.tui.keys import key_for
 from bwtui.tui.widgets.journey.lifeline import Point
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 #: Records are compared by the millisecond in which their transaction was committed.
 _MILLIS = 1_000
+_CHANGES = "show('changes')"
 _LSN, _ORDINAL, _XID = "bwtui.lsn", "bwtui.ordinal", "bwtui.xid"
 
 
@@ -101,7 +103,7 @@ def key_of(sample: ChangeSample, columns: Sequence[str]) -> Key | None:
 def sampled_key(sample: ChangeSample | None, status: Status | None) -> Key | str:
     """Return the key of a sampled change, or why there is none."""
     if sample is None:
-        return "No change is selected: 2 shows what was sampled"
+        return f"No change is selected: {key_for(_CHANGES)} shows what was sampled"
     table = None if status is None else status.tables.get(sample.table)
     if table is not None and not table.key_columns:
         return f"{sample.table} has no key, so its rows can't be told apart"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.containers import Container
@@ -17,6 +18,7 @@ from bwtui.tui.journey.compared import field_ways, hole
 from bwtui.tui.journey.kafka_half import IsKey, KafkaHalf, Place
 from bwtui.tui.journey.readers import readers_of
 from bwtui.tui.journey.way import Way
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
@@ -30,6 +32,9 @@ from bwtui.tui.widgets.journey.way import Fact, way_content
 if TYPE_CHECKING:
     from bwtui.kafka.key_reader import Stored
 
+#: The keys that follow a changed key, and that send one again, as a sentence names them.
+FOLLOW = partial(key_for, "look_closer('journey')")
+AGAIN = partial(key_for, "send_again")
 #: Groups that are told of one by one.
 _GROUPS = 6
 

@@ -15,7 +15,7 @@ from bwtui.tui.journey.compared import said_against
 from bwtui.tui.journey.key_bytes import same_bytes, same_text
 from bwtui.tui.journey.moments import Moment, identity, merged, other_key, sampled, updated, xid_of
 from bwtui.tui.journey.way import Way, sampled_way
-from bwtui.tui.screens.journey.base import Chosen, JourneyScreen, versions
+from bwtui.tui.screens.journey.base import AGAIN, FOLLOW, Chosen, JourneyScreen, versions
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
@@ -100,11 +100,11 @@ class LiveJourney(JourneyScreen):
         recording = None if status is None else status.recording
         why = "A relay sends each change once, in the order of the commits"
         if recording is not None and recording.state == "recording":
-            how = f"it records, so 'bwtui open {recording.path}' can: x and R there"
+            how = f"it records, so 'bwtui open {recording.path}' can: {FOLLOW()} and {AGAIN()} there"
         else:
             how = (
                 "to have the row's present value sent anew, update it, such as a column to itself. With "
-                "'bwtui connect --record DIR' what was sent can be sent again: bwtui open DIR, x, R"
+                f"'bwtui connect --record DIR' it can be sent again: bwtui open DIR, {FOLLOW()}, {AGAIN()}"
             )
         self.notify(f"{why}; {how}", severity="warning", timeout=12)
 
@@ -237,10 +237,11 @@ class LiveJourney(JourneyScreen):
             many = "1 record" if moment.doubtful == 1 else f"{moment.doubtful} records"
             return f"{many} of the key of its moment: which one is its own can't be told without --headers"
         if sample is not None and sample.passed and not sample.passed[-1]:
-            return "not yet acknowledged; x asks Kafka again"
+            return f"not yet acknowledged; {FOLLOW()} asks Kafka again"
         if found.is_cut:
             return f"none of its moment among the newest {found.looked:,} offsets of the topic"
-        return "no record of its moment: it came after Kafka was asked (x asks again), or was compacted away"
+        why = f"it came after Kafka was asked ({FOLLOW()} asks again), or was compacted away"
+        return f"no record of its moment: {why}"
 
     def _facts(self, moment: Moment, topic: str) -> Iterable[Fact]:
         sample, place = moment.sample, moment.place
@@ -257,7 +258,7 @@ class LiveJourney(JourneyScreen):
         yield Fact("message", ", ".join((f"{topic}{where}", *ids)), "good" if is_there or place else "plain")
         if moment.renamed:
             words = {"from": "the row had another key before", "to": "the row has another key since"}
-            yield Fact("key", f"{words[moment.renamed]}: x follows it", "warn")
+            yield Fact("key", f"{words[moment.renamed]}: {FOLLOW()} follows it", "warn")
 
     def _more(self, moment: Moment) -> Iterable[Fact]:
         sample, stored = moment.sample, moment.stored
@@ -290,7 +291,10 @@ def moment_row(moment: Moment) -> Row:
     sign, tone = OPERATIONS.get(moment.operation, ("•", ""))
     place = figures.NONE if moment.place is None else f"{moment.place[0]}@{moment.place[1]}"
     changed = "" if sample is None else ", ".join(f.name for f in sample.fields if f.mark == "changed")
-    words = {"from": "was another key before: x follows it", "to": "has another key since: x follows it"}
+    words = {
+        "from": f"was another key before: {FOLLOW()} follows it",
+        "to": f"has another key since: {FOLLOW()} follows it",
+    }
     story = " · ".join(filter(None, (words.get(moment.renamed, ""), changed)))
     cells = (
         Cell("", ""),

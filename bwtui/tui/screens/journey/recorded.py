@@ -26,7 +26,7 @@ from bwtui.tui.journey.audited import Audited, Subject
 from bwtui.tui.journey.compared import sent_against
 from bwtui.tui.journey.key_bytes import same_bytes
 from bwtui.tui.journey.way import recorded_way, usual
-from bwtui.tui.screens.journey.base import Chosen, JourneyScreen, versions
+from bwtui.tui.screens.journey.base import FOLLOW, Chosen, JourneyScreen, versions
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
@@ -374,7 +374,10 @@ def step_row(step: Step) -> Row:
 
 def _story(step: Step) -> str:
     """Say what a step did, in a few words."""
-    words = {"from": "was another key before: x follows it", "to": "has another key since: x follows it"}
+    words = {
+        "from": f"was another key before: {FOLLOW()} follows it",
+        "to": f"has another key since: {FOLLOW()} follows it",
+    }
     parts = [words.get(step.renamed, ""), step.changed, "sent again" if step.is_repeat else ""]
     parts.append(f"no message: {step.without}" if step.without else "")
     if step.state in ("refused", "unknown"):
