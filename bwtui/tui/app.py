@@ -213,6 +213,7 @@ class RelayApp(RelayAuditing):
         """Go on to the next theme."""
         names = [theme.name for theme in self._themes]
         self.theme = names[(names.index(self.theme) + 1) % len(names)]
+        self.refresh_screens()
 
     def show_mode(self, mode: str) -> None:
         """Go to a screen, or say why it isn't there; from deeper inside the same one, back to its start."""

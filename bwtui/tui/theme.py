@@ -139,7 +139,7 @@ HIGH_CONTRAST = make(
     "bwtui-high-contrast",
     {
         "primary": "#5cd6ff",
-        "secondary": "#e0e0e0",
+        "secondary": "#d8d8d8",
         "accent": "#ffd700",
         "warning": "#ffd700",
         "error": "#ff9e9e",

@@ -227,16 +227,13 @@ async def test_colours_of_ones_own_are_painted() -> None:
     stage = Stage(session=Session(choices=choices))
     async with stage.run():
         assert stage.app.theme_variables["primary"].upper() == "#008080"
-        for mode in stage.app.MODE_SCREENS:
-            await stage.show(mode)
 
 
-@pytest.mark.parametrize("name", ["nord", "solarized-light", "dracula"])
-async def test_textuals_own_themes_have_all_colours(name: str) -> None:
-    stage = Stage(session=Session(choices=written(f'[theme]\nname = "{name}"\n')))
+async def test_textuals_own_themes_have_all_colours() -> None:
+    stage = Stage(session=Session(choices=written('[theme]\nname = "solarized-light"\n')))
     async with stage.run():
-        assert stage.app.theme == name
-        for mode in stage.app.MODE_SCREENS:
+        assert stage.app.theme == "solarized-light"
+        for mode in ("changes", "errors"):
             await stage.show(mode)
 
 

@@ -48,10 +48,10 @@ async def test_snapshot(name: str) -> None:
     if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
         FOLDER.mkdir(exist_ok=True)
         path.write_text(shown)
-    assert _without_thumbs(shown) == _without_thumbs(path.read_text())
+    assert without_thumbs(shown) == without_thumbs(path.read_text())
 
 
-def _without_thumbs(shown: str) -> str:
+def without_thumbs(shown: str) -> str:
     """Leave out where a scrollbar's thumb ends, in eighths of a line: it is not the same on every run."""
     return re.sub("[▁▂▃▄▅▆▇](?=│)", " ", shown)
 

@@ -53,6 +53,8 @@ class RelayScreen(ExportingScreen):
     without: ClassVar[frozenset[str]] = frozenset()
     #: The widgets are there, so that a picture can be painted.
     ready: bool = False
+    #: The theme of what is painted.
+    _painted_in: str = ""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host)
@@ -137,6 +139,11 @@ class RelayScreen(ExportingScreen):
         if model.picture.playhead is not None:
             self.query_one(Transport).show(model.picture.playhead)
         self.paint(model.picture)
+        if self.app.theme != self._painted_in:
+            # Details have colours of their own, and are made when a row is selected.
+            self._painted_in = self.app.theme
+            for grid in self.query(Grid):
+                grid.post_message(Grid.Highlighted(grid, grid.cursor_key))
 
     def on_key(self, event: events.Key) -> None:
         """Say of a key that means something, but not here, why it does nothing."""

@@ -175,7 +175,7 @@ class ChangeDetail(Detail):
         if change is None:
             self.show(None, Text("no change selected"))
         else:
-            self.show(change.sequence, _change(change, self.app.theme_variables))
+            self.show((change.sequence, self.app.theme), _change(change, self.app.theme_variables))
 
 
 def change_row(change: ChangeSample, with_table: bool) -> Row:

@@ -1,0 +1,93 @@
+"""The screen cell by cell: each character with its colours, as it goes to the terminal."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.style import Style
+from textual.app import App
+from textual.color import Color
+
+#: What draws frames, lines and bars is no text.
+_DRAWN = frozenset("─│╭╮╰╯━┃┏┓┗┛═║▁▂▃▄▅▆▇█▉▊▋▌▍▎▏▔▕░▒▓┄┊╌╎·▐▀")
+#: A letter for each colour of a theme, the first of those that are the same.
+TONES = {
+    "foreground": ".",
+    "primary": "p",
+    "success": "s",
+    "warning": "w",
+    "error": "e",
+    "quiet": "q",
+    "background": "b",
+    "line": "-",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A character and how it is painted."""
+
+    text: str
+    style: Style
+
+    @property
+    def is_text(self) -> bool:
+        """Whether somebody reads it."""
+        letter = self.text[0]
+        return not self.text.isspace() and letter not in _DRAWN and not "\u2800" <= letter <= "\u28ff"
+
+
+def painted(app: App[Any]) -> list[list[Cell]]:
+    """Return what goes to the terminal, line by line; a wide character is one cell here."""
+    shown = []
+    for strip in app.screen._compositor.render_strips():
+        segments = list(strip)
+        for line_filter in app.get_line_filters():
+            segments = line_filter.apply(segments, app.screen.styles.background)
+        shown.append([Cell(c, s.style or Style()) for s in segments for c in clusters(s.text)])
+    return shown
+
+
+def clusters(text: str) -> list[str]:
+    """Return the characters of a text, each with the marks that take no room of their own."""
+    found: list[str] = []
+    for character in text:
+        if found and not cell_len(character):
+            found[-1] += character
+        else:
+            found.append(character)
+    return found
+
+
+def colours(cell: Cell) -> tuple[Color, Color]:
+    """Return what it is painted with and on."""
+    assert cell.style.color is not None and cell.style.bgcolor is not None, cell
+    front, back = Color.from_rich_color(cell.style.color), Color.from_rich_color(cell.style.bgcolor)
+    return (back, front) if cell.style.reverse else (front, back)
+
+
+def of_16(cell: Cell) -> tuple[int | None, int | None]:
+    """Return the numbers of both colours in a terminal that has sixteen."""
+    assert cell.style.color is not None and cell.style.bgcolor is not None
+    front, back = (c.downgrade(ColorSystem.STANDARD).number for c in (cell.style.color, cell.style.bgcolor))
+    return (back, front) if cell.style.reverse else (front, back)
+
+
+def tones(app: App[Any]) -> list[str]:
+    """Return which of the theme's colours each character has, as letters of `TONES`; "~" for a mixture."""
+    variables = app.theme_variables
+    names = [(Color.parse(variables[name]), letter) for name, letter in TONES.items()]
+    lines = []
+    for cells in painted(app):
+        letters = (_tone(colours(cell)[0], names) if cell.is_text else " " for cell in cells)
+        lines.append("".join(letters).rstrip())
+    return lines
+
+
+def _tone(colour: Color, names: list[tuple[Color, str]]) -> str:
+    """Return the letter of a colour; Textual's arithmetic may be wrong by one or two."""
+    for known, letter in names:
+        if max(abs(one - other) for one, other in zip(colour.rgb, known.rgb, strict=True)) <= 2:
+            return letter
+    return "~"
