@@ -123,6 +123,7 @@ def _postgres(settings: RelaySettings) -> Iterable[Result]:
             yield _run(check.name, check.run)
         yield _run("unchanged large values", lambda: large_values(connection, settings))
         yield _run("slot is free", lambda: _check_free(connection, settings))
+        yield _run("slot is where it was left", lambda: _check_remembered(connection, settings))
         yield from _captured(connection, settings)
     finally:
         connection.close()
@@ -197,3 +198,17 @@ def _check_free(connection: "Connection", settings: RelaySettings) -> str:
         f"slot {slot.name} is already active, for the server's process {slot.active_pid}",
         "stop the other consumer ('bwtui stop', if it is a relay of ours), or name another with -s/--slot",
     )
+
+
+def _check_remembered(connection: "Connection", settings: RelaySettings) -> str:
+    """Compare the slot with what the relay of that name remembers of it. Raises SlotLost."""
+    from bwtui.model.lsn import format_lsn
+    from bwtui.relay.memory import SlotMemory
+    from bwtui.source.slot import server_and_database, slot_state
+    from bwtui.state_folder import state_folder
+
+    memory = SlotMemory(state_folder(settings.relay_name), *server_and_database(connection), settings.slot)
+    if memory.last is None:
+        return "nothing is remembered of it"
+    note = memory.check(slot_state(connection, settings.slot))
+    return note or f"confirmed up to {format_lsn(memory.last.confirmed_lsn)}, and not moved since"

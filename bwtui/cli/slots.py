@@ -96,12 +96,11 @@ def drop(name: str, yes: bool, as_json: bool, **given: Any) -> None:
 def _memories(connection: "Connection", slot: str) -> "dict[str, SlotMemory]":
     """Return what relays of ours remember of this server's slot, by relay."""
     from bwtui.relay.memory import SlotMemory
-    from bwtui.source.connection import query
+    from bwtui.source.slot import server_and_database
     from bwtui.state_folder import known_relays, state_folder
 
-    sql = "select system_identifier::text, current_database() from pg_catalog.pg_control_system()"
-    identifier, database = query(connection, sql)[0]
-    memories = {name: SlotMemory(state_folder(name), identifier, database, slot) for name in known_relays()}
+    identity = server_and_database(connection)
+    memories = {name: SlotMemory(state_folder(name), *identity, slot) for name in known_relays()}
     return {name: memory for name, memory in memories.items() if memory.last is not None}
 
 

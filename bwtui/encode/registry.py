@@ -203,7 +203,9 @@ class SchemaRegistry:
         reasons = "; ".join(incompatibilities(latest or "{}", schema, rule)) or error.message
         return SchemaRefused(
             f"the schema registry refuses {subject} (HTTP 409), whose rule is {rule}: {reasons}",
-            f"undo the change, or relax the rule: PUT {self.url_without_user}/config/{subject}",
+            "altering the table back does not undo what is written: relax the rule until that is through: "
+            """curl -X PUT -H 'Content-Type: application/json' -d '{"compatibility": "NONE"}' """
+            f"{self.url_without_user}/config/{subject}",
             409,
         )
 

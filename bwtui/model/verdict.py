@@ -67,12 +67,15 @@ def runway(safe_bytes: int | None, safe_seconds: float | None, wal_status: str) 
     return f"the slot is safe for ≈ {duration(safe_seconds)}: {room}"
 
 
-def ended(message: str | None, hint: str | None, *, confirmed: str = "") -> Verdict:
-    """Return the verdict on a relay that has said how it ended; without a ``message`` it was stopped."""
+def ended(message: str | None, hint: str | None, *, confirmed: str = "", at: float | None = None) -> Verdict:
+    """Return the verdict on a relay that has said how it ended, ``at`` a time (Unix seconds).
+
+    Without a ``message`` it was stopped.
+    """
     if message is not None:
-        return Verdict("failed", message, "relay", hint=hint or "")
+        return Verdict("failed", message, "relay", since=at, hint=hint or "")
     end = f"; everything up to {confirmed} is confirmed" if confirmed else ""
-    return Verdict("stopped", f"stopped cleanly{end}")
+    return Verdict("stopped", f"stopped cleanly{end}", since=at)
 
 
 def killed(state: str, log: str) -> Verdict:

@@ -177,7 +177,8 @@ class Following:
         self._drain()
         # That a row was refused may be reported after what was held back for it.
         failure = min([redrive.failure, *sink.take_failures()], key=lambda failure: failure.is_outage)
-        self._report.error("delivery", ConnectionFailed(failure.reason, failure.hint), dependency=REFUSED)
+        error = ConnectionFailed(f"the stream was read again: {failure.reason}", failure.hint)
+        self._report.error("delivery", error, dependency=REFUSED)
         acks.advance()
         with self._report.account.during("ledger"):
             while acks.waits_for_ledger:

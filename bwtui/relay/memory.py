@@ -148,7 +148,10 @@ class SlotMemory:
                 return None
             return f"slot {slot.name} was made elsewhere; resuming from where it stands"
         name, confirmed = last.slot, format_lsn(last.confirmed_lsn)
-        hint = f"changes may be missing: run 'bwtui slots drop {name}' and start again with a new snapshot"
+        hint = (
+            f"changes may be missing: 'bwtui slots drop {name}' forgets what was confirmed, and the next "
+            "start takes a new snapshot"
+        )
         if slot is None:
             raise SlotLost(f"slot {name} is gone, though this relay had confirmed it up to {confirmed}", hint)
         if slot.confirmed_lsn > last.confirmed_lsn:

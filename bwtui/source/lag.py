@@ -58,6 +58,7 @@ class Lag:
     #: What the server's process that sends the stream waits for, "" while it works, also with its disk; None
     #: without a stream.
     waits_for: str | None = None
+    sender_pid: int | None = None
     #: Up to where it has read the WAL, or None where we may not know (pg_read_all_stats).
     sent_lsn: int | None = None
     #: Sessions that hold locks which our sessions wait for: "pid 4711, in a transaction for 5 m".
@@ -188,6 +189,7 @@ class LagSampler:
             retained_bytes=max(0, state.server_lsn - state.restart_lsn) if state.restart_lsn else 0,
             spill_bytes=None if spill is None else int(spill),
             waits_for=("" if kind in _WORK else event or "") if sender else None,
+            sender_pid=state.active_pid,
             sent_lsn=None if sent is None else int(sent),
         )
         self._keep(look, connection)

@@ -104,6 +104,13 @@ def slot_state(connection: Connection | pq.abc.PGconn, name: str) -> SlotState |
     return SlotState(*(None if text is None else read(text) for (_, read), text in texts))  # type: ignore[arg-type]
 
 
+def server_and_database(connection: Connection) -> tuple[str, str]:
+    """Return the server's system identifier and the database, which tell its slots from all others."""
+    sql = "select system_identifier::text, current_database() from pg_catalog.pg_control_system()"
+    [(identifier, database)] = query(connection, sql)
+    return identifier, database
+
+
 def committed_lsn(connection: Connection) -> int:
     """Return an LSN that everything lies before that is committed by now, and that a stream soon passes.
 

@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -171,7 +172,11 @@ def test_the_engine_s_error_becomes_ours(
     assert kept.exit_code == code
     later = bwtui("status", "shop")
     assert later.returncode == 4
-    assert later.stderr.splitlines()[1].startswith("hint: its last run ended on: ")
+    assert re.match(
+        rf"hint: its last run failed at \d{{4}}-\d\d-\d\d [0-9:]{{8}}, with exit code {code}, on: ",
+        later.stderr.splitlines()[1],
+    )
+    assert bwtui("status").stderr.splitlines()[1].startswith("hint: of shop: its last run failed at ")
 
 
 @pytest.mark.parametrize("way", ["--detach", "--headless"])

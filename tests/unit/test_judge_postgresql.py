@@ -24,13 +24,31 @@ def test_a_small_commit_that_is_not_sent_is_a_stall_once_no_open_record_explains
 
 def test_a_sender_that_does_not_answer_is_a_stall() -> None:
     """It hangs, though the server answers every question; nobody has to know of WAL that is left to send."""
-    silent: dict[str, Any] = {"called_at": 1_000.2, "server_waits_for": "WalSenderWaitForWal"}
+    silent: dict[str, Any] = {
+        "called_at": 1_000.2,
+        "server_waits_for": "WalSenderWaitForWal",
+        "sender_pid": 4712,
+    }
     assert after(1.5, **silent).condition == "waiting"
     verdict = after(2, **silent)
     assert (verdict.condition, verdict.cause, verdict.stage) == ("stalled", "postgresql", "read")
     assert verdict.sentence.startswith(
-        "PostgreSQL at db:5432/shop has not answered on the stream for 1.8 s (its process waits: WalSender"
+        "PostgreSQL at db:5432/shop has not answered on the stream for 1.8 s (its process 4712 waits: Wal"
     )
+
+
+def test_a_sender_that_hangs_is_one_stall_whatever_is_written_meanwhile() -> None:
+    """More WAL waits, and is counted anew: the stall goes on from where it began."""
+    silent: dict[str, Any] = {"called_at": 1_000.2, "server_waits_for": "WalSenderMain", "sender_pid": 4712}
+    verdict = after(30, then={**silent, **BACKLOG}, **silent)
+    assert (verdict.condition, verdict.seconds) == ("stalled", 29.8)
+    assert "(its process 4712 waits: WalSenderMain)" in verdict.sentence
+    assert "SELECT pg_terminate_backend(4712)" in verdict.hint
+
+
+def test_dropped_rows_are_told_of_while_all_goes_well() -> None:
+    assert "; 1 row was dropped into the dead letters" in after(60, dropped=1).sentence
+    assert "; 1,200 rows were dropped into the dead letters" in after(60, dropped=1_200).sentence
 
 
 def test_a_sender_that_has_answered_or_decodes_is_none() -> None:

@@ -1,5 +1,6 @@
 """The NAME of a relay: attach, status and stop may do without when one relay runs; --relay has one."""
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +12,7 @@ from bwtui.options import check_name, nearest, split_advice
 
 if TYPE_CHECKING:
     from bwtui.model.status import Status
+    from bwtui.relay.process.outcome import Outcome
 
 
 def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -58,16 +60,31 @@ def all_running() -> "tuple[list[Status], list[str]]":
     for error in errors:
         say(f"bwtui: {error.message}; {error.hint}", err=True)
     if not running:
-        from bwtui.relay.process import last_status
-
-        killed = last_status.newest()
-        hint = (
-            f"of {killed.name}: {last_status.describe(killed)}"
-            if killed
-            else "start one with 'bwtui connect'"
-        )
-        raise ConnectionFailed("no relay is running", hint)
+        raise ConnectionFailed("no relay is running", _newest_end() or "start one with 'bwtui connect'")
     return running, silent
+
+
+def _newest_end() -> str:
+    """Say how the run ended that ended last and not by a stop; "" where there is none."""
+    from bwtui.relay.process import last_status, outcome
+    from bwtui.state_folder import known_relays
+
+    ends = [
+        (ended.time, f"of {name}: {_told(ended)}")
+        for name in known_relays()
+        if (ended := outcome.read(name)) is not None and ended.message is not None
+    ]
+    killed = last_status.newest()
+    if killed is not None:
+        ends.append((killed.time, f"of {killed.name}: {last_status.describe(killed)}"))
+    return max(ends, default=(0, ""))[1]
+
+
+def _told(ended: "Outcome") -> str:
+    """Say how a run ended that failed."""
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ended.time))
+    hint = f"; {ended.hint}" if ended.hint else ""
+    return f"its last run failed at {when}, with exit code {ended.exit_code}, on: {ended.message}{hint}"
 
 
 def status_of(name: str) -> "Status":
@@ -84,8 +101,7 @@ def status_of(name: str) -> "Status":
     except ConnectionFailed as error:
         ended = outcome.read(name)
         if ended is not None and ended.message is not None:
-            hint = f"; {ended.hint}" if ended.hint else ""
-            raise ConnectionFailed(error.message, f"its last run ended on: {ended.message}{hint}") from error
+            raise ConnectionFailed(error.message, _told(ended)) from error
         if ended is not None:
             raise ConnectionFailed(error.message, "its last run was stopped cleanly") from error
         killed = last_status.read(name)

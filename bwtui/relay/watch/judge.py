@@ -9,7 +9,6 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from bwtui.model.figures import duration, rate, size
 from bwtui.model.verdict import Cause, Verdict, runway
@@ -17,10 +16,17 @@ from bwtui.relay.watch.account import Activity
 from bwtui.relay.watch.bottleneck import busy, slowest
 from bwtui.relay.watch.seen import Names, Seen
 from bwtui.relay.watch.unsent import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
+from bwtui.relay.watch.wait import (
+    END_SENDER,
+    HINTS,
+    STALLED_SECONDS,
+    UNANSWERED_SECONDS,
+    Wait,
+    dropped,
+    held_by,
+    sender,
+)
 
-#: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
-#: may leave a question unanswered, which it is asked once a second.
-STALLED_SECONDS, UNANSWERED_SECONDS = 2.0, 1.5
 #: A longer question, or one that takes several turns, may be left unanswered for so long.
 _LONG_QUESTION_SECONDS = 5.0
 #: A wait this long is worth telling, though it is no stall yet.
@@ -42,23 +48,6 @@ _WINDOW_SECONDS = 3.0
 _GAP_SECONDS, _GAP_TOLD_SECONDS = 2.5, 10.0
 #: A transaction that is read for so long is told of.
 _LONG_SECONDS = 3.0
-
-
-class Wait(NamedTuple):
-    """Somebody who is waited for; the sentence is: ``dependency`` ``says`` for so long ``because``."""
-
-    cause: Cause
-    dependency: str
-    stage: str
-    since: float
-    says: str
-    because: str = ""
-    #: From how many seconds on it is a stall.
-    patience: float = STALLED_SECONDS
-
-    def sentence(self, now: float) -> str:
-        """Return what is to be said of it."""
-        return f"{self.dependency} {self.says} for {duration(now - self.since)}{self.because}"
 
 
 class Judge:
@@ -175,10 +164,10 @@ class Judge:
                 return
             case "slot":
                 says = "makes the slot no sooner than open transactions end, and has waited"
-                yield Wait("transactions", names.postgresql, "read", since, says, _held_by(seen))
+                yield Wait("transactions", names.postgresql, "read", since, says, held_by(seen))
             case "locks":
                 says = "gives no locks on the tables of the snapshot, and has waited"
-                yield Wait("transactions", names.postgresql, "read", since, says, _held_by(seen))
+                yield Wait("transactions", names.postgresql, "read", since, says, held_by(seen))
 
     def _kafka(self, seen: Seen) -> Iterator[Wait]:
         """Yield Kafka while something is in flight that it does not acknowledge."""
@@ -230,18 +219,18 @@ class Judge:
             says = f"has sent no row of {seen.detail.removeprefix('snapshot of ')}"
             # A server that hangs does not answer the questions that it is asked meanwhile.
             is_filtered = seen.activity == "scan" and not seen.blockers
-            because = ", and its row filter may let none pass" if is_filtered else _held_by(seen)
+            because = ", and its row filter may let none pass" if is_filtered else held_by(seen)
             patience = math.inf if is_filtered else STALLED_SECONDS
             yield Wait("postgresql", server, "read", since, says, because, patience)
+        # Before what it has not sent: whatever of that is known begins anew where the server writes on.
+        yield from self._called(seen)
         if seen.activity == "read" and seen.server_waits_for != "" and self._has_unread(seen):
             is_much = (seen.unread_bytes or 0) > _UNREADABLE_BYTES
             read_up = self._read_up[_UNREADABLE_BYTES if is_much else 0]
             since = self._since(seen.heard_at, self._moved["sent_lsn"], read_up)
-            waits = f" (its process waits: {seen.server_waits_for})" if seen.server_waits_for else ""
-            left = f", though {size(seen.unread_bytes or 0)} of WAL is to be read{waits}"
+            left = f", though {size(seen.unread_bytes or 0)} of WAL is to be read{sender(seen)}"
             if is_much or seen.now - since >= _UNREADABLE_SECONDS:
                 yield Wait("postgresql", server, "read", since, "has sent nothing", left)
-        yield from self._called(seen)
 
     def _called(self, seen: Seen) -> Iterator[Wait]:
         """Yield PostgreSQL while its sender has not answered; one that decodes may answer later."""
@@ -251,9 +240,12 @@ class Judge:
         if is_fresh and seen.server_waits_for == "":
             return
         since = self._since(seen.called_at, self._moved["sent_lsn"])
-        waits = f" (its process waits: {seen.server_waits_for})" if is_fresh and seen.server_waits_for else ""
-        says = "has not answered on the stream"
-        yield Wait("postgresql", self.names.postgresql, "read", since, says, waits, UNANSWERED_SECONDS)
+        says, process, hint = "has not answered on the stream", "", ""
+        if is_fresh and seen.sender_pid:
+            process, hint = sender(seen), END_SENDER.format(pid=seen.sender_pid)
+        yield Wait(
+            "postgresql", self.names.postgresql, "read", since, says, process, UNANSWERED_SECONDS, hint
+        )
 
     def _has_unread(self, seen: Seen) -> bool:
         """Whether the server is known to have WAL left to read."""
@@ -294,7 +286,9 @@ class Judge:
             age = duration(verdict.oldest_in_flight_seconds)
             parts.append(f"the oldest message in flight has waited for {age}")
         parts.append(runway(seen.safe_bytes, seen.safe_seconds, seen.wal_status))
-        return replace(verdict, sentence="; ".join(filter(None, parts)), hint=_HINTS.get(first.cause, ""))
+        return replace(
+            verdict, sentence="; ".join(filter(None, parts)), hint=first.hint or HINTS.get(first.cause, "")
+        )
 
     def _behind(self, seen: Seen) -> Verdict:
         stage, share = slowest(self.busy)
@@ -310,7 +304,9 @@ class Judge:
             late = max(seen.backlog_seconds, seen.commit_age if self._rate(seen) > 0 else 0.0)
             away = f"{size(seen.backlog_bytes)} and {duration(late)} behind"
             head = f"catching up at {rate(self._rate(seen))} rows/s, {away}"
-        sentence = f"{self._woke(seen)}{head}{self._transaction(seen)}; what holds it up is {held}"
+        sentence = (
+            f"{self._woke(seen)}{head}{self._transaction(seen)}{dropped(seen)}; what holds it up is {held}"
+        )
         hint = missing_right(seen) if cause == "postgresql" else ""
         return self._verdict(
             seen,
@@ -357,6 +353,7 @@ class Judge:
             sentence += self._transaction(seen)
         else:
             sentence = idle(seen)
+        sentence += dropped(seen)
         if seen.safe_seconds is not None:
             safe = f"the slot would be safe for ≈ {duration(seen.safe_seconds)}"
             sentence += f"; if the relay stopped now, {safe}"
@@ -374,17 +371,3 @@ class Judge:
         rows = seen.rows - self._rows_at_commit
         long = seen.now - self._since(self._moved["transactions"]) >= _LONG_SECONDS
         return f", in one transaction of {rows:,} rows so far" if long and rows and self._rate(seen) else ""
-
-
-_HINTS: dict[Cause, str] = {
-    "kafka": "see that the brokers run and can be reached; nothing is lost: the relay waits and goes on",
-    "registry": "see that the registry runs and can be reached; the relay waits and goes on",
-    "postgresql": "see that PostgreSQL runs and can be reached; the relay waits and goes on",
-    "transactions": "end those transactions, or wait: the snapshot begins by itself",
-    "disk": "see to the disk; nothing is confirmed that it does not hold",
-    "relay": "if it stays so, stop the relay and start it again: it goes on where the slot stands",
-}
-
-
-def _held_by(seen: Seen) -> str:
-    return f" (held by {'; '.join(seen.blockers)})" if seen.blockers else ""

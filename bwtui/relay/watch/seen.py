@@ -60,6 +60,10 @@ class Seen:
     asking_since: float = 0.0
     asking_is_long: bool = False
     server_waits_for: str | None = None
+    #: The server's process that sends the stream.
+    sender_pid: int | None = None
+    #: Rows that were dropped since the relay began.
+    dropped: int = 0
     blockers: tuple[str, ...] = ()
     safe_bytes: int | None = None
     safe_seconds: float | None = None

@@ -99,6 +99,8 @@ class Watch:
             asking_since=asking.since,
             asking_is_long=asking.is_long,
             server_waits_for=lag.waits_for,
+            sender_pid=lag.sender_pid,
+            dropped=sum(table.dead_letters for table in report.tables.values()),
             blockers=lag.blockers,
             safe_bytes=lag.safe_wal_bytes,
             safe_seconds=sampler.safe_seconds(),

@@ -1,0 +1,65 @@
+"""Whoever a relay waits for, and what is said of it."""
+
+from typing import NamedTuple
+
+from bwtui.model.figures import duration
+from bwtui.model.verdict import Cause
+from bwtui.relay.watch.seen import Seen
+
+#: So long nothing may move, while there is work, before the relay is called stalled; and so long PostgreSQL
+#: may leave a question unanswered, which it is asked once a second.
+STALLED_SECONDS, UNANSWERED_SECONDS = 2.0, 1.5
+
+
+class Wait(NamedTuple):
+    """Somebody who is waited for; the sentence is: ``dependency`` ``says`` for so long ``because``."""
+
+    cause: Cause
+    dependency: str
+    stage: str
+    since: float
+    says: str
+    because: str = ""
+    #: From how many seconds on it is a stall.
+    patience: float = STALLED_SECONDS
+    #: What to do, where it is not what its cause always asks for.
+    hint: str = ""
+
+    def sentence(self, now: float) -> str:
+        """Return what is to be said of it."""
+        return f"{self.dependency} {self.says} for {duration(now - self.since)}{self.because}"
+
+
+#: What to do about each cause.
+HINTS: dict[Cause, str] = {
+    "kafka": "see that the brokers run and can be reached; nothing is lost: the relay waits and goes on",
+    "registry": "see that the registry runs and can be reached; the relay waits and goes on",
+    "postgresql": "see that PostgreSQL runs and can be reached; the relay waits and goes on",
+    "transactions": "end those transactions, or wait: the snapshot begins by itself",
+    "disk": "see to the disk; nothing is confirmed that it does not hold",
+    "relay": "if it stays so, stop the relay and start it again: it goes on where the slot stands",
+}
+
+
+#: What to do about a sender that hangs while its server answers.
+END_SENDER = (
+    "PostgreSQL answers, but not its process {pid}, which sends the stream: SELECT "
+    "pg_terminate_backend({pid}) ends it, and the relay opens another session"
+)
+
+
+def sender(seen: Seen) -> str:
+    """Name the process that sends the stream, and what it waits for."""
+    process = f" {seen.sender_pid}" if seen.sender_pid else ""
+    return f" (its process{process} waits: {seen.server_waits_for})" if seen.server_waits_for else ""
+
+
+def dropped(seen: Seen) -> str:
+    """Tell of rows that are not in Kafka."""
+    rows = "1 row was" if seen.dropped == 1 else f"{seen.dropped:,} rows were"
+    return f"; {rows} dropped into the dead letters" if seen.dropped else ""
+
+
+def held_by(seen: Seen) -> str:
+    """Name the sessions that hold up what is waited for."""
+    return f" (held by {'; '.join(seen.blockers)})" if seen.blockers else ""
