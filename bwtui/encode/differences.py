@@ -4,8 +4,16 @@ What counts as reading is "Schema Resolution" of the Avro specification, as far 
 """
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
+#: Under BACKWARD the new schema reads rows of the old one, under FORWARD the old one reads new rows.
+Direction = Literal["BACKWARD", "FORWARD"]
+_NEITHER: frozenset[Direction] = frozenset()
+_BACKWARD: frozenset[Direction] = frozenset({"BACKWARD"})
+_FORWARD: frozenset[Direction] = frozenset({"FORWARD"})
+_BOTH = _BACKWARD | _FORWARD
 # Reader's type by the types of a writer that it takes beside its own.
 _WIDENS = {
     "long": ("int",),
@@ -16,6 +24,31 @@ _WIDENS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One thing in which two schemas of a record differ."""
+
+    #: Empty of what is the record's own.
+    field: str
+    #: "added", "removed", "type", or an attribute's name: "default", "pgType" …; of a record also "order".
+    kind: str
+    #: In words, or as JSON; empty where there is none.
+    before: str
+    after: str
+    breaks: frozenset[Direction]
+    #: In one sentence.
+    reason: str
+
+
+def directions(rule: str) -> frozenset[Direction]:
+    """Return what a level of Confluent's demands; of NONE that is nothing."""
+    if rule.startswith("FORWARD"):
+        return _FORWARD
+    if rule.startswith("FULL"):
+        return _BOTH
+    return _NEITHER if rule == "NONE" else _BACKWARD
+
+
 def incompatibilities(before: str, after: str, rule: str) -> list[str]:
     """Return what makes ``after`` break ``rule`` (a level of Confluent's) towards ``before``.
 
@@ -24,23 +57,69 @@ def incompatibilities(before: str, after: str, rule: str) -> list[str]:
     old, new = json.loads(before), json.loads(after)
     if old.get("type") != "record" or new.get("type") != "record":
         return ["the subject holds something else than a record"] if old.get("type") != "record" else []
-    backward, forward = not rule.startswith("FORWARD"), rule.startswith(("FORWARD", "FULL"))
-    reasons = []
+    demanded = directions(rule) or _BACKWARD
+    return sorted(one.reason for one in _of_records(old, new) if one.breaks & demanded)
+
+
+def differences(before: str, after: str) -> list[Difference]:
+    """Return in what two schemas differ, in the order of the later one's fields; what is gone comes last.
+
+    Raises ValueError when one of them is no Avro record.
+    """
+    try:
+        old, new = json.loads(before), json.loads(after)
+        if old["type"] == new["type"] == "record":
+            return list(_of_records(old, new))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("not a record") from error
+    raise ValueError("not a record")
+
+
+def _of_records(old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
     if old["name"] != new["name"]:
-        reasons.append(f"the record is called {new['name']}, and was {old['name']}")
-    then = {field["name"]: field for field in old["fields"]}
-    now = {field["name"]: field for field in new["fields"]}
-    for name in then.keys() & now.keys():
-        was, is_now = then[name]["type"], now[name]["type"]
-        if (backward and not _reads(is_now, was)) or (forward and not _reads(was, is_now)):
-            reasons.append(f'field "{name}" was {described(was)} and is {described(is_now)}')
-    if backward:
-        added = (name for name in now if name not in then and "default" not in now[name])
-        reasons += [f'field "{name}" is new and has no default' for name in added]
-    if forward:
-        gone = (name for name in then if name not in now and "default" not in then[name])
-        reasons += [f'field "{name}" is gone and had no default' for name in gone]
-    return sorted(reasons)
+        reason = f"the record is called {new['name']}, and was {old['name']}"
+        yield Difference("", "name", str(old["name"]), str(new["name"]), _BOTH, reason)
+    yield from _attributes("", old, new, {"type", "name", "fields"})
+    then = {str(field["name"]): field for field in old["fields"]}
+    now = {str(field["name"]): field for field in new["fields"]}
+    for name, field in now.items():
+        if name in then:
+            yield from _changes(name, then[name], field)
+        else:
+            breaks = _NEITHER if "default" in field else _BACKWARD
+            reason = f'field "{name}" is new and has no default'
+            yield Difference(name, "added", "", described(field["type"]), breaks, reason)
+    for name, field in then.items():
+        if name not in now:
+            breaks = _NEITHER if "default" in field else _FORWARD
+            reason = f'field "{name}" is gone and had no default'
+            yield Difference(name, "removed", described(field["type"]), "", breaks, reason)
+    if [name for name in then if name in now] != [name for name in now if name in then]:
+        reason = "the fields that both have stand in another order"
+        yield Difference("", "order", "", "", _NEITHER, reason)
+
+
+def _changes(name: str, then: dict[str, Any], now: dict[str, Any]) -> Iterator[Difference]:
+    was, is_now = then["type"], now["type"]
+    if was != is_now:
+        backward = _NEITHER if _reads(is_now, was) else _BACKWARD
+        forward = _NEITHER if _reads(was, is_now) else _FORWARD
+        before, after = described(was), described(is_now)
+        reason = f'field "{name}" was {before} and is {after}'
+        if before == after:
+            # The words leave out what tells them apart, such as null.
+            before, after = json.dumps(was), json.dumps(is_now)
+        yield Difference(name, "type", before, after, backward | forward, reason)
+    yield from _attributes(name, then, now, {"type", "name"})
+
+
+def _attributes(name: str, then: dict[str, Any], now: dict[str, Any], but: set[str]) -> Iterator[Difference]:
+    """Tell of what no rule looks at while the field is in both: default, pgType, doc …"""
+    for key in sorted((then.keys() | now.keys()) - but):
+        before, after = (json.dumps(one[key]) if key in one else "" for one in (then, now))
+        if before != after:
+            reason = f"{key} was {before or 'not there'} and is {after or 'gone'}"
+            yield Difference(name, key, before, after, _NEITHER, reason)
 
 
 def described(avro: Any) -> str:

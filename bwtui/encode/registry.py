@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 from confluent_kafka.schema_registry import RegisteredSchema as RegisteredVersion
@@ -35,6 +35,8 @@ MISSING = range(40401, 40500)
 _LATER = (408, 429)
 #: What Confluent's client stumbles over when an answer is no JSON, or is not what a registry would say.
 _NOT_ITS_FORM = (json.JSONDecodeError, AttributeError, TypeError, KeyError)
+#: Where a path names one of many versions: in the log of commands all of them are one request.
+_VERSION = re.compile(r"(?<=/versions/)\d+$")
 _PAGE = re.compile(r"<(?:!doctype|html|head|body|title)\b", re.IGNORECASE)
 #: Confluent's client keeps every schema that it was asked of; after so many it is told to forget them.
 _SCHEMAS_KEPT = 1_000
@@ -69,8 +71,16 @@ class SchemaCheck:
     reasons: tuple[str, ...] = ()
 
 
+class StoredVersion(NamedTuple):
+    """A version of a subject; ``registered`` (Unix seconds) is what few registries say."""
+
+    id: int
+    schema: str
+    registered: float | None
+
+
 class _Client(SchemaRegistryClient):
-    """Confluent's client, which can't ask by itself which rule holds."""
+    """Confluent's client, with what it can't ask by itself, or only past its cache."""
 
     def effective_compatibility(self, subject: str) -> str:
         """Return the level that a subject is held to: its own, or else the one for all.
@@ -79,6 +89,25 @@ class _Client(SchemaRegistryClient):
         """
         path = f"config/{quote(subject, safe='')}"
         return str(self._rest_client.get(path, {"defaultToGlobal": "true"})["compatibilityLevel"])
+
+    def numbers(self, subject: str, *, deleted: bool) -> list[int]:
+        """Return the numbers of a subject's versions; with ``deleted`` also those of softly deleted ones."""
+        path = f"subjects/{quote(subject, safe='')}/versions"
+        found = self._rest_client.get(path, {"deleted": "true"} if deleted else {})
+        if not all(isinstance(number, int) for number in found):
+            raise TypeError("no numbers")
+        return list(found)
+
+    def stored(self, subject: str, version: int) -> StoredVersion:
+        """Return one version, also a softly deleted one."""
+        path = f"subjects/{quote(subject, safe='')}/versions/{version}"
+        found = self._rest_client.get(path, {"deleted": "true"})
+        moment = found.get("ts")
+        registered = moment / 1000 if isinstance(moment, int | float) and moment > 0 else None
+        number, text = found["id"], found["schema"]
+        if not isinstance(number, int) or not isinstance(text, str):
+            raise TypeError("no schema")
+        return StoredVersion(number, text, registered)
 
 
 class SchemaRegistry:
@@ -156,7 +185,7 @@ class SchemaRegistry:
         """Say what `register` would do; nothing is registered. Raises ConnectionFailed or SchemaRefused."""
         wanted = Schema(schema, "AVRO")
         latest = self._latest(subject)
-        rule = self._rule(subject)
+        rule = self.level(subject)
         if latest is None:
             return SchemaCheck(subject, "new", rule)
         if self._look_up(subject, wanted) is not None:
@@ -167,6 +196,30 @@ class SchemaRegistry:
         reasons = tuple(incompatibilities(latest, schema, rule))
         return SchemaCheck(subject, "incompatible", rule, reasons)
 
+    def versions(self, subject: str) -> dict[int, bool]:
+        """Return the numbers of a subject's versions, the lowest first, and whether each is softly deleted.
+
+        Raises ConnectionFailed or SchemaRefused.
+        """
+        every = self._existing(subject, lambda: self._client.numbers(subject, deleted=True)) or []
+        present = set(self._existing(subject, lambda: self._client.numbers(subject, deleted=False)) or ())
+        return {number: number not in present for number in sorted(present.union(every))}
+
+    def version(self, subject: str, number: int) -> StoredVersion | None:
+        """Return a version of a subject, or None if it is gone. Raises ConnectionFailed or SchemaRefused."""
+        return self._existing(subject, lambda: self._client.stored(subject, number))
+
+    def level(self, subject: str) -> str:
+        """Return the compatibility level that the subject is held to, its own or the one for all.
+
+        Raises ConnectionFailed or SchemaRefused.
+        """
+        level = self._existing(subject, lambda: self._client.effective_compatibility(subject))
+        if level is not None:
+            return level
+        with self._asking(subject):
+            return str(self._client.get_compatibility())
+
     def _look_up(self, subject: str, schema: Schema) -> RegisteredVersion | None:
         """Return the subject's version that has this ``schema``, or None."""
         return self._existing(subject, lambda: self._client.lookup_schema(subject, schema))
@@ -175,14 +228,6 @@ class SchemaRegistry:
         """Return the subject's newest schema, or None when there is no such subject."""
         newest = self._existing(subject, lambda: self._client.get_latest_version(subject))
         return None if newest is None else newest.schema.schema_str
-
-    def _rule(self, subject: str) -> str:
-        """Return the compatibility level that the subject is held to."""
-        level = self._existing(subject, lambda: self._client.effective_compatibility(subject))
-        if level is not None:
-            return level
-        with self._asking(subject):
-            return str(self._client.get_compatibility())
 
     def _existing(self, subject: str, ask: Callable[[], T]) -> T | None:
         """Return the registry's answer to ``ask``, or None where it has nothing of that name or id."""
@@ -197,7 +242,7 @@ class SchemaRegistry:
     def _incompatible(self, subject: str, schema: str, error: SchemaRefused) -> SchemaRefused:
         """Return the refusal that names field and rule, which the registry's own words may not."""
         try:
-            latest, rule = self._latest(subject), self._rule(subject)
+            latest, rule = self._latest(subject), self.level(subject)
         except BwtuiError:
             return error
         reasons = "; ".join(incompatibilities(latest or "{}", schema, rule)) or error.message
@@ -263,7 +308,8 @@ def _log_requests(client: SchemaRegistryClient) -> None:
     request = session.request
 
     def logged(method: str, url: str, **more: Any) -> Any:
-        end = COMMANDS.begin(REGISTRY, f"{method} {urlsplit(url).path}")
+        path = _VERSION.sub("…", urlsplit(url).path)
+        end = COMMANDS.begin(REGISTRY, f"{method} {path}")
         try:
             response = request(method, url=url, **more)
         except BaseException as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bwtui.encode.differences import incompatibilities
+from bwtui.encode.differences import differences, directions, incompatibilities
 
 
 def schema(*fields: tuple[str, Any], name: str = "Value", default: bool = True) -> str:
@@ -62,3 +62,76 @@ def test_fields_without_default_and_another_record() -> None:
     assert incompatibilities('{"type": "string"}', other, "BACKWARD") == [
         "the subject holds something else than a record"
     ]
+
+
+FIELDS: list[dict[str, Any]] = [
+    {"name": "id", "type": ["null", "long"], "default": None, "pgType": "bigint"},
+    {"name": "state", "type": ["null", "string"], "default": None, "pgType": "text"},
+    {"name": "total", "type": ["null", DECIMAL], "default": None},
+    {"name": "old", "type": "int"},
+]
+
+
+def record(*fields: dict[str, Any], **more: Any) -> str:
+    return json.dumps({"type": "record", "name": "Value", "fields": fields, **more})
+
+
+def test_every_difference_is_one_with_what_it_breaks() -> None:
+    after = record(
+        FIELDS[1] | {"pgType": "character varying"},
+        FIELDS[0] | {"default": 7},
+        FIELDS[2] | {"type": ["null", WIDER]},
+        {"name": "new", "type": ["null", "int"], "default": None},
+        {"name": "bare", "type": "int"},
+        doc="of orders",
+    )
+    found = [
+        (one.field, one.kind, one.before, one.after, sorted(one.breaks))
+        for one in differences(record(*FIELDS), after)
+    ]
+    assert found == [
+        ("", "doc", "", '"of orders"', []),
+        ("state", "pgType", '"text"', '"character varying"', []),
+        ("id", "default", "null", "7", []),
+        ("total", "type", "decimal(10,2)", "decimal(12,2)", ["BACKWARD", "FORWARD"]),
+        ("new", "added", "", "int", []),
+        ("bare", "added", "", "int", ["BACKWARD"]),
+        ("old", "removed", "int", "", ["FORWARD"]),
+        ("", "order", "", "", []),
+    ]
+
+
+def test_a_type_that_differs_in_null_alone_is_shown_whole() -> None:
+    [found] = differences(
+        record({"name": "a", "type": "int"}), record({"name": "a", "type": ["null", "int"]})
+    )
+    assert (found.before, found.after) == ('"int"', '["null", "int"]')
+    assert found.breaks == {"FORWARD"}
+
+
+def test_equal_schemas_differ_in_nothing() -> None:
+    assert differences(record(*FIELDS), record(*FIELDS)) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '"string"', "{}", '{"type": "record"}', '{"type": "enum", "name": "e"}']
+)
+def test_what_is_no_record_is_refused(text: str) -> None:
+    for pair in ((text, record(*FIELDS)), (record(*FIELDS), text)):
+        with pytest.raises(ValueError, match="not a record"):
+            differences(*pair)
+
+
+@pytest.mark.parametrize(
+    ("level", "demanded"),
+    [
+        ("NONE", set()),
+        ("BACKWARD", {"BACKWARD"}),
+        ("BACKWARD_TRANSITIVE", {"BACKWARD"}),
+        ("FORWARD_TRANSITIVE", {"FORWARD"}),
+        ("FULL", {"BACKWARD", "FORWARD"}),
+        ("FULL_TRANSITIVE", {"BACKWARD", "FORWARD"}),
+    ],
+)
+def test_levels_demand_directions(level: str, demanded: set[str]) -> None:
+    assert directions(level) == demanded
