@@ -1,9 +1,11 @@
 """``bwtui schema``: what the schema registry would say of the tables."""
 
+import contextlib
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from bwtui.cli.options.relay_name import relay_option
 from bwtui.cli.options.relay_options import ALL, takes
 from bwtui.cli.output.table import columns
 from bwtui.console import say, say_json
@@ -16,6 +18,7 @@ _EPILOG = """\b
 Examples:
   bwtui schema check -d service=shop -r http://registry:8081
   bwtui schema check -d service=shop -r http://registry:8081 --ddl migration.sql
+  bwtui schema check --relay shop --ddl migration.sql
   pg_dump --schema-only … | bwtui schema check -d service=scratch --ddl - --json
 
 \b
@@ -39,19 +42,25 @@ def schema() -> None:
 @click.option(
     "--ddl", type=click.File(encoding="utf-8"), metavar="FILE", help="Check the tables as they'd be after it."
 )
+@relay_option("Take every setting from the relay NAME, which runs.")
 @click.option("--json", "as_json", is_flag=True, help="One object with all tables.")
-def check(ddl: TextIO | None, as_json: bool, **given: Any) -> None:
+def check(ddl: TextIO | None, relay: str | None, as_json: bool, **given: Any) -> None:
     """Say what the registry would say of every table's key and value; nothing is registered or changed."""
+    from bwtui.cli.auditing.ahead import refuse_replaced
+    from bwtui.cli.auditing.relay import running_settings, without_variables
     from bwtui.cli.connect import relay_settings
     from bwtui.encode.registry import SchemaRegistry
     from bwtui.relay.routes.schema_check import check_schemas
 
-    settings = relay_settings(given)
+    if relay is not None:
+        refuse_replaced("table", "exclude_table")
+    settings = relay_settings(given) if relay is None else running_settings(relay)
     if settings.output_format != "avro":
         raise UsageError("JSON messages have no schema", "leave out -f json")
     script = _read(ddl) if ddl else ""
     registry = SchemaRegistry(settings.schema_registry, settings.registry_config)
-    checked = check_schemas(settings, registry, script)
+    with without_variables() if relay is not None else contextlib.nullcontext():
+        checked = check_schemas(settings, registry, script)
     bad = [table for table in checked if not table.ok]
     if as_json:
         say_json({"ok": not bad, "tables": {table.table: table.to_json() for table in checked}})

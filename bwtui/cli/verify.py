@@ -52,7 +52,9 @@ docs/audit.md defines every class. Exit codes: 0 clean, 1 anomalies, 2 an error,
 @click.option(
     "--database", is_flag=True, help="Compare the topics' latest values with the tables, as they are now."
 )
-@relay_option
+@relay_option(
+    "Take every setting from the relay NAME, which runs; --table and --exclude-table narrow its tables."
+)
 @click.option(
     "--deep",
     is_flag=True,

@@ -41,10 +41,10 @@ def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
         raise UsageError(f"{option} says nothing to {asked}", hint)
 
 
-def refuse_replaced() -> None:
-    """Raise UsageError for an option whose value a running relay says."""
+def refuse_replaced(*more: str) -> None:
+    """Raise UsageError for an option whose value a running relay says, and for ``more``."""
     for name, option in _on_command_line():
-        if name in _OF_RELAY:
+        if name in _OF_RELAY or name in more:
             raise UsageError(f"{option} says nothing beside --relay", "the relay's own settings hold")
 
 

@@ -1,7 +1,7 @@
 """The NAME of a relay: attach, status and stop may do without when one relay runs; --relay has one."""
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,6 +11,8 @@ from bwtui.errors import ConnectionFailed, UsageError
 from bwtui.options import check_name, nearest, split_advice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from bwtui.model.status import Status
     from bwtui.relay.process.outcome import Outcome
 
@@ -24,13 +26,11 @@ def _check(ctx: click.Context, parameter: click.Parameter, value: str | None) ->
     return value
 
 
-relay_option = click.option(
-    "--relay",
-    metavar="NAME",
-    shell_complete=relays,
-    callback=_check,
-    help="Take every setting from the relay NAME, which runs; --table and --exclude-table narrow its tables.",
-)
+def relay_option(help: str) -> "Callable[[Callable[..., Any]], Callable[..., Any]]":
+    """Give a command --relay NAME: it does what a relay that runs does."""
+    return click.option("--relay", metavar="NAME", shell_complete=relays, callback=_check, help=help)
+
+
 name_argument = click.argument("name", required=False, shell_complete=relays, callback=_check)
 
 

@@ -1,0 +1,163 @@
+"""The dead letters of a relay as others read them: which there are, while it may write more, and each row."""
+
+import datetime
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+#: Of a larger file its end is read; and so many letters are kept, the newest ones.
+_MOST_BYTES = 64 << 20
+_MOST_LETTERS = 20_000
+#: A larger letter is not shown.
+_LARGEST = 8 << 20
+
+#: A row's columns and their texts; None is NULL.
+Row = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One letter without its row."""
+
+    #: Where in the file it begins, and its bytes.
+    place: int
+    size: int
+    #: Unix seconds, or 0.
+    time: float
+    table: str
+    topic: str
+    operation: str
+    commit_lsn: str
+    ordinal: int
+    xid: int
+    error: str
+    reason: str
+    #: The key columns' texts by name; empty where the key is not known.
+    key: tuple[tuple[str, str | None], ...] = ()
+
+
+class Rows(NamedTuple):
+    """A letter's row before and after; None where PostgreSQL said none, or the letter is cut."""
+
+    before: Row | None
+    after: Row | None
+
+
+class LetterFile:
+    """Reads a relay's dead letters, and goes on where it has read before."""
+
+    def __init__(self, path: Path, key_columns: Callable[[str], Sequence[str]]) -> None:
+        """``key_columns`` returns those of a table, or none where they are not known."""
+        self.path = path
+        self._key_columns = key_columns
+        self._forget()
+
+    def _forget(self) -> None:
+        self.letters: list[Letter] = []
+        #: Lines that are no letter, and bytes before the end that were left out.
+        self.unreadable = self.left_out = 0
+        #: Up to where it was read.
+        self.end = 0
+        self._file: tuple[int, int] | None = None
+
+    def is_changed(self) -> bool:
+        """Say whether there is something to read, by the file's size alone. Raises OSError."""
+        return self._look() != (self._file, self.end)
+
+    def read(self) -> None:
+        """Read what is new. Raises OSError."""
+        identity, size = self._look()
+        if identity != self._file or size < self.end:
+            self._forget()
+            self._file = identity
+        if identity is None or size == self.end:
+            return
+        with self.path.open("rb") as file:
+            if not self.end and size > _MOST_BYTES:
+                file.seek(size - _MOST_BYTES)
+                file.readline()
+                self.end = self.left_out = file.tell()
+            file.seek(self.end)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    # It is being written, or was when its relay was killed.
+                    break
+                self._take(line)
+                self.end += len(line)
+        del self.letters[:-_MOST_LETTERS]
+
+    def rows(self, letter: Letter) -> Rows | None:
+        """Return the row of a letter; None when it is too large, or not there any more. Raises OSError."""
+        if letter.size > _LARGEST:
+            return None
+        with self.path.open("rb") as file:
+            file.seek(letter.place)
+            found = _parsed(file.read(letter.size))
+        return None if found is None else Rows(_row(found.get("before")), _row(found.get("after")))
+
+    def line(self, letter: Letter) -> str:
+        """Return a letter as it stands in the file, or nothing. Raises OSError."""
+        with self.path.open("rb") as file:
+            file.seek(letter.place)
+            return file.read(min(letter.size, _LARGEST)).decode("utf-8", "replace").strip()
+
+    def _look(self) -> tuple[tuple[int, int] | None, int]:
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            return None, 0
+        return (status.st_dev, status.st_ino), status.st_size
+
+    def _take(self, line: bytes) -> None:
+        found = _parsed(line)
+        letter = None if found is None else self._letter(found, len(line))
+        if letter is None:
+            self.unreadable += 1
+        else:
+            self.letters.append(letter)
+
+    def _letter(self, found: dict[str, Any], size: int) -> Letter | None:
+        try:
+            table = str(found["table"])
+            row = _row(found.get("after")) or _row(found.get("before")) or {}
+            columns = self._key_columns(table)
+            is_known = bool(columns) and all(name in row for name in columns)
+            return Letter(
+                self.end,
+                size,
+                _seconds(str(found.get("time", ""))),
+                table,
+                str(found.get("topic", "")),
+                str(found["operation"]),
+                str(found["commit_lsn"]),
+                int(found["ordinal"]),
+                int(found.get("xid") or 0),
+                str(found.get("error", "")),
+                str(found.get("reason", "")),
+                tuple((name, row[name]) for name in columns) if is_known else (),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+
+def _parsed(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _row(given: object) -> Row | None:
+    if not isinstance(given, dict):
+        return None
+    return {str(name): None if value is None else str(value) for name, value in given.items()}
+
+
+def _seconds(text: str) -> float:
+    try:
+        return datetime.datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return 0.0

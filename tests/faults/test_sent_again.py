@@ -1,0 +1,93 @@
+"""Dropped rows get into their topic after all, in their place, by the statements that the screens show."""
+
+import random
+import threading
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.encode.names import topic_name
+from bwtui.sandbox.supervisor import Services
+from bwtui.sink.letters import LetterFile
+from bwtui.sink.sending_again import Plan, plan
+from bwtui.state_folder import state_folder
+from tests.database import Session
+from tests.faults.administration import limit_topic, make_topic
+from tests.faults.records import assert_equal, assert_keys_in_order, read_table
+from tests.faults.relays import Relay, execute
+
+ITEMS = Table("public", "it'ems", ("id", "part"))
+LIMIT = 20_000
+NewRelay = Callable[..., Relay]
+
+
+@pytest.fixture
+def relay(services: Services, database: str, new_relay: NewRelay) -> Relay:
+    """A relay whose topic takes no large row; keys have quotes and backslashes."""
+    execute(
+        database,
+        """create table "it'ems" (id bigint, part text, body text, primary key (id, part))""",
+        """alter table "it'ems" alter column body set storage external""",
+    )
+    relay = new_relay("-e", "log")
+    make_topic(services, topic_name(relay.name, "public", "it'ems"), LIMIT)
+    relay.run()
+    return relay
+
+
+def large() -> str:
+    return f"'{random.randbytes(2 * LIMIT).hex()}'"
+
+
+def planned(relay: Relay) -> Plan:
+    """What the screens would show for all letters of a relay."""
+    file = LetterFile(state_folder(relay.name) / "dead-letters.jsonl", lambda table: ("id", "part"))
+    file.read()
+    return plan((letter, file.rows(letter)) for letter in file.letters)
+
+
+def topic_of(relay: Relay) -> str:
+    return relay.last_status().tables["public.it'ems"].topic
+
+
+def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
+    services: Services, database: str, relay: Relay
+) -> None:
+    relay.start()
+    relay.wait_streaming()
+    execute(database, *(f"""insert into "it'ems" values ({n}, 'a''\\b', 'x')""" for n in range(20)))
+    execute(database, *(f"""update "it'ems" set body = {large()} where id = {n}""" for n in range(10)))
+    execute(
+        database,
+        """delete from "it'ems" where id = 9""",
+        f"""insert into "it'ems" values (30, 'c', {large()})""",
+    )
+    relay.wait_caught_up()
+    made = planned(relay)
+    assert (made.rows, made.refused) == (11, {})
+    assert len(made.statements) == 1
+    limit_topic(services, topic_of(relay), 10_000_000)
+    stop = threading.Event()
+    writer = threading.Thread(target=_write, args=(database, stop))
+    writer.start()
+    try:
+        with closing(Session(database)) as session:
+            session.run(made.statements[0])
+    finally:
+        stop.set()
+        writer.join()
+    relay.wait_caught_up()
+    relay.stop()
+    assert_equal(services, database, [ITEMS], relay.name)
+    assert_keys_in_order(read_table(services, ITEMS, relay.name))
+
+
+def _write(database: str, stop: threading.Event) -> None:
+    """Change the same rows meanwhile, small."""
+    with closing(Session(database)) as session:
+        number = 0
+        while not stop.is_set() or number < 50:
+            number += 1
+            session.run("""update "it'ems" set body = %s where id = %s""", f"newer {number}", number % 3)
