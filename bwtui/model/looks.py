@@ -11,7 +11,11 @@ from typing import Any, Literal, TypeAlias
 from bwtui.model.from_json import made_of
 from bwtui.model.setting import SettingEntry
 
-LookName = Literal["slots", "consumers", "commands", "configuration", "stages"]
+#: Stands for the newest two versions of a subject that are not deleted.
+NEWEST = "newest"
+#: Has all versions of a subject compared with those before them.
+CHANGES = "changes"
+LookName = Literal["slots", "consumers", "commands", "configuration", "stages", "subject", "letters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,84 @@ class Stages:
     changes: tuple[StageEntry, ...] = ()
 
 
-Look: TypeAlias = Slots | Consumers | Commands | Configuration | Stages
-LOOKS: dict[str, type[Slots] | type[Consumers] | type[Commands] | type[Configuration] | type[Stages]] = {
+@dataclass(frozen=True, slots=True)
+class VersionEntry:
+    """One version of a subject, as far as it was looked at."""
+
+    version: int
+    id: int | None = None
+    #: What the registry says; most say nothing.
+    registered: float | None = None
+    #: Softly deleted: no schema is compared with it any more, and its id can still be read.
+    is_deleted: bool = False
+    #: Fields of the record, and how many were added, removed, or changed since the version before; None: not
+    #: known, or nothing to compare with.
+    fields: int | None = None
+    added: int | None = None
+    removed: int | None = None
+    changed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VersionText:
+    """The schema of one version, as JSON text."""
+
+    version: int
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The versions of one subject of the schema registry."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    name: str = ""
+    #: The compatibility level that it is held to, its own or the one for all.
+    level: str = ""
+    #: The oldest one first.
+    versions: tuple[VersionEntry, ...] = ()
+    #: Of the versions whose texts were asked for, as soon as they are known.
+    texts: tuple[VersionText, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LetterPlace:
+    """Where a dead letter stands in the topic of dead letters."""
+
+    #: Of which change, as `bwtui.kafka.letters.identity` has it.
+    identity: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The topic of dead letters."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    #: Empty: the relay sends its letters to none.
+    topic: str = ""
+    #: Records that were read, how many of them are no letters, and how many before them were not read.
+    records: int = 0
+    foreign: int = 0
+    left_out: int = 0
+    #: Of the letters that were asked for.
+    places: tuple[LetterPlace, ...] = ()
+
+
+Look: TypeAlias = Slots | Consumers | Commands | Configuration | Stages | Subject | Letters
+LOOKS: dict[str, type[Any]] = {
     "slots": Slots,
     "consumers": Consumers,
     "commands": Commands,
     "configuration": Configuration,
     "stages": Stages,
+    "subject": Subject,
+    "letters": Letters,
 }
 _PARTS: dict[str, type[Any]] = {
     "slots": SlotEntry,
@@ -213,6 +288,9 @@ _PARTS: dict[str, type[Any]] = {
     "commands": CommandEntry,
     "settings": SettingEntry,
     "changes": StageEntry,
+    "versions": VersionEntry,
+    "texts": VersionText,
+    "places": LetterPlace,
 }
 
 

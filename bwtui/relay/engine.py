@@ -9,7 +9,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -208,9 +208,9 @@ class Engine:
         """Return settings that mean the same in another process."""
         return self._portable_settings
 
-    def look(self, name: LookName, *, glance: bool = False) -> Look:
+    def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return what is asked of the services while somebody looks; see `bwtui.relay.process.looks`."""
-        return self._looks.look(name, glance=glance)
+        return self._looks.look(name, about, glance=glance)
 
     # -- the main thread -----------------------------------------------------------------------------------
 

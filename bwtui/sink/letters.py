@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from bwtui.kafka.letters import identity
+
 #: Of a larger file its end is read; and so many letters are kept, the newest ones.
 _MOST_BYTES = 64 << 20
 _MOST_LETTERS = 20_000
@@ -36,6 +38,11 @@ class Letter:
     reason: str
     #: The key columns' texts by name; empty where the key is not known.
     key: tuple[tuple[str, str | None], ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """Which change it is of; see `bwtui.kafka.letters`."""
+        return identity(self.table, self.operation, self.commit_lsn, self.ordinal)
 
 
 class Rows(NamedTuple):

@@ -91,6 +91,40 @@ ACTIONS = (
         Action("back", ("escape",), "Back", "Close the filter, restore a panel, or go back a screen"),
     ),
     *_looking(
+        "Screens",
+        "source",
+        Action(
+            "look_closer('versions')",
+            ("D",),
+            "Diff",
+            "Versions of the selected schema, field by field; there: hold this one to compare others with it",
+        ),
+        Action(
+            "look_closer('letters')",
+            ("l",),
+            "Letters",
+            "The dead letters: rows that were dropped, with reason and columns, and how to have them sent",
+        ),
+    ),
+    *_looking(
+        "Screens",
+        "live",
+        Action(
+            "try_ddl",
+            ("c",),
+            "Try DDL",
+            "What the schema registry would say of the tables after a file of DDL; nothing is changed",
+            absent="A recording has no server to try DDL on: 'bwtui schema check --ddl FILE' does that",
+            changes="lock tables of the server for a moment",
+        ),
+        Action(
+            "send_all_again",
+            ("ctrl+r",),
+            "Send all",
+            "The statements that have the rows of all dead letters sent again that the list shows",
+        ),
+    ),
+    *_looking(
         "View",
         "live",
         Action(
@@ -171,7 +205,7 @@ ACTIONS = (
             "send_again",
             ("R",),
             "Send again",
-            "In a key's journey: send the key again; first what would be done, then the question",
+            "In a key's journey: send the key again, after a question; of a dead letter: have its row sent",
             footer=True,
             short="Again",
             changes="write into a topic",
@@ -304,15 +338,20 @@ def kinds_of(action: Action) -> frozenset[Kind]:
     return KINDS[action.where] | ({"recording"} if action.absent else frozenset())
 
 
+def names(kind: Kind) -> frozenset[str]:
+    """Return what the actions are called that make sense where such a source is shown."""
+    return frozenset(action.name for action in actions(kind))
+
+
 def tabs(kind: Kind) -> dict[str, Action]:
     """Return the modes that such a source has, with the action that shows each."""
     shows = [action for action in actions(kind) if action.name.startswith("show(")]
     return {action.name.removeprefix("show('").removesuffix("')"): action for action in shows}
 
 
-def why_absent(mode: str) -> str:
-    """Return why a recording does not have the screen of a mode."""
-    return next(action.absent for action in ACTIONS if action.name == f"show('{mode}')")
+def why_absent(name: str) -> str:
+    """Return why a recording does not have an action, or the screen of a mode."""
+    return next(action.absent for action in ACTIONS if action.name in (name, f"show('{name}')"))
 
 
 def makes_sense(

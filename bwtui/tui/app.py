@@ -34,11 +34,13 @@ from bwtui.tui.screens.consumers import ConsumersScreen
 from bwtui.tui.screens.dialogs import Ending, LeaveScreen
 from bwtui.tui.screens.errors import ErrorsScreen
 from bwtui.tui.screens.journey.live import LiveJourney
+from bwtui.tui.screens.letters import LettersScreen
 from bwtui.tui.screens.overview import OverviewScreen
 from bwtui.tui.screens.registry import RegistryScreen
 from bwtui.tui.screens.settings import SettingsScreen
 from bwtui.tui.screens.slots import SlotsScreen
 from bwtui.tui.screens.table import TableScreen
+from bwtui.tui.screens.versions import VersionsScreen
 from bwtui.tui.state import DataSource, Model, RelayModel, Session
 from bwtui.tui.theme import WithoutColours, named
 
@@ -48,6 +50,8 @@ CHANGES_EVERY = 0.5
 CHANGES_ASIDE_EVERY = 3.0
 #: Seconds between two questions for what a screen shows of the services, and for what it glances at.
 LOOK_EVERY, GLANCE_EVERY = 1.0, 5.0
+#: The first while it lacks something that was asked for.
+LOOK_SOON = 0.25
 #: Seconds between two pictures of nothing but other figures: twice a second is as fast as people read.
 PAINT_EVERY = 0.45
 #: Seconds between attempts to find a relay that is gone.
@@ -74,7 +78,12 @@ class RelayApp(RelayAuditing):
         "settings": SettingsScreen,
     }
     #: Screens that look closer at what is selected.
-    OPENERS: ClassVar[Mapping[str, Opener]] = {"table": TableScreen.of, "journey": LiveJourney.of}
+    OPENERS: ClassVar[Mapping[str, Opener]] = {
+        "table": TableScreen.of,
+        "versions": VersionsScreen.of,
+        "letters": LettersScreen.of,
+        "journey": LiveJourney.of,
+    }
     DEFAULT_MODE = "overview"
 
     #: The screen to begin with, if it is not the overview.
@@ -167,9 +176,10 @@ class RelayApp(RelayAuditing):
         if screen is None:
             return
         now = self.model.clock()
-        if screen.wants_look is not None and abs(now - self._asked_look) >= LOOK_EVERY:
+        every = LOOK_SOON if screen.hurries else LOOK_EVERY
+        if screen.wants_look is not None and abs(now - self._asked_look) >= every:
             self._asked_look = now
-            await self.model.sample_look(screen.wants_look)
+            await self.model.sample_look(screen.wants_look, screen.look_about())
         for name in screen.glances:
             known = self.model.live.looks.get(name)
             is_fresh = known is not None and now - known.time < 2 * GLANCE_EVERY

@@ -1,13 +1,17 @@
 """What a recording's footer says: the keys for which there is room, and while one types those of the line."""
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from rich.cells import cell_len
 from textual.binding import ActiveBinding
 
 #: Actions that are left to help where room is short, the first one first.
-SPARE = ("copy", "sort", "maximise", "errors_only", "replay", "verify")
+SPARE = (
+    *("copy", "sort", "maximise", "errors_only", "replay", "verify"),
+    *("look_closer('letters')", "try_ddl", "look_closer('versions')"),
+)
 #: On the audit's own screens these instead.
 AUDIT_SPARE = (
     "copy",
@@ -35,6 +39,14 @@ def fitted(active: Bindings, spare: Sequence[str], width: int) -> Bindings:
         needed -= sum(_room(one) for one in active.values() if _is_of(one, (action,)))
     return {
         key: one._replace(binding=replace(one.binding, show=False)) if _is_of(one, hidden) else one
+        for key, one in active.items()
+    }
+
+
+def with_own(active: Bindings, own: AbstractSet[str]) -> Bindings:
+    """Return the bindings; the footer shows also those of the actions that are a screen's own."""
+    return {
+        key: one._replace(binding=replace(one.binding, show=True)) if one.binding.action in own else one
         for key, one in active.items()
     }
 

@@ -28,6 +28,9 @@ class Selection(Protocol):
     def selected_sample(self) -> ChangeSample | None:
         """Return the selected change of a relay that runs."""
 
+    def selected_subject(self) -> str | None:
+        """Return the selected subject of the schema registry."""
+
 
 class RecordingHost(Protocol):
     """What a screen may ask where a recording is played."""
@@ -67,6 +70,9 @@ class Host(Protocol):
 
     def ask_to_verify(self) -> None:
         """Ask what to verify; while that runs, show how far it is."""
+
+    def ask_to_try_ddl(self) -> None:
+        """Ask for a file of DDL, and say what the schema registry would say of the tables after it."""
 
     def ask_to_leave(self) -> None:
         """Ask how to leave."""

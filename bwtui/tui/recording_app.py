@@ -38,6 +38,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
         "changes": RecordedChangesScreen,
     }
     OPENERS: ClassVar[Mapping[str, Opener]] = {
+        **RelayApp.OPENERS,
         "table": RecordedTableScreen.of,
         "transaction": TransactionScreen.of,
         "journey": RecordedJourney.of,

@@ -7,7 +7,7 @@ reaching the screens: sampling and history go on.
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -50,7 +50,7 @@ class DataSource(Protocol):
     async def history(self, after: float) -> History:
         """Return the last ten minutes after ``after`` (Unix seconds); trends only from 0."""
 
-    async def look(self, name: LookName, *, glance: bool = False) -> Look:
+    async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return what a relay is asked only while somebody looks: its last answer, at once.
 
         A ``glance`` has the services asked more rarely.
@@ -191,7 +191,7 @@ class Model:
     async def sample_schemas(self) -> None:
         """Fetch the schemas, where they don't come with the picture."""
 
-    async def sample_look(self, name: LookName, *, glance: bool = False) -> None:
+    async def sample_look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
         """Fetch what a screen shows of the services; only a relay has any."""
 
     async def stop(self) -> None:
@@ -304,12 +304,12 @@ class RelayModel(Model):
         self._schema_ids = ids
         self.live = replace(self.live, schemas=tuple(schemas))
 
-    async def sample_look(self, name: LookName, *, glance: bool = False) -> None:
+    async def sample_look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> None:
         """Fetch what a screen shows of the services; what an engine was started with never changes."""
         if name == "configuration" and name in self.live.looks:
             return
         try:
-            look = await self._source.look(name, glance=glance)
+            look = await self._source.look(name, about, glance=glance)
         except Refused as error:
             look = LOOKS[name](failure=f"{error.message}: {error.hint}")
         except (BwtuiError, ValueError, TypeError, KeyError):

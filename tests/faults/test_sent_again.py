@@ -18,7 +18,7 @@ from tests.faults.administration import limit_topic, make_topic
 from tests.faults.records import assert_equal, assert_keys_in_order, read_table
 from tests.faults.relays import Relay, execute
 
-ITEMS = Table("public", "it'ems", ("id", "part"))
+ITEMS = Table("public", "items", ("id", "part"))
 LIMIT = 20_000
 NewRelay = Callable[..., Relay]
 
@@ -28,11 +28,11 @@ def relay(services: Services, database: str, new_relay: NewRelay) -> Relay:
     """A relay whose topic takes no large row; keys have quotes and backslashes."""
     execute(
         database,
-        """create table "it'ems" (id bigint, part text, body text, primary key (id, part))""",
-        """alter table "it'ems" alter column body set storage external""",
+        """create table items (id bigint, part text, body text, primary key (id, part))""",
+        """alter table items alter column body set storage external""",
     )
     relay = new_relay("-e", "log")
-    make_topic(services, topic_name(relay.name, "public", "it'ems"), LIMIT)
+    make_topic(services, topic_name(relay.name, "public", "items"), LIMIT)
     relay.run()
     return relay
 
@@ -49,7 +49,7 @@ def planned(relay: Relay) -> Plan:
 
 
 def topic_of(relay: Relay) -> str:
-    return relay.last_status().tables["public.it'ems"].topic
+    return relay.last_status().tables["public.items"].topic
 
 
 def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
@@ -57,12 +57,12 @@ def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
 ) -> None:
     relay.start()
     relay.wait_streaming()
-    execute(database, *(f"""insert into "it'ems" values ({n}, 'a''\\b', 'x')""" for n in range(20)))
-    execute(database, *(f"""update "it'ems" set body = {large()} where id = {n}""" for n in range(10)))
+    execute(database, *(f"""insert into items values ({n}, 'a''\\b', 'x')""" for n in range(20)))
+    execute(database, *(f"""update items set body = {large()} where id = {n}""" for n in range(10)))
     execute(
         database,
-        """delete from "it'ems" where id = 9""",
-        f"""insert into "it'ems" values (30, 'c', {large()})""",
+        """delete from items where id = 9""",
+        f"""insert into items values (30, 'c', {large()})""",
     )
     relay.wait_caught_up()
     made = planned(relay)
@@ -90,4 +90,4 @@ def _write(database: str, stop: threading.Event) -> None:
         number = 0
         while not stop.is_set() or number < 50:
             number += 1
-            session.run("""update "it'ems" set body = %s where id = %s""", f"newer {number}", number % 3)
+            session.run("""update items set body = %s where id = %s""", f"newer {number}", number % 3)

@@ -20,10 +20,22 @@ from confluent_kafka.admin import (
 )
 
 from bwtui.command_log import COMMANDS
+from bwtui.encode.differences import differences
 from bwtui.kafka.groups import GroupReader
-from bwtui.model.looks import Commands, Configuration, Consumers, GroupEntry, LookName, Slots, look_from_json
+from bwtui.model.looks import (
+    CHANGES,
+    NEWEST,
+    Commands,
+    Configuration,
+    Consumers,
+    GroupEntry,
+    LookName,
+    Slots,
+    Subject,
+    look_from_json,
+)
 from bwtui.relay.process import launch
-from bwtui.relay.process.control import request
+from bwtui.relay.process.control import Refused, request
 from bwtui.sandbox.supervisor import Services
 from bwtui.settings import RelaySettings
 from bwtui.source import retention
@@ -303,3 +315,24 @@ def _fetches(relay: str, number: int) -> bool:
     commands: Commands = ask(relay, "commands")
     found = [entry for entry in commands.commands if entry.text.startswith('copy (select "body" from')]
     return sum(entry.count for entry in found) >= number
+
+
+def test_the_versions_of_a_subject_are_told_while_somebody_asks(relay: str, source: Session) -> None:
+    eventually("it streams", lambda: source.reader(relay))
+    source.run("insert into t values ('a', 1, 'x')")
+    source.run("alter table t add column added int")
+    source.run("insert into t values ('b', 1, 'x')")
+    about = [f"{relay}.t-value", CHANGES, NEWEST]
+
+    def both() -> Subject | None:
+        seen: Any = look_from_json("subject", request(relay, {"request": "subject", "about": about}))
+        return seen if len(seen.texts) == 2 and seen.versions[-1].added is not None else None
+
+    seen = eventually("both versions are told", both)
+    assert seen.failure == ""
+    assert seen.level in ("NONE", "BACKWARD", "FULL")
+    assert [(one.version, one.added, one.removed) for one in seen.versions] == [(1, None, None), (2, 1, 0)]
+    [difference] = differences(*(text.schema for text in seen.texts))
+    assert (difference.field, difference.kind) == ("added", "added")
+    with pytest.raises(Refused, match="no list of texts"):
+        request(relay, {"request": "subject", "about": "t"})

@@ -1,6 +1,6 @@
 """A clock that stands still, and a relay that is a function of it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -70,10 +70,10 @@ class FakeRelay:
             past.latency,
         )
 
-    async def look(self, name: LookName, *, glance: bool = False) -> Look:
+    async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         self._check()
         (self.glanced if glance else self.asked_looks).append(name)
-        return self.looks.get(name) or services.look(name, self.clock.now)
+        return self.looks.get(name) or services.look(name, self.clock.now, about)
 
     async def stop(self) -> None:
         self._check()

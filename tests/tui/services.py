@@ -1,13 +1,18 @@
 """What the services around the made-up shop say: slots, consumers, commands and settings."""
 
+import json
+from collections.abc import Sequence
+
 from bwtui.config import listed
 from bwtui.model.looks import (
+    NEWEST,
     CommandEntry,
     Commands,
     Configuration,
     Consumers,
     GroupEntry,
     Holder,
+    Letters,
     Look,
     LookName,
     PartitionLag,
@@ -15,14 +20,19 @@ from bwtui.model.looks import (
     Slots,
     Stages,
     Standby,
+    Subject,
+    VersionEntry,
+    VersionText,
 )
 from bwtui.settings import RelaySettings
+from tests.tui.shop import NOON
 
 MB = 1024**2
 GB = 1024**3
+DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 
 
-def look(name: LookName, now: float) -> Look:
+def look(name: LookName, now: float, about: Sequence[str] = ()) -> Look:
     """Return what would be seen at a moment."""
     if name == "slots":
         return slots(now)
@@ -30,7 +40,47 @@ def look(name: LookName, now: float) -> Look:
         return consumers(now)
     if name == "stages":
         return Stages(now)
+    if name == "letters":
+        return Letters(now)
+    if name == "subject":
+        return subject(now, about)
     return commands(now) if name == "commands" else configuration(now)
+
+
+#: Four versions of the orders' values; the relay itself knows only of the last one.
+ORDERS: tuple[tuple[str, ...], ...] = (
+    ("id", "customer_id", "status"),
+    ("id", "customer_id", "status", "note"),
+    ("id", "customer_id", "status", "note", "total"),
+    ("id", "customer_id", "status", "total", "placed"),
+)
+
+
+def subject(now: float, about: Sequence[str]) -> Subject:
+    """The versions of a subject; all but that of the orders' values have one."""
+    name, wanted = about[0], about[1:]
+    if name != "orders-value":
+        return Subject(now, name=name, level="BACKWARD", versions=(VersionEntry(1, 1, None, False, 3),))
+    entries = (
+        VersionEntry(1, 3, NOON - 86400 * 40, False, 3),
+        VersionEntry(2, 11, None, True, 4, 1, 0, 0),
+        VersionEntry(3, 12, None, False, 5, 1, 0, 0),
+        VersionEntry(4, 6, None, False, 5, 1, 1, 0),
+    )
+    numbers = {3, 4} if NEWEST in wanted else {int(one) for one in wanted if one.isdecimal()}
+    texts = tuple(VersionText(number, orders_schema(number)) for number in sorted(numbers))
+    return Subject(now, name=name, level="BACKWARD", versions=entries, texts=texts)
+
+
+def orders_schema(number: int) -> str:
+    """The text of a version; what is never null breaks a rule where it comes or goes."""
+    kinds = {"status": "string", "total": DECIMAL if number == 3 else "string"}
+    fields: list[dict[str, object]] = []
+    for field in ORDERS[number - 1]:
+        avro = kinds.get(field, "long")
+        given = {"type": "long"} if field == "placed" else {"type": ["null", avro], "default": None}
+        fields.append({"name": field, **given})
+    return json.dumps({"type": "record", "name": "orders_value", "fields": fields})
 
 
 def slots(now: float) -> Slots:

@@ -19,7 +19,9 @@ from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.journey.live import LiveJourney
 from bwtui.tui.screens.jump import JumpScreen
+from bwtui.tui.screens.letters import LettersScreen
 from bwtui.tui.screens.table import TableScreen
+from bwtui.tui.screens.versions import VersionsScreen
 from bwtui.tui.widgets.audit.classes import ClassGrid
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
@@ -118,6 +120,39 @@ async def _verify(stage: Stage, press: Press) -> None:
     assert "Verify the tables" in text(stage.app)
     await stage.press("escape")
     assert stage.app.current_mode == "overview"
+
+
+@check("look_closer('versions')")
+async def _versions(stage: Stage, press: Press) -> None:
+    await stage.show("registry")
+    await press()
+    assert isinstance(stage.app.screen, VersionsScreen)
+    assert stage.app.screen.subject == "audit-value"
+    # There it holds the version that is selected, and lets it go.
+    for mark in ("held", ""):
+        await press()
+        assert listing(stage).rows[0].cells[0].text == mark
+
+
+@check("look_closer('letters')")
+async def _letters(stage: Stage, press: Press) -> None:
+    await press()
+    assert isinstance(stage.app.screen, LettersScreen)
+
+
+@check("try_ddl")
+async def _try_ddl(stage: Stage, press: Press) -> None:
+    await press()
+    assert "Try a DDL file" in text(stage.app)
+    await stage.press("escape")
+    assert stage.app.current_mode == "overview"
+
+
+@check("send_all_again")
+async def _send_all_again(stage: Stage, press: Press) -> None:
+    await stage.press("l")
+    await press()
+    assert [one.message for one in stage.app._notifications] == ["There is no letter"]
 
 
 @check("all_classes")

@@ -1,4 +1,4 @@
-"""Eleven pictures, as plain text: what a change of layout did to them is plain to read in a diff.
+"""Pictures, as plain text: what a change of layout did to them is plain to read in a diff.
 
 ``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_snapshots.py`` writes them anew.
 """
@@ -25,6 +25,10 @@ SCENES: dict[str, tuple[tuple[int, int], Shop, tuple[str, ...]]] = {
     "changes-80x24": ((80, 24), Shop(), ("2",)),
     "changes-200x60": ((200, 60), Shop(), ("2", "up")),
     "registry-120x36": ((120, 36), Shop(), ("3", "end")),
+    **{
+        f"versions-{size[0]}x{size[1]}": (size, Shop(), ("3", "slash", *"orders-v", "enter", "D"))
+        for size in ((80, 24), (160, 45), (250, 70))
+    },
     "errors-80x24": ((80, 24), TROUBLE, ("4",)),
     "table-120x36": ((120, 36), TROUBLE, ("down", "down", "enter")),
     "leave-80x24": ((80, 24), Shop(), ("q",)),
@@ -43,7 +47,12 @@ async def test_snapshot(name: str) -> None:
             # A screen has rows to move among once it was sampled, which the app by itself does now and then.
             await stage.app.sample()
         await stage.advance(1)
-        shown = await _steady(stage)
+        shown = await steady(stage)
+    compare(name, shown)
+
+
+def compare(name: str, shown: str) -> None:
+    """Compare what is shown with the picture of that name, or write that anew."""
     path = FOLDER / f"{name}.txt"
     if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
         FOLDER.mkdir(exist_ok=True)
@@ -56,7 +65,7 @@ def without_thumbs(shown: str) -> str:
     return re.sub("[▁▂▃▄▅▆▇](?=│)", " ", shown)
 
 
-async def _steady(stage: Stage) -> str:
+async def steady(stage: Stage) -> str:
     """Return what the screen shows once it shows the same thing again and again."""
     shown, same = "", 0
     for _ in range(50):

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 from bwtui.errors import ConnectionFailed, SlotLost
 from bwtui.model.history import History, Mark, Second
@@ -71,7 +72,7 @@ class DoubleEngine:
         """Return what it was given."""
         return self._settings
 
-    def look(self, name: LookName, *, glance: bool = False) -> Look:
+    def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return what was seen before the first look."""
         return LOOKS[name]()
 

@@ -5,7 +5,8 @@ Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT}`` (of an
 audit of the tables that has ended), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks`
-(``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``). Answers:
+(``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``subject`` with
+``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``). Answers:
 ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
 may send any number of requests on one connection.
 
@@ -21,6 +22,7 @@ import os
 import socket
 import stat
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -176,9 +178,11 @@ class ControlClient:
         """Return every schema that the relay registered or looked up."""
         return [SchemaEntry(**data) for data in await self._ask({"request": "schemas"})]
 
-    async def look(self, name: LookName, *, glance: bool = False) -> Look:
+    async def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return the last look of that name, at once; asking has another one taken, a ``glance`` rarely."""
-        return look_from_json(name, await self._ask({"request": name, "glance": glance}))
+        return look_from_json(
+            name, await self._ask({"request": name, "about": list(about), "glance": glance})
+        )
 
     async def stop(self) -> None:
         """Ask the relay to stop cleanly; returns at once, before it has stopped."""

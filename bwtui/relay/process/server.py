@@ -13,6 +13,7 @@ import selectors
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -53,7 +54,7 @@ class StatusSource(Protocol):
     def settings(self) -> RelaySettings:
         """Return settings that mean the same in another process; they may hold passwords."""
 
-    def look(self, name: LookName, *, glance: bool = False) -> Look:
+    def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return the last answer to what is asked only while somebody looks, and have it asked again.
 
         For a ``glance`` that happens more rarely.
@@ -108,7 +109,10 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
     if kind == "settings":
         return source.settings().to_json()
     if kind in LOOKS:
-        return dataclasses.asdict(source.look(kind, glance=bool(message.get("glance"))))
+        about = message.get("about", [])
+        if not isinstance(about, list) or not all(isinstance(one, str) for one in about):
+            raise _BadRequest("'about' is no list of texts")
+        return dataclasses.asdict(source.look(kind, about, glance=bool(message.get("glance"))))
     if kind == "audited":
         verdict = message.get("verdict")
         if verdict not in VERDICTS:

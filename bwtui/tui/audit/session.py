@@ -35,7 +35,7 @@ class Connections:
 class Job:
     """A command that runs beside the screens."""
 
-    #: "Verify", "Dry run" or "Replay".
+    #: "Verify", "Dry run", "Replay" or "Try DDL".
     title: str
     child: Child
     #: Told of its result, and whether its dialog was in front at its end.
@@ -45,7 +45,11 @@ class Job:
     @property
     def failed(self) -> bool:
         """Whether it ended on an error."""
-        return self.ended is not None and (bool(self.ended.error) or self.ended.code not in (0, 1, 3))
+        if self.ended is None:
+            return False
+        # One that found differences says so beside its result.
+        told = self.ended.code == 1 and bool(self.ended.output)
+        return self.ended.code not in (0, 1, 3) or (bool(self.ended.error) and not told)
 
     def line(self) -> str:
         """Say in a few words how far it is."""
@@ -94,6 +98,11 @@ class RelayAuditSession(AuditSession):
         """Return the arguments of an audit; ``tables`` is a regex, or empty for all."""
         more = ("--table", tables) if tables else ()
         return ("verify", "--database", "--relay", self._name, *_REPORT, *more)
+
+    def trial_arguments(self, script: str) -> tuple[str, ...]:
+        """Return the arguments of a trial of the DDL in file ``script``; empty: of the tables as they are."""
+        more = ("--ddl", script) if script else ()
+        return ("schema", "check", "--relay", self._name, "--json", *more)
 
 
 class RecordingAuditSession(AuditSession):

@@ -31,6 +31,10 @@ class TypedKey:
         """Return none of a relay that runs, either."""
         return None
 
+    def selected_subject(self) -> str | None:
+        """Return no subject: a key has none of its own."""
+        return None
+
 
 #: By table, ``schema.table``, the columns of its key.
 Tables = Mapping[str, Sequence[str]]

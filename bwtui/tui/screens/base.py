@@ -14,7 +14,7 @@ from textual.widgets import Footer, Input
 
 from bwtui.model.looks import LookName
 from bwtui.tui import footer
-from bwtui.tui.actions import makes_sense, why_nothing
+from bwtui.tui.actions import makes_sense, names, why_nothing
 from bwtui.tui.filtering import Filter
 from bwtui.tui.host import Host
 from bwtui.tui.keys import bindings, rebind
@@ -45,9 +45,11 @@ class RelayScreen(ExportingScreen):
     wants_look: ClassVar[LookName | None] = None
     #: What it is asked more rarely, for what stands beside much else.
     glances: tuple[LookName, ...] = ()
+    #: Keys that the footer shows here, though not elsewhere.
+    own_keys: ClassVar[frozenset[str]] = frozenset()
     #: It shows what an audit found.
     audits: ClassVar[bool] = False
-    #: It is about one key, which can be sent again.
+    #: It is about one key, or dead letters, which can be sent again.
     sends_again: ClassVar[bool] = False
     #: Actions of lists that mean nothing here.
     without: ClassVar[frozenset[str]] = frozenset()
@@ -101,6 +103,15 @@ class RelayScreen(ExportingScreen):
     def crumbs(self) -> tuple[str, ...]:
         """Return the path to this screen."""
         return (self.mode.capitalize(),)
+
+    def look_about(self) -> tuple[str, ...]:
+        """Return what the look is about, where there is more than one of that name."""
+        return ()
+
+    @property
+    def hurries(self) -> bool:
+        """Whether what it shows is not there yet, so that it is asked for again soon."""
+        return False
 
     def row_text(self) -> str:
         """Return the selected row as text to copy: its cells, separated by tabs."""
@@ -178,6 +189,10 @@ class RelayScreen(ExportingScreen):
         """Ask what to verify; while that runs, show how far it is."""
         self.host.ask_to_verify()
 
+    def action_try_ddl(self) -> None:
+        """Ask for a file of DDL, and try it; nothing is changed."""
+        self.host.ask_to_try_ddl()
+
     def action_jump(self) -> None:
         """Put a letter over each panel and tab."""
         panels = [
@@ -243,11 +258,14 @@ class RelayScreen(ExportingScreen):
         if isinstance(self.focused, Input):
             bar = next(a for a in self.focused.ancestors if isinstance(a, FilterBar | SeekBar))
             return footer.typing(active, *bar.words)
+        active = footer.with_own(active, self.own_keys & names(self.host.model.kind))
         return footer.fitted(active, footer.AUDIT_SPARE if self.audits else footer.SPARE, self.app.size.width)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave out what makes sense only live, or only in a recording, or may not be done."""
         if action in self.without or (action == "send_again" and not self.sends_again):
+            return False
+        if action == "send_all_again" and action not in self.own_keys:
             return False
         model = self.host.model
         return makes_sense(action, parameters, model.kind, audits=self.audits, readonly=model.readonly)

@@ -29,6 +29,7 @@ class ErrorsScreen(RelayScreen):
     """The list, and the whole sentence with the hint of the selected one."""
 
     mode: ClassVar[str] = "errors"
+    own_keys: ClassVar[frozenset[str]] = frozenset(("look_closer('letters')",))
 
     def body(self) -> Iterable[Widget]:
         listing = Listing(

@@ -7,6 +7,7 @@ from typing import ClassVar
 from textual.highlight import highlight
 from textual.widget import Widget
 
+from bwtui.model.looks import LookName, Subject
 from bwtui.model.status import SchemaEntry
 from bwtui.shown import shown_json
 from bwtui.tui import figures, judgement
@@ -32,6 +33,8 @@ class RegistryScreen(RelayScreen):
     """Subjects on one side, the text of the selected schema on the other."""
 
     mode: ClassVar[str] = "registry"
+    wants_look: ClassVar[LookName | None] = "subject"
+    own_keys: ClassVar[frozenset[str]] = frozenset(("look_closer('versions')", "try_ddl"))
 
     def body(self) -> Iterable[Widget]:
         listing = Listing(
@@ -53,12 +56,28 @@ class RegistryScreen(RelayScreen):
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
         self._show_selected()
 
+    def selected_subject(self) -> str | None:
+        """Return the subject of the selected schema."""
+        schema = self._selected()
+        return None if schema is None else schema.subject
+
+    def look_about(self) -> tuple[str, ...]:
+        """Return the selected subject, of which the level is shown."""
+        return (self.selected_subject() or "",)
+
+    @property
+    def hurries(self) -> bool:
+        """Whether the level of the selected subject is not there yet."""
+        look = self._look()
+        return look is None or (not look.time and not look.failure)
+
     def row_text(self) -> str:
         schema = self._selected()
         return "" if schema is None else pretty(schema.schema)
 
     def _selected(self) -> SchemaEntry | None:
-        key = self.main_grid().cursor_key
+        # It is asked for before the first picture, too.
+        key = self.main_grid().cursor_key if self.ready else None
         schemas = self.host.model.picture.schemas
         return next((schema for schema in schemas if _key(schema) == key), None)
 
@@ -67,15 +86,33 @@ class RegistryScreen(RelayScreen):
         if schema is None:
             detail.show(None, Content.styled("no schema selected", "$quiet"))
             return
+        rule = self._rule()
         head = Content.assemble(
             (f"{schema.subject}  ", "bold"),
             (f"id {schema.id}  ", "$primary"),
             (f"version {figures.NONE if schema.version is None else schema.version}", "$primary"),
             "\n",
             (f"{schema.part} of {schema.table}, topic {schema.topic}", "$quiet"),
+            "\n" if rule else "",
+            rule,
             "\n\n",
         )
-        detail.show(schema, head + highlight(shown_json(pretty(schema.schema)), language="json"))
+        detail.show((schema, rule), head + highlight(shown_json(pretty(schema.schema)), language="json"))
+
+    def _look(self) -> Subject | None:
+        look = self.host.model.picture.looks.get("subject")
+        return look if isinstance(look, Subject) and look.name == self.selected_subject() else None
+
+    def _rule(self) -> str:
+        """Say what the registry says of the selected subject; nothing in a recording."""
+        look = self._look()
+        if self.host.model.recorded or look is None:
+            return ""
+        if look.failure:
+            return look.failure
+        number = len(look.versions)
+        versions = "1 version" if number == 1 else f"{number:,} versions"
+        return f"held to {look.level}, {versions} in the registry" if look.level else ""
 
 
 def pretty(schema: str) -> str:

@@ -66,6 +66,12 @@ class TransportScreen(Screen[None]):
         """Return the selected change of a relay that runs, on a screen that has one."""
         return None
 
+    def selected_subject(self) -> str | None:
+        """Return the subject that is meant; by default that of the selected table's values."""
+        table, schemas = self.selected_table(), self.host.model.picture.schemas
+        found = [one for one in schemas if one.table == table and one.part == "value"]
+        return found[-1].subject if found else None
+
     # Moving.
 
     def action_play(self) -> None:

@@ -112,3 +112,19 @@ class Listing(Grid):
     def _natural(self, key: str) -> bool:
         """Tell whether the largest come first to begin with: where a column has numbers."""
         return next(column.align == "right" for column in self.columns if column.key == key)
+
+
+class Settled(Listing):
+    """Rows that are sorted at once, for none of their values moves; and why there are none."""
+
+    reason = ""
+
+    def set_items(self, items: Sequence[Item], now: float) -> None:
+        """Show these items in their order."""
+        self._ordered_at = float("-inf")
+        super().set_items(items, now)
+
+    def _show(self) -> None:
+        super()._show()
+        if not self.items and self.reason:
+            self.empty_text = self.reason

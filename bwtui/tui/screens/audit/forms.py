@@ -1,7 +1,11 @@
 """Dialogs that ask before a command is run, and show what it would do."""
 
+import asyncio
+import itertools
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rich.console import RenderableType
@@ -9,11 +13,15 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.screen import ModalScreen
+from textual.suggester import Suggester
 from textual.widgets import Button, Checkbox, Input, Label, Static
 
 from bwtui.audit.mending import mending
 from bwtui.tui import figures
 from bwtui.tui.plain import Content, Group, Table, Text
+
+#: Of a folder so many entries are looked at.
+_ENTRIES = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,8 @@ class Field:
     placeholder: str = ""
     #: A box to tick instead; then ``value`` is "yes" or empty.
     is_switch: bool = False
+    #: A path, which is completed by → while it is typed; the cursor is there to begin with.
+    is_path: bool = False
 
 
 class Tick(Checkbox):
@@ -41,6 +51,38 @@ class Tick(Checkbox):
         self.BUTTON_INNER = "x" if self.value else " "
         super().watch_value()
         self.refresh()
+
+
+class PathSuggester(Suggester):
+    """Completes a path as far as only one file or folder goes on like it."""
+
+    def __init__(self) -> None:
+        # Files come and go.
+        super().__init__(use_cache=False, case_sensitive=True)
+
+    async def get_suggestion(self, value: str) -> str | None:
+        """Return the path, if there is just one that begins so."""
+        return await asyncio.to_thread(completed, value)
+
+
+def completed(value: str) -> str | None:
+    """Return ``value`` with what is common to all paths that begin so; None where that is nothing more."""
+    folder, begun = os.path.split(value)
+    try:
+        with os.scandir(Path(folder).expanduser()) as entries:
+            found = [
+                entry.name + ("/" if entry.is_dir() else "")
+                for entry in itertools.islice(entries, _ENTRIES)
+                if entry.name.startswith(begun) and (begun or not entry.name.startswith("."))
+            ]
+    except (OSError, RuntimeError, ValueError):
+        # There is no such folder, or no such user's.
+        return None
+    alike = (len(set(letters)) == 1 for letters in zip(*found, strict=False))
+    common = found[0][: sum(itertools.takewhile(bool, alike))] if found else ""
+    if len(common) <= len(begun) or not common.isprintable():
+        return None
+    return value[: len(value) - len(begun)] + common
 
 
 class FormScreen(ModalScreen[dict[str, str] | None]):
@@ -67,14 +109,22 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
                         yield Tick(field.label, bool(field.value), id=field.name, compact=True)
                     else:
                         yield Label(field.label, classes="name", markup=False)
-                        yield Input(field.value, placeholder=field.placeholder, id=field.name, compact=True)
+                        suggester = PathSuggester() if field.is_path else None
+                        yield Input(
+                            field.value,
+                            placeholder=field.placeholder,
+                            id=field.name,
+                            compact=True,
+                            suggester=suggester,
+                        )
             with Horizontal(classes="buttons"):
                 yield Button(Content(f"{self._do} (Enter)"), id="do", variant="primary", compact=True)
                 yield Button("Cancel (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
-        """Everything has a default, so what is most likely meant is to go on."""
-        self.query_one("#do").focus()
+        """Everything but a path has a default, so what is most likely meant is to go on."""
+        paths = [field.name for field in self._fields if field.is_path]
+        self.query_one(f"#{paths[0]}" if paths else "#do").focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "do":

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from bwtui.recording.reading.explain import Key
+from bwtui.tui.actions import why_absent
 from bwtui.tui.audit.session import Connections, Job, RecordingAuditSession
 from bwtui.tui.journey.again import query_of
 from bwtui.tui.keys import key_for
@@ -46,6 +47,10 @@ class RecordingAuditing(JobsApp):
         deep = Field("deep", "also compare every message with what PostgreSQL said", is_switch=True)
         form = FormScreen("Verify this recording", _VERIFY, [*self._services(), deep], "Verify")
         self.push_screen(form, self._verify)
+
+    def ask_to_try_ddl(self) -> None:
+        """Say why that can't be."""
+        self.notify(why_absent("try_ddl"), severity="warning", timeout=4)
 
     def ask_to_replay(self, *, mend: bool) -> None:
         """Ask what to replay; while a command runs, or when a dry run waits to be looked at, show that."""

@@ -1,17 +1,29 @@
-"""The dialog before an audit of a relay that runs: its tables against its topics."""
+"""The dialogs before an audit of a relay that runs, and before a DDL file is tried."""
+
+from pathlib import Path
+from typing import Any
 
 from bwtui.tui.audit.session import Job, RelayAuditSession
-from bwtui.tui.screens.audit.forms import Field, FormScreen
+from bwtui.tui.registry.trial import trial_content
+from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen
 from bwtui.tui.screens.audit.jobs import JobsApp
 
 _QUESTION = (
     "Do the topics' latest values equal the tables' rows? Both are read as they are at one LSN, while "
     "writes and the relay go on, and nothing is changed."
 )
+_TRIAL = (
+    "Would the schema registry take the tables as they are after a file of DDL? The file runs in a "
+    "transaction that is rolled back. It holds its locks until then, and gives up on one after 3 s. "
+    "Nothing is registered."
+)
 
 
 class RelayAuditing(JobsApp):
-    """What the app does about audits of the relay that it shows."""
+    """What the app does about audits of the relay that it shows, and about trials of DDL."""
+
+    #: The file that was tried last.
+    _script = ""
 
     def ask_to_verify(self) -> None:
         """Ask which tables; while an audit runs, show that."""
@@ -27,3 +39,43 @@ class RelayAuditing(JobsApp):
         assert isinstance(self.audit, RelayAuditSession)
         arguments = self.audit.verify_arguments(values.get("--table", ""))
         self.start_job(Job("Verify", self.child(arguments), self.verified))
+
+    def ask_to_try_ddl(self) -> None:
+        """Ask for the file; while a command runs, show that."""
+        if self.show_job():
+            return
+        field = Field("script", "DDL file", self._script, "empty: the tables as they are now", is_path=True)
+        self.push_screen(FormScreen("Try a DDL file", _TRIAL, [field], "Try it"), self._try_ddl)
+
+    def _try_ddl(self, values: dict[str, str] | None) -> None:
+        if values is None:
+            return
+        self._script = values.get("script", "")
+        # Not to be taken for an option, nor for stdin.
+        path = absolute(self._script)
+        assert isinstance(self.audit, RelayAuditSession)
+
+        def tried(output: Any, in_front: bool) -> None:
+            self._show_trial(output, Path(path).name, in_front)
+
+        self.start_job(Job("Try DDL", self.child(self.audit.trial_arguments(path)), tried))
+
+    def _show_trial(self, output: Any, script: str, in_front: bool) -> None:
+        content = trial_content(output, script, self.theme_variables)
+        if in_front or output.get("ok") is False:
+            self.push_screen(
+                AskScreen(f"After {script}" if script else "The tables as they are now", content)
+            )
+        else:
+            self.notify("every table is compatible", title=f"Tried {script or 'the tables'}", timeout=10)
+
+
+def absolute(path: str) -> str:
+    """Return a path as the command line takes it from anywhere; nothing of nothing."""
+    if not path:
+        return ""
+    try:
+        return str(Path(path).expanduser().absolute())
+    except RuntimeError:
+        # There is no such user.
+        return str(Path(path).absolute())

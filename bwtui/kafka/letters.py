@@ -1,0 +1,148 @@
+"""Where in a topic dead letters stand: each is known by what it says, among whatever others wrote there.
+
+The end of each partition is read once, and then what is new. Nothing is committed, and no group joined.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from bwtui.command_log import COMMANDS, KAFKA
+from bwtui.errors import BwtuiError
+from bwtui.kafka.client import REQUEST_SECONDS, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error
+from bwtui.model.looks import LetterPlace, Letters
+
+#: Records of a partition that are read from its end on, and places that are remembered.
+_RECORDS, _REMEMBERED = 20_000, 50_000
+#: Seconds that one look may take; what is left is read by the next one.
+_LOOK_SECONDS = 2.0
+_CONFIG = {
+    "group.id": "bwtui-unused",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "auto.offset.reset": "earliest",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 10,
+    "queued.max.messages.kbytes": 4_096,
+}
+
+
+class LetterReader:
+    """Looks at the topic over a client that is there from the first look to `close`; for one thread."""
+
+    def __init__(self, config: Config, topic: str) -> None:
+        self._config = config
+        self._topic = topic
+        self._heard = Heard()
+        self._consumer: Consumer | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        #: By partition: the next offset that is read.
+        self._next: dict[int, int] = {}
+        self._places: dict[str, list[LetterPlace]] = {}
+        self._records = self._foreign = self._left_out = 0
+
+    def places(self, about: Sequence[str]) -> tuple[LetterPlace, ...]:
+        """Return where letters stand, by `identity`, as far as the topic was read; any thread may ask."""
+        return tuple(place for one in about for place in tuple(self._places.get(one, ())))
+
+    def look(self) -> Letters:
+        """Read on; the places are asked for apart."""
+        if not self._topic:
+            return Letters(time.time())
+        try:
+            self._read()
+        except KafkaException as error:
+            reason = self._heard.instead_of(error.args[0])
+            topic = self._topic if reason.code() in TOPIC_GONE else None
+            return self._failed(plain_kafka_error(reason, self._config, topic))
+        except BwtuiError as error:
+            return self._failed(error)
+        return Letters(time.time(), "", (), self._topic, self._records, self._foreign, self._left_out)
+
+    def close(self) -> None:
+        """Hang up; the next look reads on."""
+        if self._consumer is not None:
+            self._consumer.close()
+        self._consumer = None
+
+    def _failed(self, error: BwtuiError) -> Letters:
+        return Letters(time.time(), error.message, (), self._topic)
+
+    def _read(self) -> None:
+        if self._consumer is None:
+            self._consumer = new_client(Consumer, {**self._config, **_CONFIG, "error_cb": self._heard})
+        consumer, until = self._consumer, time.monotonic() + _LOOK_SECONDS
+        with COMMANDS.issued(KAFKA, f"read the end of {self._topic}"):
+            ends = self._ends(consumer)
+            open_ends = {number: end for number, end in ends.items() if self._next[number] < end}
+            if not open_ends:
+                return
+            consumer.assign([TopicPartition(self._topic, n, self._next[n]) for n in open_ends])
+            try:
+                while open_ends and time.monotonic() < until:
+                    for message in consumer.consume(500, 0.1):
+                        self._take(message, open_ends)
+            finally:
+                consumer.unassign()
+
+    def _ends(self, consumer: Consumer) -> dict[int, int]:
+        """Return where each partition ends, and begin with those that are new. Raises KafkaException."""
+        metadata = consumer.list_topics(self._topic, timeout=REQUEST_SECONDS).topics[self._topic]
+        if metadata.error is not None:
+            raise KafkaException(metadata.error)
+        ends = {}
+        for number in metadata.partitions:
+            place = TopicPartition(self._topic, number)
+            low, high = consumer.get_watermark_offsets(place, timeout=REQUEST_SECONDS)
+            if high < self._next.get(number, 0):
+                # The topic was made again.
+                self._forget()
+                return self._ends(consumer)
+            if number not in self._next:
+                self._next[number] = max(low, high - _RECORDS)
+                self._left_out += self._next[number] - low
+            ends[number] = high
+        return ends
+
+    def _take(self, message: Message, open_ends: dict[int, int]) -> None:
+        number, offset, error = message.partition() or 0, message.offset() or 0, message.error()
+        if number not in open_ends:
+            return
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        if error is None:
+            self._next[number] = offset + 1
+            self._records += 1
+            which = _identity(message.value())
+            if which is None:
+                self._foreign += 1
+            else:
+                self._places.setdefault(which, []).append(LetterPlace(which, number, offset))
+            while len(self._places) > _REMEMBERED:
+                del self._places[next(iter(self._places))]
+        else:
+            # Behind the last record there may be nothing but marks of transactions.
+            self._next[number] = max(self._next[number], offset)
+        if self._next[number] >= open_ends[number]:
+            del open_ends[number]
+
+
+def _identity(value: bytes | None) -> str | None:
+    """Return which change a letter is of; None of what is no letter."""
+    try:
+        found: Any = json.loads(value or b"")
+        names = (found["table"], found["operation"], found["commit_lsn"], found["ordinal"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return identity(*names) if all(isinstance(name, str | int) for name in names) else None
+
+
+def identity(table: str, operation: str, commit_lsn: str, ordinal: int) -> str:
+    """Return which change a letter is of, as one text; one that was read again has several letters."""
+    return f"{table} {operation} {commit_lsn} {ordinal}"

@@ -1,0 +1,1 @@
+"""What the screens know of the schema registry, without widgets."""

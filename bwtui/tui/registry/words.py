@@ -1,0 +1,100 @@
+"""What is said of versions and their differences."""
+
+from collections.abc import Sequence
+
+from bwtui.encode.differences import Difference, directions
+from bwtui.tui import figures
+from bwtui.tui.plain import Content
+from bwtui.tui.registry.versions import Version
+from bwtui.tui.widgets.columns import Cell
+
+#: When a version was registered, where nobody says.
+UNKNOWN = "not known"
+_RANK = {"bad": 0, "warn": 1}
+
+
+def rule_cell(difference: Difference, level: str) -> Cell:
+    """Say which rule a difference breaks, or that it keeps the one that holds."""
+    rule, breaks = level.removesuffix("_TRANSITIVE"), " and ".join(sorted(difference.breaks))
+    if not level:
+        return Cell(f"breaks {breaks}", "warn") if breaks else Cell("breaks neither rule", "muted")
+    if rule == "NONE":
+        return Cell(f"unchecked, breaks {breaks}", "warn") if breaks else Cell("unchecked", "muted")
+    if difference.breaks & directions(level):
+        return Cell(f"✗ breaks {rule}", "bad")
+    return Cell(f"✓ keeps {rule}", "good")
+
+
+def rank(cell: Cell) -> int:
+    """Return a number by which what breaks a rule comes first."""
+    return _RANK.get(cell.tone, 2)
+
+
+def outcome(found: Sequence[Difference], level: str) -> Content:
+    """Say in a few words how two versions differ, and whether the rule holds between them."""
+    if not found:
+        return Content.styled("no difference but in how they are written", "$quiet")
+    kinds = [one.kind for one in found]
+    other = [kind for kind in kinds if kind not in ("added", "removed", "type", "default")]
+    numbers = (
+        (kinds.count("added"), "added"),
+        (kinds.count("removed"), "removed"),
+        (kinds.count("type"), "of another type"),
+        (kinds.count("default"), "with another default"),
+        (len(other), "other"),
+    )
+    counted = ", ".join(f"{number:,} {what}" for number, what in numbers if number)
+    return Content.assemble(f"{counted}: ", verdict(found, level))
+
+
+def verdict(found: Sequence[Difference], level: str) -> tuple[str, str]:
+    """Return whether the rule holds, and in what style that is said."""
+    rule, breaks = level.removesuffix("_TRANSITIVE"), sorted({one for it in found for one in it.breaks})
+    broken = " and ".join(breaks)
+    if not level:
+        return (f"▲ breaks {broken}", "bold $warning") if broken else ("✓ breaks neither rule", "$success")
+    if rule == "NONE":
+        return (
+            (f"NONE checks nothing; breaks {broken}", "$warning") if broken else ("NONE checks nothing", "")
+        )
+    bad = sum(bool(one.breaks & directions(level)) for one in found)
+    if bad:
+        return f"✗ breaks {rule} in {bad:,}", "bold $error"
+    return f"✓ keeps {rule}", "$success"
+
+
+def unchecked(found: Sequence[Version], old: Version, new: Version, level: str) -> str:
+    """Say why the registry does not compare these two, or nothing."""
+    gone = [one for one in (old, new) if not one.is_compared]
+    if gone:
+        how = "softly deleted" if gone[0].is_deleted else "not in the registry"
+        return f"{gone[0].name} is {how}, so that nothing is checked against it"
+    between = [one for one in found[found.index(old) + 1 : found.index(new)] if one.is_compared]
+    if level and between and not level.endswith("_TRANSITIVE") and level != "NONE":
+        return f"{level} compares neighbours only, and between these are {len(between):,}"
+    return ""
+
+
+def when(version: Version, now: float) -> str:
+    """Say when a version was registered, or since when it is used, as far as anybody knows."""
+    if version.registered is not None:
+        return f"registered {_moment(version.registered, now)}"
+    return UNKNOWN if version.used is None else f"used since {_moment(version.used, now)}"
+
+
+def _moment(seconds: float, now: float) -> str:
+    """Return a time of day, with its date where that is another one."""
+    whole = figures.moment(seconds)
+    return whole[11:] if whole[:10] == figures.moment(now)[:10] else whole[:16]
+
+
+def changes(version: Version) -> str:
+    """Say in numbers what came, went and changed."""
+    if version.added is None or version.removed is None or version.changed is None:
+        return ""
+    parts = [f"{sign}{number:,}" for sign, number in _signed(version) if number]
+    return " ".join(parts) or "no field"
+
+
+def _signed(version: Version) -> tuple[tuple[str, int], ...]:
+    return ("+", version.added or 0), ("−", version.removed or 0), ("~", version.changed or 0)

@@ -1,0 +1,341 @@
+"""The dead letters: rows that were dropped, each with its reason and columns, and how to have them sent."""
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+from textual.containers import Container
+from textual.widget import Widget
+from textual.worker import Worker
+
+from bwtui.errors import BwtuiError
+from bwtui.file_errors import file_failed
+from bwtui.model.looks import Letters, LookName
+from bwtui.sink.dead_letter import DeadLetters
+from bwtui.sink.letters import Letter, LetterFile, Row, Rows
+from bwtui.sink.sending_again import Plan, plan
+from bwtui.state_folder import state_folder
+from bwtui.tui import figures
+from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.plain import Content, Group, Text, block, with_hint
+from bwtui.tui.screens.audit.forms import AskScreen
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.listing import Item, Settled
+
+COLUMNS = (
+    Column("time", "Time", 16),
+    Column("table", "Table", 14, grow=34),
+    Column("key", "Key", 12, grow=40),
+    Column("reason", "Reason", 16, grow=90),
+    Column("operation", "Change", 8, drop=1),
+    Column("lsn", "LSN", 14, drop=2, grow=22),
+    Column("xid", "Xid", 9, "right", drop=3),
+)
+#: Statements that are shown; all of them are copied.
+_STATEMENTS = 5
+_SAFE = (
+    "Sent again from here, a row could stand behind a newer one of its key. These statements change no "
+    "value: PostgreSQL writes each row, as it is by then, into its WAL, and the relay sends it in its place. "
+    "Mend what the letters complain of first. The table's triggers run, and the role needs UPDATE on it."
+)
+
+
+class LettersScreen(RelayScreen):
+    """The letters, and the selected one in full."""
+
+    mode: ClassVar[str] = "errors"
+    wants_look: ClassVar[LookName | None] = "letters"
+    own_keys: ClassVar[frozenset[str]] = frozenset(("send_all_again",))
+    sends_again: ClassVar[bool] = True
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host)
+        self._file = LetterFile(DeadLetters(state_folder(host.model.name)).path, self._key_columns)
+        sortable = ("time", "table", "reason", "operation", "xid")
+        self._listing = Settled(COLUMNS, sortable, id="letters", noun="letters")
+        self._letters: dict[str, Letter] = {}
+        self._failure = ""
+        self._is_read = False
+        self._reading: Worker[None] | None = None
+        #: Up to where in the file what is listed goes, and the letter that is shown.
+        self._listed = -1
+        self._shown: tuple[Letter, str] | None = None
+
+    @classmethod
+    def of(cls, host: Host, selection: Selection) -> Closer:
+        """Return the screen; a recording holds no letters."""
+        if host.model.recorded:
+            status = host.model.picture.status
+            dropped = sum(table.dead_letters for table in status.tables.values()) if status else 0
+            return (
+                f"A recording holds no dead letters, of which there were {dropped:,} up to here: they stand "
+                "in dead-letters.jsonl of the relay's state folder"
+            )
+        return cls(host)
+
+    def body(self) -> Iterable[Widget]:
+        """Return the sentence, the list, and the selected letter."""
+        letters = self._listing
+        letters.border_title = Content("Dead letters")
+        letters.descending = True
+        letters.set_sort_mark("time", True)
+        pair = Container(letters, Detail(id="letter", title="Letter"), id="letters-pair", classes="folder")
+        return (Line(id="said"), pair)
+
+    def crumbs(self) -> tuple[str, ...]:
+        """Return the path to this screen."""
+        return ("Errors", "Dead letters")
+
+    def look_about(self) -> tuple[str, ...]:
+        """Return the selected letter, whose place in the topic of dead letters is shown."""
+        letter = self._selected()
+        return () if letter is None else (letter.identity,)
+
+    def selected_table(self) -> str | None:
+        """Return the selected letter's table."""
+        letter = self._selected()
+        return None if letter is None else letter.table
+
+    def row_text(self) -> str:
+        """Return the selected letter as it stands in the file."""
+        letter = self._selected()
+        return "" if letter is None else self._file.line(letter)
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _key_columns(self, table: str) -> Sequence[str]:
+        status = self.host.model.picture.status
+        known = status.tables.get(table) if status else None
+        return known.key_columns if known else ()
+
+    def paint(self, picture: Picture) -> None:
+        """Show what was read, and read on where there is more."""
+        if picture.status is not None and (self._reading is None or self._reading.is_finished):
+            try:
+                if not self._is_read or self._file.is_changed():
+                    self._reading = self.run_worker(self._read, thread=True, exit_on_error=True)
+            except OSError as error:
+                self._fail(error)
+        self._show_all(picture)
+
+    def _read(self) -> None:
+        """Read in a thread; the picture that comes next shows it."""
+        try:
+            self._file.read()
+            self._failure = ""
+        except OSError as error:
+            self._fail(error)
+        self._is_read = True
+        self.app.call_from_thread(self.refresh_picture)
+
+    def _fail(self, error: OSError) -> None:
+        self._failure = with_hint(file_failed("the dead letters can't be read", error, BwtuiError))
+
+    # -- showing -------------------------------------------------------------------------------------------
+
+    def _show_all(self, picture: Picture) -> None:
+        listing, file = self._listing, self._file
+        listing.reason = self._why_none(picture)
+        if file.end != self._listed or not file.letters:
+            self._listed = file.end
+            self._letters = {str(letter.place): letter for letter in tuple(file.letters)}
+            listing.set_items([_item(letter) for letter in self._letters.values()], picture.received)
+        self.query_one("#said", Line).put(self._sentence(picture), layout=True)
+        self._show_selected()
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the letter that is selected now."""
+        self._show_selected()
+
+    def _why_none(self, picture: Picture) -> str:
+        if self._failure:
+            return "they can't be read"
+        if not self._is_read:
+            return "reading…"
+        return "no row was dropped: with --on-error log each one that is would stand here"
+
+    def _sentence(self, picture: Picture) -> Content:
+        if self._failure:
+            return Content.styled(f" ✗ {self._failure}", "$error")
+        file = self._file
+        number = len(file.letters)
+        count = "1 letter" if number == 1 else f"{number:,} letters"
+        parts: list[str | tuple[str, str]] = [(f" {count}", "bold"), (f" in {file.path}", "$quiet")]
+        if file.unreadable:
+            parts.append((f" · ▲ {file.unreadable:,} lines of it are no letters", "$warning"))
+        if file.left_out:
+            parts.append((f" · ▲ its first {figures.size(file.left_out)} were left out", "$warning"))
+        return Content("\n").join(
+            [line for line in (Content.assemble(*parts), self._topic(picture)) if line.plain]
+        )
+
+    def _topic(self, picture: Picture) -> Content:
+        """Say what the topic of dead letters holds, or why that is not known; nothing without one."""
+        look = picture.looks.get("letters")
+        if not isinstance(look, Letters):
+            return Content("")
+        if look.failure:
+            return Content.styled(f" ✗ {look.failure}", "$error")
+        if not look.topic or not look.time:
+            return Content("")
+        foreign = f", {look.foreign:,} of which are no letters" if look.foreign else ""
+        left_out = f"; {look.left_out:,} before them were left out" if look.left_out else ""
+        text = f" {look.records:,} records in topic {look.topic}{foreign}{left_out}"
+        return Content.styled(text, "$warning" if look.foreign else "$quiet")
+
+    def _selected(self) -> Letter | None:
+        return self._letters.get(self._listing.cursor_key or "")
+
+    def _show_selected(self) -> None:
+        detail, letter = self.query_one("#letter", Detail), self._selected()
+        if letter is None:
+            self._shown = None
+            detail.show(None, Content.styled("no letter selected", "$quiet"))
+            return
+        places = self._places(letter)
+        if (letter, places) != self._shown:
+            self._shown = (letter, places)
+            detail.show((letter.place, places), _text(letter, self._rows(letter), places))
+
+    def _places(self, letter: Letter) -> str:
+        """Say where in the topic of dead letters it stands, as far as that is known; nothing without one."""
+        look = self.host.model.picture.looks.get("letters")
+        if not isinstance(look, Letters) or not look.topic or look.failure or not look.time:
+            return ""
+        found = [f"{one.partition}@{one.offset}" for one in look.places if one.identity == letter.identity]
+        if found:
+            return f"{look.topic}, partition@offset {', '.join(found)}"
+        return f"not found in {look.topic}, of which {look.records:,} records were read"
+
+    def _rows(self, letter: Letter) -> Rows | None:
+        try:
+            return self._file.rows(letter)
+        except OSError:
+            return None
+
+    # -- sending again -------------------------------------------------------------------------------------
+
+    def action_send_again(self) -> None:
+        """Show what has the selected letter's row sent again."""
+        letter = self._selected()
+        if letter is None:
+            self._warn("No letter is selected")
+        else:
+            self._propose([letter])
+
+    def action_send_all_again(self) -> None:
+        """Show what has the rows of all letters sent again that the list shows."""
+        letters = [self._letters[row.key] for row in self._listing.rows]
+        if letters:
+            self._propose(letters)
+        else:
+            self._warn("There is no letter")
+
+    def _propose(self, letters: Sequence[Letter]) -> None:
+        made = plan((letter, self._rows(letter)) for letter in letters)
+
+        def copy(go: bool | None) -> None:
+            if go:
+                self.app.copy_to_clipboard("\n".join(made.statements))
+                self.notify("Copied; run them in psql, as a role that may UPDATE the tables", timeout=6)
+
+        do = "Copy" if made.statements else ""
+        title = (
+            "Send the row again" if len(letters) == 1 else f"Send the rows of {len(letters):,} letters again"
+        )
+        self.app.push_screen(AskScreen(title, _proposal(made, self.app.theme_variables), do), copy)
+
+
+def _proposal(made: Plan, colours: dict[str, str]) -> Group:
+    lines: list[Text | str] = []
+    if made.statements:
+        rows = "1 row" if made.rows == 1 else f"{made.rows:,} rows"
+        lines += [
+            Text(f"{rows}, as it is by then" if made.rows == 1 else f"{rows}, as they are by then", "bold")
+        ]
+        lines += ["", Text(_SAFE, colours["quiet"]), ""]
+        lines += [Text(statement) for statement in made.statements[:_STATEMENTS]]
+        more = len(made.statements) - _STATEMENTS
+        if more > 0:
+            lines.append(Text(f"and {more:,} more statements, which are copied too", colours["quiet"]))
+    else:
+        lines.append(Text("Nothing can be sent again safely", f"bold {colours['warning']}"))
+    if made.refused:
+        lines += ["", Text("Not among them:" if made.statements else "Why:", "bold")]
+        lines += [
+            Text(f"▲ {number:,}: {why}" if number > 1 else f"▲ {why}", colours["warning"])
+            for why, number in made.refused.items()
+        ]
+    return Group(*lines)
+
+
+def _key(letter: Letter) -> str:
+    return ", ".join(f"{name}={'NULL' if value is None else value}" for name, value in letter.key)
+
+
+def _item(letter: Letter) -> Item:
+    key = _key(letter)
+    cells = (
+        Cell(figures.moment(letter.time)[:16] if letter.time else "not known", "muted"),
+        Cell(letter.table),
+        Cell(key or "not known", "strong" if key else "muted"),
+        Cell(letter.error, "bad"),
+        Cell(letter.operation),
+        Cell(f"{letter.commit_lsn} #{letter.ordinal}", "muted"),
+        Cell(str(letter.xid) if letter.xid else figures.NONE, "muted"),
+    )
+    values = {
+        "time": (letter.time, letter.place),
+        "table": letter.table,
+        "reason": letter.error,
+        "operation": letter.operation,
+        "xid": letter.xid,
+    }
+    change = f"{letter.operation} {letter.commit_lsn} {letter.xid}"
+    search = f"{letter.table} {key} {letter.error} {letter.reason} {change}"
+    return Item(str(letter.place), cells, values, search, True)
+
+
+def _text(letter: Letter, rows: Rows | None, places: str) -> Content:
+    place = "a row of the snapshot" if letter.operation == "snapshot" else f"transaction {letter.xid}"
+    lines = [
+        Content.styled(letter.error, "bold $error"),
+        Content.styled(f"{letter.reason}", "$quiet"),
+        Content(""),
+        _fact("change", f"{letter.operation} on {letter.table}"),
+        _fact("key", _key(letter) or "not known: its table is not one of this run, or has none"),
+        _fact("place", f"{letter.commit_lsn} #{letter.ordinal}, {place}"),
+        _fact("topic", letter.topic),
+        _fact("dropped", figures.moment(letter.time) if letter.time else "not known"),
+    ]
+    if places:
+        lines.append(_fact("letter", places))
+    if rows is None:
+        lines += [
+            Content(""),
+            Content.styled(f"the row is not shown: {figures.size(letter.size)}", "$warning"),
+        ]
+    else:
+        lines += _columns("as it was to be sent", rows.after) + _columns("as it was before", rows.before)
+        if rows.after is None and rows.before is None:
+            lines += [Content(""), Content.styled("the letter holds no row", "$warning")]
+    return Content("\n").join(lines)
+
+
+def _fact(name: str, value: str) -> Content:
+    return Content.assemble((f"{name:<9}", "$quiet"), value)
+
+
+def _columns(title: str, row: Row | None) -> list[Content]:
+    if row is None:
+        return []
+    width = min(max(map(len, row), default=0), 24)
+    lines = [Content(""), Content.styled(title, "bold")]
+    for name, value in row.items():
+        shown = ("NULL", "$quiet") if value is None else (block(value, width + 4), "")
+        lines.append(Content.assemble("  ", (f"{name:<{width}}  ", "$primary"), shown))
+    return lines

@@ -1,0 +1,127 @@
+"""Where dead letters stand in their topic, among what others wrote there."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bwtui.kafka import letters
+from bwtui.kafka.letters import LetterReader, identity
+from bwtui.model.looks import Letters
+from bwtui.sandbox.supervisor import Services
+from tests.fresh_topic import create_topic
+from tests.waiting import eventually
+
+
+@pytest.fixture
+def topic(services: Services) -> str:
+    """A topic of two partitions."""
+    name = f"letters-{time.monotonic_ns():x}"
+    create_topic(AdminClient({"bootstrap.servers": services.broker}), NewTopic(name, 2, 1))
+    return name
+
+
+@pytest.fixture
+def reader(services: Services, topic: str) -> Iterator[LetterReader]:
+    opened = LetterReader({"bootstrap.servers": services.broker}, topic)
+    yield opened
+    opened.close()
+
+
+def letter(number: int) -> bytes:
+    found = {
+        "table": "public.t",
+        "operation": "insert",
+        "commit_lsn": f"0/{number}",
+        "ordinal": 1,
+        "time": "…",
+    }
+    return json.dumps(found).encode()
+
+
+def produce(services: Services, topic: str, *values: bytes | None, partition: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": services.broker})
+    for value in values:
+        producer.produce(topic, value, partition=partition)
+    producer.flush(30)
+
+
+def which(number: int) -> str:
+    return identity("public.t", "insert", f"0/{number}", 1)
+
+
+def places(reader: LetterReader, number: int) -> list[tuple[int, int]]:
+    return [(one.partition, one.offset) for one in reader.places([which(number)])]
+
+
+def read(reader: LetterReader, records: int) -> Letters:
+    def look() -> Letters | None:
+        found = reader.look()
+        assert found.failure == ""
+        return found if found.records >= records else None
+
+    return eventually("all is read", look)
+
+
+def test_letters_are_found_among_what_others_wrote(
+    services: Services, topic: str, reader: LetterReader
+) -> None:
+    assert read(reader, 0).records == 0
+    hostile = (b"", b"{", b"\xff", b"[]", b'{"table": {}}', None, b'{"table": [], "operation": 1}')
+    produce(services, topic, *hostile, letter(1))
+    produce(services, topic, letter(2), letter(1), partition=1)
+    found = read(reader, 10)
+    assert (found.records, found.foreign, found.left_out, found.topic) == (10, 7, 0, topic)
+    # A row that was read again has two letters.
+    assert sorted(places(reader, 1)) == [(0, 7), (1, 1)]
+    assert places(reader, 2) == [(1, 0)]
+    assert places(reader, 3) == []
+    # What is new is read on from there.
+    produce(services, topic, letter(3))
+    assert read(reader, 11).records == 11
+    assert places(reader, 3) == [(0, 8)]
+
+
+def test_marks_of_transactions_are_nothing_to_wait_for(
+    services: Services, topic: str, reader: LetterReader
+) -> None:
+    producer = Producer({"bootstrap.servers": services.broker, "transactional.id": topic})
+    producer.init_transactions(30)
+    for end in (producer.commit_transaction, producer.abort_transaction):
+        producer.begin_transaction()
+        producer.produce(topic, letter(1), partition=0)
+        end(30)
+    begun = time.monotonic()
+    read(reader, 1)
+    reader.look()
+    assert reader.look().records == 1
+    assert time.monotonic() - begun < 30
+
+
+def test_of_a_long_topic_the_end_is_read(
+    services: Services, topic: str, reader: LetterReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(services, topic, *map(letter, range(10_000)))
+    found = read(reader, 10_000)
+    assert (found.records, found.left_out) == (10_000, 0)
+    assert places(reader, 9_999) == [(0, 9_999)]
+    monkeypatch.setattr(letters, "_RECORDS", 100)
+    later = LetterReader({"bootstrap.servers": services.broker}, topic)
+    found = read(later, 100)
+    later.close()
+    assert (found.records, found.left_out) == (100, 9_900)
+
+
+def test_kafka_that_is_away_and_a_topic_that_is_not_there_are_one_sentence(services: Services) -> None:
+    away = LetterReader({"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000}, "t")
+    assert away.look().failure.startswith("can't reach Kafka at 127.0.0.1:1")
+    away.close()
+    missing = LetterReader({"bootstrap.servers": services.broker}, "no-such-topic")
+    assert "no-such-topic" in missing.look().failure
+    missing.close()
+    none = LetterReader({"bootstrap.servers": services.broker}, "")
+    assert (none.look().failure, none.look().topic) == ("", "")
+    none.close()

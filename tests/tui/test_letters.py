@@ -1,0 +1,225 @@
+"""The dead letters: which there are, each with its row, and what has them sent again."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bwtui.kafka.letters import identity
+from bwtui.model.looks import LetterPlace, Letters
+from bwtui.sink.dead_letter import DeadLetters, DroppedRow, Identity
+from bwtui.state_folder import state_folder
+from bwtui.tui.screens.audit.forms import AskScreen
+from bwtui.tui.widgets.listing import Listing
+from tests.tui.doubles import Stage
+from tests.tui.picture import text
+from tests.tui.recorded import RecordedStage
+from tests.tui.shop import Shop
+from tests.tui.test_snapshots import compare, steady
+
+SIZES = ((80, 24), (160, 45), (250, 70))
+
+
+@pytest.fixture
+def letters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DeadLetters:
+    """The made-up relay's."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    return DeadLetters(state_folder("shop"))
+
+
+def keep(letters: DeadLetters, number: int, operation: str = "update", title: str = "Kettle") -> None:
+    values = (str(number).encode(), b"K-1", title.encode(), b"9.50", None)
+    gone = operation == "delete"
+    row = DroppedRow(
+        "public.products",
+        "products",
+        operation,
+        Identity(0x16_B3740000 + number, 3, 740 + number),
+        ("id", "sku", "title", "price", "photo"),
+        values if gone else None,
+        None if gone else values,
+    )
+    letter = letters.letter(row, "a message for topic products is larger than it takes", "RowTooLarge")
+    letters.keep({**letter, "time": "2026-01-15T11:59:00+00:00"})
+
+
+def keys(stage: Stage) -> list[str]:
+    return [row.cells[2].text for row in stage.app.screen.query_one("#letters", Listing).rows]
+
+
+async def opened(stage: Stage) -> str:
+    await stage.show("errors")
+    await stage.press("l")
+    await stage.advance(2)
+    return text(stage.app)
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_letter_is_shown_with_its_row(letters: DeadLetters, size: tuple[int, int]) -> None:
+    keep(letters, 1)
+    keep(letters, 2, "delete")
+    stage = Stage(Shop(trouble=True))
+    async with stage.run(size):
+        seen = " ".join((await opened(stage)).split())
+        assert "2 letters in " in seen
+        assert "public.products" in seen
+        assert sorted(keys(stage)) == ["id=1", "id=2"]
+        grid = stage.app.screen.query_one("#letters", Listing)
+        grid.move_to(keys(stage).index("id=1"))
+        await stage.settle()
+        await stage.press("enter", "m")
+        seen = text(stage.app)
+        for word in (
+            "update on public.products",
+            "16/B3740001 #3, transaction 741",
+            "Kettle",
+            "photo",
+            "NULL",
+        ):
+            assert word in seen
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bwtui.tui.screens.letters.state_folder", lambda name: Path("state") / name)
+    for number in range(1, 6):
+        keep(DeadLetters(Path("state/shop")), number, "delete" if number == 3 else "update")
+    stage = Stage(Shop(trouble=True))
+    async with stage.run(size):
+        await stage.advance(8)
+        await opened(stage)
+        shown = await steady(stage)
+    compare(f"letters-{size[0]}x{size[1]}", shown)
+
+
+async def test_nothing_was_dropped_and_that_is_said(letters: DeadLetters) -> None:
+    stage = Stage()
+    async with stage.run():
+        assert "no row was dropped" in await opened(stage)
+        await stage.press("R")
+        assert [one.message for one in stage.app._notifications] == ["No letter is selected"]
+        # What is dropped while somebody looks comes by itself.
+        keep(letters, 7)
+        await stage.advance(2)
+        assert keys(stage) == ["id=7"]
+
+
+async def test_one_is_sent_again_by_a_statement(letters: DeadLetters) -> None:
+    keep(letters, 1)
+    stage = Stage()
+    async with stage.run((120, 40)):
+        await opened(stage)
+        await stage.press("R")
+        assert isinstance(stage.app.screen, AskScreen)
+        seen = text(stage.app)
+        assert "1 row, as it is by then" in seen
+        assert "could stand behind a newer one of its key" in " ".join(seen.split())
+        await stage.press("y")
+        assert stage.app.clipboard == (
+            """UPDATE "public"."products" SET "sku" = "sku" WHERE "id" IN ('1');"""
+        )
+
+
+async def test_a_deleted_row_is_not_offered_and_that_is_said(letters: DeadLetters) -> None:
+    keep(letters, 2, "delete")
+    stage = Stage()
+    async with stage.run((120, 40)):
+        await opened(stage)
+        await stage.press("R")
+        seen = " ".join(text(stage.app).split())
+        assert "Nothing can be sent again safely" in seen
+        assert "a row that was deleted" in seen
+        await stage.press("y")
+        assert stage.app.clipboard == ""
+
+
+async def test_all_that_the_filter_passes_are_sent_again(letters: DeadLetters) -> None:
+    for number in range(1, 13):
+        keep(letters, number, "delete" if number == 3 else "update")
+    stage = Stage()
+    async with stage.run((120, 40)):
+        await opened(stage)
+        await stage.press("ctrl+r")
+        seen = " ".join(text(stage.app).split())
+        assert "11 rows, as they are by then" in seen
+        assert "▲ a row that was deleted" in seen
+        await stage.press("escape", "slash", *"id=1", "enter", "ctrl+r")
+        assert "4 rows, as they are by then" in " ".join(text(stage.app).split())
+
+
+async def test_ten_thousand_letters_are_listed(letters: DeadLetters) -> None:
+    keep(letters, 1)
+    line = letters.path.read_bytes()
+    letters.path.write_bytes(b"".join(line.replace(b'"id": "1"', b'"id": "%d"' % n) for n in range(10_000)))
+    stage = Stage()
+    async with stage.run((160, 45)):
+        assert "10,000 letters" in await opened(stage)
+        await stage.press("end")
+        await stage.advance(1)
+        assert len(keys(stage)) == 10_000
+
+
+async def test_hostile_rows_and_lines_are_shown_as_they_are(letters: DeadLetters) -> None:
+    keep(letters, 1, title="[b]x[/b]\x1b[31m\nsecond")
+    with letters.path.open("ab") as file:
+        file.write(b'no letter\n{"table": "public.[red]t", "operation": "\\u001b[2J", "time": "never", ')
+        file.write(b'"ordinal": 1, "commit_lsn": "0/1", "error": "\\ud800", "reason": "[/]", "xid": null}\n')
+    stage = Stage()
+    async with stage.run((160, 45)):
+        seen = await opened(stage)
+        assert "1 lines of it are no letters" in seen
+        assert "public.[red]t" in seen
+        grid = stage.app.screen.query_one("#letters", Listing)
+        for at in range(2):
+            grid.move_to(at)
+            await stage.settle()
+        assert "\\x1b" in text(stage.app)
+
+
+async def test_a_recording_says_where_the_letters_are() -> None:
+    stage = RecordedStage()
+    async with stage.run():
+        await stage.press("4", "l")
+        assert "A recording holds no dead letters, of which there were 1 up to here" in stage.told[0]
+
+
+async def test_a_file_that_can_t_be_read_says_so(letters: DeadLetters) -> None:
+    letters.path.mkdir(parents=True)
+    stage = Stage()
+    async with stage.run((160, 45)):
+        seen = await opened(stage)
+        assert "✗ the dead letters can't be read" in seen
+
+
+async def test_the_keys_stand_in_the_footer_where_they_are_for(letters: DeadLetters) -> None:
+    stage = Stage(Shop(trouble=True))
+    async with stage.run((160, 45)):
+        await stage.show("errors")
+        assert "l Letters" in text(stage.app)
+        await stage.press("l")
+        await stage.advance(1)
+        assert "R Again Ctrl+R Send all" in text(stage.app)
+
+
+async def test_the_place_in_the_topic_is_told_and_what_others_wrote_there(letters: DeadLetters) -> None:
+    keep(letters, 1)
+    stage = Stage()
+    async with stage.run((160, 45)):
+        await opened(stage)
+        assert "partition@offset" not in text(stage.app)
+        which = identity("public.products", "update", "16/B3740001", 3)
+        look = Letters(stage.clock.now, "", (), "dead", 12, 7, 0, (LetterPlace(which, 2, 5),))
+        stage.relay.looks["letters"] = look
+        await stage.advance(2)
+        seen = text(stage.app)
+        assert "dead, partition@offset 2@5" in seen
+        assert "12 records in topic dead, 7 of which are no letters" in seen
+        stage.relay.looks["letters"] = replace(look, places=())
+        await stage.advance(2)
+        assert "not found in dead, of which 12 records were read" in " ".join(
+            text(stage.app).replace("│", " ").split()
+        )
+        stage.relay.looks["letters"] = replace(look, failure="can't reach Kafka at b:9092: timed out")
+        await stage.advance(2)
+        assert "✗ can't reach Kafka at b:9092: timed out" in text(stage.app)
