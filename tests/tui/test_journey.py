@@ -121,7 +121,7 @@ async def test_the_way_is_drawn_and_kafka_is_asked(tmp_path: Path) -> None:
         assert "+80.0 ms" in shown
         assert "as it was sent, byte for byte" in shown
         assert "newest there" in shown
-        assert "this one; 3 records of the key in all of the topic" in shown
+        assert "this one; 3 records of the key in all of partition 0" in shown
         assert "+7.50 ms" in shown
         assert "87.5 ms in all" in shown
         assert "billing has read past it, up to 900" in shown

@@ -1,9 +1,11 @@
 """What a journey says of a key: computed, without a screen and without services."""
 
+import io
 import json
 from dataclasses import replace
 from typing import Any
 
+import fastavro
 import pytest
 
 from bwtui.kafka.key_reader import KeyRecords, Stored
@@ -17,7 +19,7 @@ from bwtui.tui.audit.kafka import Reader
 from bwtui.tui.audit.report import AuditReport, parse_report
 from bwtui.tui.audit.sides import ABSENT
 from bwtui.tui.journey.audited import Subject, audited, key_of
-from bwtui.tui.journey.compared import field_ways, hole, said_against, sent_against
+from bwtui.tui.journey.compared import field_ways, hole, said_against, sent_against, with_before
 from bwtui.tui.journey.key_bytes import same_bytes, same_text
 from bwtui.tui.journey.readers import readers_of
 from bwtui.tui.journey.way import recorded_way, sampled_way, usual
@@ -300,3 +302,60 @@ def test_what_a_transaction_did_is_told_in_words() -> None:
     start, stop = recording.transaction(20)
     words = transaction_words(stop - start, counted(recording, start, stop))
     assert words == "3 changes: 1 insert, 1 update in public.orders, 1 insert in public.audit"
+
+
+# -- what Avro says ------
+
+SCHEMA = {
+    "type": "record",
+    "name": "row",
+    "fields": [
+        {"name": "id", "type": ["null", "int"], "pgType": "int4", "pgName": "id"},
+        {"name": "odd_x20_name", "type": ["null", "string"], "pgType": "text", "pgName": "odd name"},
+    ],
+}
+
+
+def avro(row: dict[str, Any]) -> bytes:
+    """Return a message under that schema, whose id is 1."""
+    stream = io.BytesIO(b"\0\0\0\0\x01")
+    stream.seek(5)
+    fastavro.schemaless_writer(stream, fastavro.parse_schema(SCHEMA), row)
+    return stream.getvalue()
+
+
+AVRO = Reader("avro", {1: json.dumps(SCHEMA)}, lambda number: None)
+
+
+def test_fields_are_called_as_their_columns_are() -> None:
+    row = AVRO.row(avro({"id": 7, "odd_x20_name": "x"}))
+    assert dict(row.fields) == {"id": "7", "odd name": "x"}
+    is_key = same_text(Key("public.odd", ("id", "odd name"), (b"7", b"x")), AVRO)
+    assert is_key(avro({"id": 7, "odd_x20_name": "x"}))
+    assert not is_key(avro({"id": 8, "odd_x20_name": "x"}))
+
+
+def test_what_was_before_is_known_from_the_record_before() -> None:
+    fields = (
+        FieldChange("id", None, "7", "unknown before"),
+        FieldChange("odd name", None, "y", "unknown before"),
+    )
+    earlier = Stored(0, 3, 0, b"7", avro({"id": 7, "odd_x20_name": "x"}))
+    assert [(one.before, one.mark) for one in with_before(fields, earlier, AVRO)] == [
+        ("7", "same"),
+        ("x", "changed"),
+    ]
+    sent = (FieldChange("odd name", "z", "y", "changed"),)
+    assert list(with_before(sent, earlier, AVRO)) == list(sent), "what PostgreSQL sent stays"
+    assert with_before(fields, earlier._replace(value=b'{"id": "7"}'), AVRO) is fields
+    assert with_before(fields, earlier._replace(value=b"\0\0\0\0\x09?"), AVRO) is fields
+
+
+def test_a_record_of_a_sampled_change_is_judged_field_by_field() -> None:
+    fields = (FieldChange("id", None, "7", "new"), FieldChange("odd name", None, "y", "new"))
+    right, wrong = (Stored(0, 3, 0, b"7", avro({"id": 7, "odd_x20_name": text})) for text in "yx")
+    assert said_against(fields, right, AVRO)[0].tone == "good"
+    said, names = said_against(fields, wrong, AVRO)
+    assert (said.tone, names) == ("bad", {"odd name"})
+    cut = (fields[0], FieldChange("odd name", None, "y" * 4_096, "new"))
+    assert said_against(cut, wrong, AVRO)[0].tone == "good", "what was cut is not judged"

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from bwtui.errors import BwtuiError
@@ -114,6 +114,15 @@ class Reader:
         if not isinstance(row, dict):
             return Decoded("unreadable", {}, number, f"{len(data):,} bytes of JSON that are no row")
         return Decoded("row", _texts(row), number)
+
+    def row(self, data: bytes | None) -> Decoded:
+        """Decode a key or a value; its fields are called as the table's columns are."""
+        decoded = self.read(data)
+        if decoded.state != "row" or decoded.schema_id is None:
+            return decoded
+        columns = self._schemas.get(decoded.schema_id).columns
+        named = {columns[name][0] if name in columns else name: text for name, text in decoded.fields.items()}
+        return replace(decoded, fields=named)
 
     def miscoded(self, data: bytes | None, texts: Mapping[str, str | None]) -> frozenset[str]:
         """Return the columns in which a value does not say what PostgreSQL's texts say."""

@@ -1,7 +1,7 @@
 """A change field by field: before, after, and what Kafka holds of it and of its key now."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from bwtui.model.status import FieldChange
@@ -91,7 +91,7 @@ def sent_against(
                 wrong
             )
         return Audited("good", "as it was sent, byte for byte"), set()
-    sent, held = reader.read(message.value), reader.read(stored.value)
+    sent, held = reader.row(message.value), reader.row(stored.value)
     wrong_fields = {name for name in _row(sent) if _row(sent)[name] != _row(held).get(name, ABSENT)}
     if stored.key != message.key:
         return Audited("bad", "another key than was sent stands there"), wrong_fields
@@ -112,7 +112,7 @@ def said_against(fields: Sequence[FieldChange], stored: "Stored", reader: Reader
         return Audited(
             "bad", "a row where a tombstone should be" if is_gone else "a tombstone in place of its row"
         ), set()
-    held = reader.read(stored.value)
+    held = reader.row(stored.value)
     if held.state == "unreadable":
         return Audited("warn", held.problem), set()
     if held.schema_id is None:
@@ -121,6 +121,26 @@ def said_against(fields: Sequence[FieldChange], stored: "Stored", reader: Reader
     if wrong:
         return Audited("bad", f"{_fields(wrong)} not what PostgreSQL said"), set(wrong)
     return Audited("good", "what PostgreSQL said, field by field"), set()
+
+
+def with_before(fields: Sequence[FieldChange], earlier: "Stored", reader: Reader) -> Sequence[FieldChange]:
+    """Return an updated row's fields, with what PostgreSQL did not send of before as a record has it.
+
+    JSON has no types by which its texts could be compared with PostgreSQL's, so of that nothing is taken.
+    """
+    row = reader.row(earlier.value)
+    if row.state != "row" or row.schema_id is None:
+        return fields
+    texts = texts_of_sample(fields)
+    changed = reader.miscoded(earlier.value, texts)
+    known = {
+        field.name: replace(
+            field, before=row.fields[field.name], mark="changed" if field.name in changed else "same"
+        )
+        for field in fields
+        if field.mark == "unknown before" and field.name in row.fields and field.name in texts
+    }
+    return [known.get(field.name, field) for field in fields]
 
 
 def hole(kind: str) -> Audited:

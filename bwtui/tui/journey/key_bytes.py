@@ -30,7 +30,7 @@ def same_text(key: Key, reader: Reader) -> Callable[[bytes], bool]:
     def is_key(data: bytes) -> bool:
         answer = met.get(data)
         if answer is None:
-            answer = dict(reader.read(data).fields) == wanted
+            answer = dict(reader.row(data).fields) == wanted
             if len(met) < _REMEMBERED:
                 met[data] = answer
         return answer

@@ -73,7 +73,7 @@ class JourneyScreen(RelayScreen):
         self.kafka = KafkaHalf(host.audit.side, self.reader)
         self._shown: object = None
         #: What Kafka was asked for.
-        self._asked: object = None
+        self._asked: tuple[str, int | None] | None = None
 
     # What a subclass knows.
 
@@ -181,7 +181,7 @@ class JourneyScreen(RelayScreen):
 
     def _decoded(self, stored: "Stored | None") -> Decoded | None:
         reader = self.kafka.reader
-        return None if stored is None or reader is None else reader.read(stored.value)
+        return None if stored is None or reader is None else reader.row(stored.value)
 
     def _stored(self, chosen: Chosen) -> "Stored | str | None":
         """Return the record in the change's place, the kind of hole there, or None: it is not known yet."""
@@ -209,7 +209,11 @@ class JourneyScreen(RelayScreen):
         found, place = self.kafka.found, chosen.subject.place
         if found is None:
             return []
-        searched = f"among the newest {found.looked:,} offsets" if found.is_cut else "in all of the topic"
+        where = (
+            "the topic" if self._asked is None or self._asked[1] is None else f"partition {self._asked[1]}"
+        )
+        cut = f"among the newest {found.looked:,} offsets of"
+        searched = f"{cut if found.is_cut else 'in all of'} {where}"
         damage = "; some of it is damaged" if found.is_damaged else ""
         newest = found.newest
         if newest is None:

@@ -1,17 +1,18 @@
 """The journey of a key of a relay that runs: its sampled changes, and the records that Kafka has of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from bwtui.model.looks import LookName, StageEntry, Stages
 from bwtui.model.lsn import parse_lsn
-from bwtui.model.status import ChangeSample
+from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.recording.reading.explain import Key
 from bwtui.tui import figures
 from bwtui.tui.audit.kafka import Ask, Reader
 from bwtui.tui.host import Closer, Host, Selection
 from bwtui.tui.journey.audited import Audited, Subject
-from bwtui.tui.journey.compared import said_against
+from bwtui.tui.journey.compared import said_against, with_before
 from bwtui.tui.journey.key_bytes import same_bytes, same_text
 from bwtui.tui.journey.moments import Moment, identity, merged, other_key, sampled, updated, xid_of
 from bwtui.tui.journey.way import Way, sampled_way
@@ -204,17 +205,46 @@ class LiveJourney(JourneyScreen):
             None,
             None if place is None else (topic, *place),
         )
+        way, fields = self._way_and_fields(moment)
         return Chosen(
-            identity=moment,
+            identity=(moment, fields),
             title="Sampled change" if sample is not None else "Record",
-            way=Way("COMMIT", moment.time, (), (NOT_SAMPLED,)) if sample is None else sampled_way(sample),
+            way=way,
             facts=tuple(self._facts(moment, topic)),
             more=tuple(self._more(moment)),
-            fields=() if sample is None else sample.fields,
+            fields=fields,
             subject=subject,
             unplaced="" if place else self._unplaced(moment),
             judge=lambda stored, reader: self._judged(moment, stored, reader),
         )
+
+    def _way_and_fields(self, moment: Moment) -> tuple[Way, Sequence[FieldChange]]:
+        """Return the way of a change, and its fields; what they were before Kafka may know."""
+        sample, reader = moment.sample, self.kafka.reader
+        if sample is None:
+            return Way("COMMIT", moment.time, (), (NOT_SAMPLED,)), ()
+        way, earlier = sampled_way(sample), self._earlier(moment)
+        if earlier is None or reader is None or sample.operation != "update":
+            return way, sample.fields
+        fields = tuple(with_before(sample.fields, earlier, reader))
+        if fields == sample.fields:
+            return way, fields
+        place = f"{earlier.partition}@{earlier.offset}"
+        told = f"PostgreSQL did not send the row before: it is that of the key's record before, {place}"
+        return replace(way, remarks=(*way.remarks, told)), fields
+
+    def _earlier(self, moment: Moment) -> "Stored | None":
+        """Return the record of the key before a change's, if that is a row."""
+        stored = [one.stored for one in self._moments.values() if one.stored is not None]
+        if moment.stored is None or moment.renamed:
+            return None
+        before = [
+            one
+            for one in stored
+            if one.partition == moment.stored.partition and one.offset < moment.stored.offset
+        ]
+        newest = max(before, key=lambda one: one.offset, default=None)
+        return None if newest is None or newest.value is None else newest
 
     def _judged(self, moment: Moment, stored: "Stored", reader: Reader) -> tuple[Audited, set[str]]:
         """Judge a record by its sampled change; what is the change's by its time alone may be another's."""

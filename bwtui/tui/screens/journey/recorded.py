@@ -152,22 +152,24 @@ class RecordedJourney(JourneyScreen):
 
     def fill(self) -> None:
         story, grid = self.story, self.main_grid()
-        if (story.count, story.finished) != self._filled:
-            self._filled = (story.count, story.finished)
+        # It is filled in another thread: what is finished now has all of its steps.
+        finished, count = story.finished, story.count
+        if (count, finished) != self._filled:
+            self._filled = (count, finished)
             self._steps = list(story.steps)
             self._points = [
                 Point(step.commit_time / MICROS, step.operation, _is_bad(step)) for step in self._steps
             ]
             grid.set_rows([step_row(step) for step in self._steps])
-            self._select()
+            self._select(finished)
         grid.empty_text = self.why_nothing()
         grid.set_remark(self._progress())
 
-    def _select(self) -> None:
-        """Select the change that was asked for, or the last one, until the user moves."""
+    def _select(self, finished: bool) -> None:
+        """Select the change that was asked for, or once all are known the last one, until the user moves."""
         if self._wanted == -1 or not self._steps:
             return
-        if self._wanted is None and self.story.finished:
+        if self._wanted is None and finished:
             self.main_grid().move_to(len(self._steps) - 1)
             self._wanted = -1
         elif any(step.position == self._wanted for step in self._steps):
