@@ -184,11 +184,11 @@ async def test_keys_that_mean_nothing_on_a_screen_are_not_offered() -> None:
     async with stage.run((200, 40)):
         stage.app.audit.report = parse_report(report_of(json_recording()))
         await stage.press("5")
-        assert "e Errors only" not in lines(stage.app)[-1], "findings are errors"
+        assert "! Errors only" not in lines(stage.app)[-1], "findings are errors"
         assert "/ Filter" in lines(stage.app)[-1]
         await stage.press("enter", "enter")
         assert isinstance(stage.app.screen, SidesScreen)
-        assert "e Errors only" in lines(stage.app)[-1], "fields that differ"
+        assert "! Errors only" in lines(stage.app)[-1], "fields that differ"
         for opened in ("x", "a"):
             await stage.press("2")
             await stage.seek("#18")
