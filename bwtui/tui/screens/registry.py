@@ -35,12 +35,14 @@ class RegistryScreen(RelayScreen):
     mode: ClassVar[str] = "registry"
     wants_look: ClassVar[LookName | None] = "subject"
     own_keys: ClassVar[frozenset[str]] = frozenset(("look_closer('versions')", "try_ddl"))
+    _listing: Listing | None = None
 
     def body(self) -> Iterable[Widget]:
         listing = Listing(
             COLUMNS, ("subject", "id", "version", "table", "time"), id="schemas", noun="schemas"
         )
         listing.border_title = "Subjects"
+        self._listing = listing
         return (listing, Detail(id="schema", title="Schema"))
 
     def paint(self, picture: Picture) -> None:
@@ -76,8 +78,8 @@ class RegistryScreen(RelayScreen):
         return "" if schema is None else pretty(schema.schema)
 
     def _selected(self) -> SchemaEntry | None:
-        # It is asked for before the first picture, too.
-        key = self.main_grid().cursor_key if self.ready else None
+        # What is looked at is asked for before the first picture, and while the screen goes, too.
+        key = None if self._listing is None else self._listing.cursor_key
         schemas = self.host.model.picture.schemas
         return next((schema for schema in schemas if _key(schema) == key), None)
 
