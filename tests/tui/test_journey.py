@@ -307,3 +307,13 @@ async def test_what_can_t_be_sent_again_says_why(tmp_path: Path) -> None:
         await stage.journey("no such key")
         await stage.press("R")
         assert "No message of this key was sent" in stage.notices
+
+
+async def test_a_row_as_of_a_moment_has_its_journey(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    async with stage.run((120, 36)):
+        await stage.press("down", "a")
+        await stage.press("down", "x")
+        assert isinstance(stage.app.screen, RecordedJourney)
+        assert stage.app.screen.key.columns == ("id",)
+        assert stage.app.screen.story.count

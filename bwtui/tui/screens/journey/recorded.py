@@ -75,10 +75,10 @@ class RecordedJourney(JourneyScreen):
         change = selection.selected_change()
         if isinstance(selection, RecordedJourney):
             return selection.followed()
-        if change is not None and change.operation == "truncate":
-            return "TRUNCATE empties whole tables: it is about no single row, so no key has this journey"
         key = selection.selected_key()
         if isinstance(key, str):
+            if change is not None and change.operation == "truncate":
+                return "TRUNCATE empties whole tables: it is about no single row, so no key has this journey"
             return key
         is_own = change is not None and key in (key_of(change), key_before(change))
         return cls(host, key, change.position if change is not None and is_own else None)

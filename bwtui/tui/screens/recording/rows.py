@@ -11,6 +11,7 @@ from bwtui.pgoutput.messages import UNCHANGED, Relation
 from bwtui.recording.export.jsonl import exact
 from bwtui.recording.fields import as_text
 from bwtui.recording.reading.as_of import Gaps, TableFold, TableRow, pages
+from bwtui.recording.reading.explain import Key
 from bwtui.recording.view import RecordingView
 from bwtui.shown import shown
 from bwtui.tui import figures
@@ -66,6 +67,16 @@ class AsOfScreen(OneTableScreen):
 
     def crumbs(self) -> tuple[str, ...]:
         return ("Overview", f"rows of {self.table}")
+
+    def selected_key(self) -> Key | str:
+        """Return the key of the selected row, or why there is none."""
+        row, relation, columns = self.main_grid().selected(), self._relation, self._fold.key_columns
+        if row is None or relation is None:
+            return "No row is selected"
+        if not columns:
+            return f"{self.table} has no key, so its rows can't be told apart"
+        values = dict(zip((column.name for column in relation.columns), row.fields, strict=False))
+        return Key(self.table, columns, tuple(values.get(name) for name in columns))
 
     def on_unmount(self) -> None:
         """Stop what is under way, which lets go of the rows at its end; or let go of them."""
