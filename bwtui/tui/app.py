@@ -1,9 +1,11 @@
 """The application: samples the relay, feeds the screens, and says how it ended."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from textual.app import App
 from textual.binding import BindingType
 from textual.command import Provider
 from textual.filter import LineFilter
@@ -54,6 +56,8 @@ LOOK_EVERY, GLANCE_EVERY = 1.0, 5.0
 LOOK_SOON = 0.25
 #: Seconds between two pictures of nothing but other figures: twice a second is as fast as people read.
 PAINT_EVERY = 0.45
+#: So long the screens wait for figures before they are drawn without any.
+FIRST_SECONDS = 0.5
 #: Seconds between attempts to find a relay that is gone.
 RETRY_EVERY = 1.0
 
@@ -117,12 +121,26 @@ class RelayApp(RelayAuditing):
         self._themes = cycle(first)
         for theme in self._themes:
             self.register_theme(theme)
-        self.theme = first.name
+        self._begin_with(first.name)
+
+    def _begin_with(self, theme: str) -> None:
+        """Take a theme before anything is styled; a later one has the whole style sheet read again."""
+        self.set_reactive(App.theme, theme)
+        dark = self.current_theme.dark
+        classes = {f"-theme-{theme}": True, "-dark-mode": dark, "-light-mode": not dark}
+        self.update_classes(classes, update=False)
+        self._refresh_truecolor_filter(self.ansi_theme)
+        self.stylesheet.set_variables(self.get_css_variables())
 
     @property
     def recording(self) -> RecordingHost | None:
         """None: a relay is shown."""
         return None
+
+    async def on_load(self) -> None:
+        """Have figures for the first picture, where they come soon; else it says what it waits for."""
+        first = asyncio.create_task(self.model.sample_status())
+        await asyncio.wait({first}, timeout=FIRST_SECONDS)
 
     def on_mount(self) -> None:
         if self.first_mode:

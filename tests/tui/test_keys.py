@@ -171,8 +171,8 @@ async def _all_classes(stage: Stage, press: Press) -> None:
 async def _drill(stage: Stage, press: Press) -> None:
     await press()
     assert isinstance(stage.app.screen, TableScreen)
-    assert stage.app.screen.table == "public.audit"
-    assert screen(stage).crumbs() == ("Overview", "public.audit")
+    assert stage.app.screen.table == "public.order_items"
+    assert screen(stage).crumbs() == ("Overview", "public.order_items")
     await stage.show("registry")
     await press()
     assert stage.app.focused is stage.app.screen.query_one("#schema")
@@ -293,7 +293,7 @@ async def _reverse(stage: Stage, press: Press) -> None:
 @check("copy")
 async def _copy(stage: Stage, press: Press) -> None:
     await press()
-    assert "public.audit" in stage.app.clipboard
+    assert "public.order_items" in stage.app.clipboard
     await stage.show("changes")
     await press()
     assert " → " in stage.app.clipboard
@@ -359,7 +359,7 @@ async def _jump(stage: Stage, press: Press) -> None:
 async def _export(stage: Stage, press: Press) -> None:
     await press()
     (line,) = exported(stage)
-    assert line["Table"] == "public.audit"
+    assert line["Table"] == "public.order_items"
 
 
 @check("export_all")

@@ -179,7 +179,7 @@ def test_what_is_shown_has_room(width: int, height: int, trouble: int, tables: i
     if rooms.latest:
         assert rooms.latest >= _LATEST
         assert pipeline + used == body
-        assert rooms.latest >= _VAST or height < 60 or tables > 5
+        assert rooms.latest >= _VAST or height < 70 or width < 150 or tables > 6
 
 
 async def test_what_is_painted_in_part_is_what_would_be_painted_as_a_whole() -> None:

@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parent / "snapshots"
 TROUBLE = Shop(trouble=True)
 SCENES: dict[str, tuple[tuple[int, int], Shop, tuple[str, ...]]] = {
     "overview-80x24": ((80, 24), TROUBLE, ()),
+    "overview-100x40": ((100, 40), TROUBLE, ()),
     "overview-160x45": ((160, 45), TROUBLE, ()),
     "overview-250x70": ((250, 70), TROUBLE, ()),
     "slow-80x24": ((80, 24), Shop(slow="produce"), ()),

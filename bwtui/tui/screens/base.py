@@ -10,7 +10,7 @@ from textual.binding import ActiveBinding, BindingType
 from textual.containers import Container
 from textual.geometry import Offset
 from textual.widget import Widget
-from textual.widgets import Footer, Input
+from textual.widgets import Input
 
 from bwtui.model.looks import LookName
 from bwtui.tui import footer
@@ -26,6 +26,7 @@ from bwtui.tui.widgets.detail import Detail
 from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.header import Header
+from bwtui.tui.widgets.key_line import KeyLine
 from bwtui.tui.widgets.listing import Listing
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from bwtui.tui.widgets.recording.transport import Transport
@@ -64,6 +65,13 @@ class RelayScreen(ExportingScreen):
 
     def compose(self) -> ComposeResult:
         """Make header, body, filter line and footer; a recording's transport bar goes above the footer."""
+        width, height = self.app.size
+        breakpoints = (
+            *self._get_breakpoint_classes(width, self.HORIZONTAL_BREAKPOINTS),
+            *self._get_breakpoint_classes(height, self.VERTICAL_BREAKPOINTS),
+        )
+        # Before anything is styled, as a later change has everything styled once more.
+        self.add_class(*breakpoints, update=False)
         yield Header()
         with Container(id="body"):
             yield from self.body()
@@ -71,7 +79,7 @@ class RelayScreen(ExportingScreen):
         if self.host.model.recorded:
             yield SeekBar()
             yield Transport()
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyLine()
 
     # What a subclass provides.
 

@@ -86,6 +86,8 @@ class OverviewScreen(RelayScreen):
     _table: str | None = None
 
     def body(self) -> Iterable[Widget]:
+        # All that is shown first is styled with these, and not once more.
+        self.update_classes(self._parts(self._rooms(self.host.model.picture)), update=False)
         yield Pipeline()
         yield Container(RateChart(), LatencyPanel(), id="measured", classes="folder")
         yield TableList()
@@ -139,7 +141,9 @@ class OverviewScreen(RelayScreen):
             return Rooms()
         width, height = self.app.size
         # The header has a third line, and more, when something is wrong.
-        around = max(self.query_one(Header).size.height, 2) + 1 + bool(self.query_one(FilterBar).display)
+        around = 3
+        if self.ready:
+            around = max(self.query_one(Header).size.height, 2) + 1 + bool(self.query_one(FilterBar).display)
         tables = len(picture.status.tables) if picture.status else 0
         return Rooms.of(width, height, height - around, tables)
 
@@ -152,15 +156,8 @@ class OverviewScreen(RelayScreen):
         self._arranged = arranged
         self.wants_changes = wide and rooms.latest >= _VAST
         self.glances = SERVICES if rooms.latest else ()
-        for name, holds in (
-            ("-chart", rooms.chart),
-            ("-timed", rooms.latency or (wide and rooms.chart)),
-            ("-roomy", wide and rooms.chart),
-            ("-served", rooms.latest),
-            ("-eventful", wide and rooms.latest),
-            ("-vast", self.wants_changes),
-        ):
-            self.set_class(bool(holds), name)
+        # All at once: after each change Textual styles every widget anew.
+        self.update_classes(self._parts(rooms), animate=False)
         for where, lines in (
             ("#measured", rooms.chart + rooms.latency),
             ("#tables", rooms.tables),
@@ -171,6 +168,17 @@ class OverviewScreen(RelayScreen):
         beside = wide and not alone
         latency.styles.width = max(NARROWEST, self.app.size.width - WIDEST) if beside else None
         latency.styles.height = rooms.latency if rooms.latency and not alone else None
+
+    def _parts(self, rooms: Rooms) -> dict[str, bool]:
+        wide = self.app.size.width >= WIDE
+        return {
+            "-chart": rooms.chart > 0,
+            "-timed": rooms.latency > 0 or (wide and rooms.chart > 0),
+            "-roomy": wide and rooms.chart > 0,
+            "-served": rooms.latest > 0,
+            "-eventful": wide and rooms.latest > 0,
+            "-vast": wide and rooms.latest >= _VAST,
+        }
 
     def on_resize(self) -> None:
         """Paint at once for the new size."""

@@ -8,12 +8,15 @@ from textual.widgets import Sparkline
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import STAGES, StageStatus, Status
 from bwtui.tui import figures, judgement
-from bwtui.tui.plain import Content
+from bwtui.tui.plain import Content, fitted
 from bwtui.tui.state import Picture
 from bwtui.tui.theme import TONES
 from bwtui.tui.widgets import latency
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.recording_line import RecordingLine
+
+#: Cells within the boxes at both ends, from which width on they have more, and what their frames take.
+_END, _WIDE_END, _ROOMY, _FRAME = 28, 44, 200, 4
 
 
 class StageBox(Line):
@@ -121,11 +124,13 @@ class Pipeline(Vertical):
         vitals = bool(self.query_one("#vitals").display)
         position = (_background if boxed else _position)(picture, status, width, vitals)
         self.query_one("#ends", Line).put(_ends(picture, status, width))
-        self.query_one("#source", EndBox).put(_source(status))
+        source, sink = self.query_one("#source", EndBox), self.query_one("#sink", EndBox)
+        end = _END if width < _ROOMY else _WIDE_END
+        source.styles.width = sink.styles.width = end + _FRAME
+        source.put(_source(status, end))
         only_recorded = _only_recorded(picture, status)
-        sink = self.query_one("#sink", EndBox)
         sink.set_title("Recording" if only_recorded else "Kafka")
-        sink.put(_sink(status, only_recorded))
+        sink.put(_sink(status, only_recorded, end))
         self.query_one("#position", Line).put(_snapshot(status, width) or position)
         self.query_one("#recording", RecordingLine).show(status.recording)
         if vitals:
@@ -266,13 +271,12 @@ def _snapshot(status: Status, width: int) -> Content | None:
     return _joined(parts, width)
 
 
-def _source(status: Status) -> Content:
+def _source(status: Status, width: int) -> Content:
     wal = judgement.of_wal_status(status.wal_status)
-    width = 28
     lines = [
-        Content.styled(f"{status.server_version[:width]}", "bold"),
-        Content.styled(status.database[:width], "$quiet"),
-        _pair("slot", status.slot[-20:], width),
+        Content.styled(fitted(status.server_version, width), "bold"),
+        Content.styled(fitted(status.database, width), "$quiet"),
+        _pair("slot", fitted(status.slot, width - 8), width),
         _pair("wal", f"{wal.mark} {wal.word}", width, TONES[wal.tone]),
         _pair("server LSN", format_lsn(status.server_lsn), width),
         _pair("retained", figures.size(status.retained_wal_bytes), width),
@@ -287,12 +291,14 @@ def _only_recorded(picture: Picture, status: Status) -> bool:
     return is_recording and not status.broker
 
 
-def _sink(status: Status, only_recorded: bool) -> Content:
-    lag, width = judgement.of_lag(status), 28
+def _sink(status: Status, only_recorded: bool, width: int) -> Content:
+    lag = judgement.of_lag(status)
     tone = TONES[lag.tone]
     lines = [
-        Content.styled("recorded only" if only_recorded else status.broker[:width], "bold"),
-        Content.styled("nothing is sent to Kafka" if only_recorded else status.registry[:width], "$quiet"),
+        Content.styled("recorded only" if only_recorded else fitted(status.broker, width), "bold"),
+        Content.styled(
+            "nothing is sent to Kafka" if only_recorded else fitted(status.registry, width), "$quiet"
+        ),
         _pair("confirmed LSN", format_lsn(status.confirmed_lsn), width),
         _pair("lag", figures.size(status.wal_lag_bytes), width, tone),
         _pair("lag in time", figures.duration(status.wal_lag_seconds), width, tone),

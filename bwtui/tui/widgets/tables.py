@@ -40,7 +40,6 @@ COLUMNS = (
 _LIVE_ONLY = ("wal", "share", "p99")
 SORTABLE = (
     "wal",
-    "table",
     "rate",
     "p99",
     "inserts",
@@ -50,6 +49,7 @@ SORTABLE = (
     "bytes",
     "errors",
     "dead",
+    "table",
 )
 
 
