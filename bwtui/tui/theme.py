@@ -130,7 +130,7 @@ LIGHT = make(
         "surface": "#ffffff",
         "panel": "#eaeef2",
         "quiet": "#57606a",
-        "line": "#d0d7de",
+        "line": "#c0c8d0",
         "cursor": "#cfe4ff",
         "bar": "#f3f5f7",
     },

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from rich.color import ColorSystem
 from textual.color import Color
 from textual.theme import Theme
 
@@ -195,6 +196,13 @@ def test_every_theme_can_be_read(name: str) -> None:
         for ground in grounds:
             assert seen(text_colour, ground) >= least, (name, text_colour, ground)
         assert seen(text_colour, theme.variables["cursor"]) >= 3.0, (name, text_colour)
+
+
+@pytest.mark.parametrize("theme", THEMES, ids=lambda theme: theme.name)
+def test_frames_are_there_in_16_colours(theme: Theme) -> None:
+    drawn = (theme.variables["line"], theme.background or "")
+    line, ground = (Color.parse(one).rich_color.downgrade(ColorSystem.STANDARD).number for one in drawn)
+    assert line != ground
 
 
 def seen(one: str | None, other: str | None) -> float:

@@ -22,7 +22,8 @@ CHANGING = [action for action in ACTIONS if action.changes]
 WORDS = re.compile(r"\b(send|write|replay|retry|drop|stop|mend|register|apply|delete|reset)", re.IGNORECASE)
 NOT = {
     "leave": "it asks first, and with --readonly it never stops anything",
-    "log": "what the relay asked",
+    "look_closer('letters')": "a list of what was dropped",
+    "send_all_again": "it shows statements, which somebody runs elsewhere",
 }
 
 

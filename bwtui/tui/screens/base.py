@@ -137,6 +137,7 @@ class RelayScreen(ExportingScreen):
         for grid in self.query(Grid):
             grid.has_ends = self.own_list or not self.host.model.recorded
         self.first_focus().focus()
+        self._painted_in = self.app.theme
         self.refresh_picture()
 
     def on_screen_resume(self) -> None:

@@ -12,7 +12,7 @@ from bwtui.model.verdict import Verdict as RelayVerdict
 from bwtui.relay.process.control import DoesNotAnswer
 from bwtui.tui import figures, judgement
 from bwtui.tui.actions import tabs
-from bwtui.tui.keys import key_for, key_text
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Link, Model, Playhead
 from bwtui.tui.theme import TONES
@@ -105,9 +105,9 @@ def _labelled(model: Model, screen: str, *, short: bool) -> dict[str, Content]:
     status = model.live.status
     labelled: dict[str, Content] = {}
     for name, action in tabs(model.kind).items():
-        text = f" {key_text(action)} {action.label} "
+        text = f" {key_for(action.name)} {action.label} "
         if short and name != screen:
-            text = f" {key_text(action)}{action.short or action.label}"
+            text = f" {key_for(action.name)}{action.short or action.label}"
         # What has recovered is history, and calls for nobody.
         standing = sum(e.count for e in status.errors if not e.is_over) if status is not None else 0
         if name == "errors" and standing:
