@@ -75,3 +75,21 @@ def test_a_publication_that_is_dropped_while_the_relay_reconnects(
         _, words = relay.communicate(timeout=60)
     assert relay.returncode == 2, words
     assert f"publication {names(attempts)[0]} is gone" in words
+
+
+def test_doctor_says_what_connect_would_say(attempts: Attempts, database: str, source: Session) -> None:
+    """A slot that is gone was never missing where nobody remembers it; here its relay does."""
+    attempts.succeed(database)
+    ends = ["-b", attempts.services.broker, "-r", attempts.services.schema_registry]
+    command = ("doctor", "-d", database, "-s", attempts.name, *ends)
+    assert "slot is where it was left: confirmed up to " in attempts.command(*command).stdout
+    source.run(f"drop publication {names(attempts)[0]}")
+    ended = attempts.command(*command)
+    assert "FAIL  publications: " in ended.stdout
+    assert "tables are captured: not checked" in ended.stdout
+    source.run("select pg_drop_replication_slot(%s)", attempts.name)
+    ended = attempts.command(*command)
+    assert ended.code in (2, 5), "that of the first that fails"
+    assert f"FAIL  slot is where it was left: slot {attempts.name} is gone" in ended.stdout
+    error, _ = attempts.refused(attempts.run(database), 5, database)
+    assert f"slot {attempts.name} is gone" in error

@@ -23,13 +23,16 @@ TASKS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "the table that grows the WAL": ((120, 36), (), r"WAL/s↓.*\n.*public\.order_items +354 kB +45%"),
     "why a row was refused": ((120, 36), ("4",), r"larger than the broker takes \(1,048,576 bytes\)"),
     "the time to slot loss": ((80, 24), (), r"safe ≈ 7 h 16 m if the relay stopped now"),
-    "two schema versions' difference": ((120, 40), ("3", "slash", "*^orders-value", "enter", "D"), r"total +type +decimal\(10,2\) +string +✗ breaks BACKWARD"),
-    "the largest transaction": ((120, 36), ("0",), r"›.*"),
+    "two schema versions' difference": (
+        (120, 40),
+        ("3", "slash", "*^orders-value", "enter", "D"),
+        r"total +type +decimal\(10,2\) +string +✗ breaks BACKWARD",
+    ),
     "which consumer is behind": ((120, 36), ("7",), r"reporting is furthest behind: .*1 h 30 m"),
     "p99 from commit to ack": ((160, 45), (), r"commit → ack +13\.8 +62\.1"),
     "statements executed": ((120, 36), ("8",), r"212 PostgreSQL .* copy \(select \"photo\""),
     "other slots": ((120, 36), ("6",), r"reporting_2024 +unread 3 d 0 h +37\.0 GB"),
-    "a setting's origin": ((120, 36), ("9", "slash", "*on-error", "enter"), r"from: \./bwtui\.toml \[profile"),
+    "a setting's origin": ((120, 36), ("9", "slash", "*on-error", "enter"), r"from: \./bwtui\.toml \[prof"),
 }
 
 
