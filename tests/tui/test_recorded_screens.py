@@ -349,3 +349,87 @@ def test_it_opens_where_it_was_told_to() -> None:
     source.player.seek_text("xid 745")
     app = RecordingApp(source)
     assert app.source.player.position == recording.transaction(recording.of_xid(745) or 0)[1]
+
+
+async def test_rows_as_of_are_filtered_and_sorted() -> None:
+    stage = RecordedStage()
+    async with stage.run((160, 45)):
+        await stage.press("2")
+        await stage.seek("#8")
+        await stage.press("a")
+        assert isinstance(stage.app.screen, AsOfScreen)
+        await stage.seek("end")
+        grid, every = stage.grid, len(stage.grid.rows)
+        await stage.press("slash")
+        await stage.type("after.status = paid and key.id > 20")
+        await stage.press("enter")
+        assert {row.cells[1].text for row in grid.rows} == {"paid"}
+        assert all(int(row.cells[0].text) > 20 for row in grid.rows)
+        remark = str(grid.border_subtitle)
+        assert f"/after.status = paid and key.id > 20 · {len(grid.rows)} of {every} rows as of" in remark
+        await stage.press("s", "s", "s")
+        totals = [float(row.cells[2].text) for row in grid.rows]
+        assert totals == sorted(totals)
+        assert grid.sort_mark == ("total", False)
+        await stage.press("S")
+        assert [float(row.cells[2].text) for row in grid.rows] == sorted(totals, reverse=True)
+        # Behind the last column comes the key's own order again.
+        await stage.press("s")
+        keys = [int(row.cells[0].text) for row in grid.rows]
+        assert keys == sorted(keys)
+        await stage.press("S")
+        assert [int(row.cells[0].text) for row in grid.rows] == sorted(keys, reverse=True)
+        assert "the last key first" in str(grid.border_subtitle)
+        await stage.press("S", "escape")
+        assert len(grid.rows) == every
+        await stage.press("escape")
+        assert not isinstance(stage.app.screen, AsOfScreen)
+
+
+async def test_rows_as_of_stay_filtered_while_the_position_moves() -> None:
+    stage = RecordedStage()
+    async with stage.run((120, 36)):
+        await stage.press("2")
+        await stage.seek("#8")
+        await stage.press("a", "slash")
+        await stage.type("after.status = nowhere")
+        await stage.press("enter")
+        assert "no row at this position matches; Esc shows all" in text(stage.app)
+        await stage.press("slash")
+        stage.screen.query_one(QueryBar).query_one("Input").value = ""  # type: ignore[attr-defined]
+        await stage.type("position < 12")
+        await stage.press("enter")
+        few = len(stage.grid.rows)
+        await stage.seek("end")
+        assert isinstance(stage.app.screen, AsOfScreen)
+        assert 0 < len(stage.grid.rows) <= few + 12
+
+
+async def test_what_only_changes_have_is_refused_for_rows_and_pointed_at() -> None:
+    stage = RecordedStage()
+    async with stage.run((120, 36)):
+        await stage.press("2")
+        await stage.seek("#8")
+        await stage.press("a", "slash")
+        await stage.type("key.id = 1 and op = update")
+        shown = lines(stage.app)
+        row = next(i for i, line in enumerate(shown) if line.startswith(" /"))
+        assert shown[row + 1].index("^") == shown[row].index("op =")
+        assert "a row has no 'op'" in shown[row + 1]
+
+
+async def test_a_click_on_a_title_sorts_the_rows() -> None:
+    stage = RecordedStage()
+    async with stage.run((120, 36)) as pilot:
+        await stage.press("2")
+        await stage.seek("#8")
+        await stage.press("a")
+        await stage.seek("end")
+        region = stage.grid.content_region
+        shown = lines(stage.app)[region.y]
+        await pilot.click(offset=(shown.index("total"), region.y))
+        await stage.settle()
+        assert stage.grid.sort_mark == ("total", False)
+        await pilot.click(offset=(shown.index("total"), region.y))
+        await stage.settle()
+        assert stage.grid.sort_mark == ("total", True)

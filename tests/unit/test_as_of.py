@@ -1,9 +1,24 @@
 """A table as of a position."""
 
+import pytest
+
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import Change
-from bwtui.recording.reading.as_of import TableFold, pages
-from tests.recorded_shop import AUDIT, INT, ORDERS, TEXT, MemoryRecording, Tape, relation, shop_recording
+from bwtui.recording.query.of_rows import parse_row_query
+from bwtui.recording.query.tokens import QueryError
+from bwtui.recording.reading import as_of
+from bwtui.recording.reading.as_of import Order, TableFold, pages
+from tests.recorded_shop import (
+    AUDIT,
+    INT,
+    NUMERIC,
+    ORDERS,
+    TEXT,
+    MemoryRecording,
+    Tape,
+    relation,
+    shop_recording,
+)
 
 
 def fold(recording: MemoryRecording, table: str, position: int | None = None) -> TableFold:
@@ -126,3 +141,84 @@ def test_it_can_be_cancelled_and_goes_on_where_it_stopped() -> None:
     assert made.advance(recording, recording.length)
     assert rows(made) == rows(fold(recording, "public.orders"))
     made.close()
+
+
+def arranged(query: str | None, order: Order | None, table: str = "public.orders") -> list[tuple[Field, ...]]:
+    made = fold(shop_recording(), table)
+    matches = None if query is None else parse_row_query(query).matches
+    assert made.arrange(matches, order)
+    found = rows_shown(made)
+    assert made.shown == len(found)
+    return found
+
+
+def rows_shown(made: TableFold) -> list[tuple[Field, ...]]:
+    found: list[tuple[Field, ...]] = []
+    while part := made.rows(len(found), 7):
+        found += [row.fields for row in part]
+    return found
+
+
+def test_rows_are_filtered_by_the_language_of_queries() -> None:
+    every = rows(fold(shop_recording(), "public.orders"))
+    assert arranged("after.status = paid", None) == [row for row in every if row[1] == b"paid"]
+    assert arranged("key.id >= 40 and not after.status = paid", None) == [
+        row
+        for row in every
+        if int(row[0] or 0) >= 40 and row[1] != b"paid"  # type: ignore[arg-type]
+    ]
+    assert arranged("after.status = nowhere", None) == []
+    assert arranged("table = orders and schema = public and position >= 0", None) == every
+
+
+def test_rows_are_sorted_by_any_column_numbers_as_numbers() -> None:
+    by_total = [row[2] for row in arranged(None, Order("total", True))]
+    assert by_total == sorted(by_total, key=lambda total: -float(total or 0))  # type: ignore[arg-type]
+    by_status = [row[1] for row in arranged("key.id < 900", Order("status"))]
+    assert by_status == sorted(by_status, key=lambda status: status or b"")  # type: ignore[arg-type,return-value]
+    assert arranged(None, Order(None, True)) == list(reversed(rows(fold(shop_recording(), "public.orders"))))
+
+
+def test_what_is_no_number_and_what_is_not_known_has_its_place() -> None:
+    table = relation(7, "odd", (("id", INT), ("n", NUMERIC), ("big", TEXT)))
+    tape = Tape()
+    tape.begin()
+    for number, value in enumerate((b"10", b"-Infinity", None, b"NaN", b"9", b"Infinity", b"-1e3")):
+        tape.add("insert", table, (b"%d" % number, value, UNCHANGED))
+    made = fold(MemoryRecording(tape), "public.odd")
+    assert made.arrange(None, Order("n"))
+    values = [row[1] for row in rows_shown(made)]
+    assert values == [b"-Infinity", b"-1e3", b"9", b"10", b"Infinity", b"NaN", None]
+    assert made.arrange(None, Order("n", True))
+    assert [row[1] for row in rows_shown(made)] == [*reversed(values[:-1]), None]
+    assert made.arrange(parse_row_query("after.big is unchanged").matches, Order("big"))
+    assert made.shown == 7
+
+
+def test_moving_on_forgets_the_order_and_a_column_that_is_gone_sorts_by_nothing() -> None:
+    recording = shop_recording()
+    made = fold(recording, "public.orders", 20)
+    assert made.arrange(None, Order("total", True))
+    assert made.advance(recording, recording.length)
+    assert rows_shown(made) == rows(fold(shop_recording(), "public.orders"))
+    assert made.arrange(None, Order("no such column"))
+    assert made.shown == made.count
+
+
+def test_arranging_can_be_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(as_of, "_STEPS", 1)
+    made = fold(shop_recording(), "public.orders")
+    assert not made.arrange(None, Order("total"), lambda: True)
+    assert made.shown == made.count
+    assert made.arrange(None, Order("total"))
+
+
+@pytest.mark.parametrize(
+    "text", ["op = update", "after.id = 1 and xid = 7", "before.id = 3", "changed = id", "topic = a"]
+)
+def test_what_only_a_change_has_is_refused_at_its_place(text: str) -> None:
+    with pytest.raises(QueryError) as caught:
+        parse_row_query(text)
+    name = caught.value.problem.split("'")[1]
+    assert text[caught.value.column :].startswith(name)
+    assert "ask for after.column, key or position" in caught.value.problem

@@ -51,6 +51,11 @@ def to_sql(query: Query) -> str:
     return condition(query.tree)
 
 
+def fields_of(query: Query) -> list[str]:
+    """Return the names of the fields that a query asks about."""
+    return list(dict.fromkeys(ref.field.name for ref in _refs(query.tree)))
+
+
 def _refs(node: Node) -> Iterator[Ref]:
     if isinstance(node, And | Or):
         for part in node.parts:

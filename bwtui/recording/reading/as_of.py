@@ -4,6 +4,7 @@ SQLite's temporary database holds the rows: it stays in memory while it is small
 own when it grows, so that a table of any size can be looked at.
 """
 
+import itertools
 import marshal
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from bwtui.pgoutput.messages import UNCHANGED, Binary, Field, Relation
 from bwtui.recording.change import Change
 from bwtui.recording.fields import old_key
+from bwtui.recording.query.values import as_number, sort_key
 from bwtui.recording.view import OnProgress, RecordingView
 
 #: Changes between two calls of the progress function.
@@ -19,6 +21,12 @@ STEP = 2_000
 _CACHE_KIB = 32_768
 #: Key columns of these types are sorted as numbers: smallint, integer, bigint, oid.
 _NUMBERS = frozenset((20, 21, 23, 26))
+#: Columns of these types are: real, double precision and numeric as well.
+_SORTED_AS_NUMBERS = _NUMBERS | {700, 701, 1700}
+#: Places of what they have beside numbers, whose own begin with 0 or 1.
+_NO_NUMBERS = {"-Infinity": "/", "Infinity": "2", "NaN": "3"}
+#: Steps of SQLite between two questions whether to go on.
+_STEPS = 100_000
 _SCHEMA = """
 create table rows (sort, key blob, n integer, position integer, row blob, primary key (sort, key, n))
 without rowid
@@ -30,6 +38,13 @@ class TableRow(NamedTuple):
 
     position: int
     fields: tuple[Field, ...]
+
+
+class Order(NamedTuple):
+    """What rows are sorted by: a column, or the key."""
+
+    column: str | None = None
+    descending: bool = False
 
 
 class Gaps(NamedTuple):
@@ -54,7 +69,7 @@ class TableFold:
         self.truncates = 0
         self._unknown = 0
         self._snapshot_pass: int | None = None
-        self._last: Change | None = None
+        self._arranged = False
         self._database = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._database.executescript(
             f"pragma cache_size = -{_CACHE_KIB}; pragma journal_mode = off; pragma synchronous = off;"
@@ -73,6 +88,7 @@ class TableFold:
         on_progress: OnProgress = lambda done, total: None,
     ) -> bool:
         """Fold the changes up to ``position``; return whether it got there. Raises DamagedRecording."""
+        self._arranged = False
         self._database.execute("begin")
         try:
             for change in view.changes(self.position, position):
@@ -91,10 +107,71 @@ class TableFold:
         """How many rows the table has."""
         return int(self._database.execute("select count(*) from rows").fetchone()[0])
 
+    @property
+    def shown(self) -> int:
+        """How many rows `arrange` lets through."""
+        if not self._arranged:
+            return self.count
+        return int(self._database.execute("select count(*) from arranged").fetchone()[0])
+
     def rows(self, offset: int, limit: int) -> list[TableRow]:
-        """Return some rows, in the order of their keys."""
+        """Return some rows, in the order of their keys, or those that `arrange` lets through in its own."""
         query = "select position, row from rows order by sort, key, n limit ? offset ?"
+        if self._arranged:
+            query = (
+                "select position, row from arranged join rows using (sort, key, n)"
+                " where rank > ?2 order by rank limit ?1"
+            )
         return [TableRow(p, _unpack(r)) for p, r in self._database.execute(query, (limit, offset))]
+
+    def arrange(
+        self,
+        matches: Callable[[Change], bool] | None,
+        order: Order | None,
+        cancelled: Callable[[], bool] = lambda: False,
+        on_progress: OnProgress = lambda done, total: None,
+    ) -> bool:
+        """Let through only the rows that match, in another order; return whether it got to the end.
+
+        ``matches`` is asked about a change that has nothing but what a row has; see `query.of_rows`. What is
+        arranged is as of the present position: it has to be done anew after `advance`.
+        """
+        database, relation = self._database, self.relation
+        database.execute("drop table if exists arranged")
+        if relation is not None and order is not None and not _has(relation, order.column):
+            order = None
+        self._arranged = relation is not None and (matches is not None or order is not None)
+        if not self._arranged or relation is None:
+            return True
+        done, total = itertools.count(1), self.count
+
+        def found(position: int, blob: bytes) -> bool:
+            if (number := next(done)) % STEP == 0:
+                on_progress(number, total)
+            change = as_change(TableRow(position, _unpack(blob)), relation, self.key_columns)
+            return matches is None or matches(change)
+
+        database.create_function("found", 2, found)
+        by = ""
+        if order is not None and order.column is not None:
+            database.create_function("place", 1, _place(relation, order.column))
+            by = f"place(row) {'desc' if order.descending else 'asc'} nulls last, "
+        key = "sort desc, key desc, n desc" if order == Order(None, True) else "sort, key, n"
+        database.execute("create table arranged (rank integer primary key, sort, key blob, n integer)")
+        database.set_progress_handler(cancelled, _STEPS)
+        try:
+            database.execute(
+                "insert into arranged (sort, key, n) select sort, key, n from rows where found(position, row)"
+                f" order by {by}{key}"
+            )
+        except sqlite3.OperationalError:
+            if not cancelled():
+                raise
+            self._arranged = False
+            return False
+        finally:
+            database.set_progress_handler(None, 0)
+        return True
 
     def gaps(self, snapshot_runs: bool) -> Gaps:
         """Say what is missing."""
@@ -210,6 +287,52 @@ class TableFold:
 
     def _empty(self) -> None:
         self._database.execute("delete from rows")
+
+
+def as_change(row: TableRow, relation: Relation, key_columns: tuple[str, ...]) -> Change:
+    """Return a row as a change, for a query about it."""
+    return Change(
+        position=row.position,
+        pass_number=0,
+        lsn=0,
+        ordinal=0,
+        xid=0,
+        commit_time=0,
+        received=0,
+        operation="snapshot",
+        relation=relation,
+        tables=(relation.qualified_name,),
+        key_columns=key_columns,
+        before=None,
+        before_is_key=False,
+        after=row.fields,
+        filled=(),
+        messages=(),
+        without=None,
+        is_repeat=False,
+    )
+
+
+def _has(relation: Relation, name: str | None) -> bool:
+    """Whether there is such a column to sort by; the key is always there."""
+    return name is None or any(column.name == name for column in relation.columns)
+
+
+def _place(relation: Relation, name: str) -> Callable[[bytes], str | None]:
+    """Return what gives a row its place by a column: numbers as numbers; None for what is not known."""
+    at = next(i for i, column in enumerate(relation.columns) if column.name == name)
+    is_number = relation.columns[at].type_oid in _SORTED_AS_NUMBERS
+
+    def place(blob: bytes) -> str | None:
+        value = _unpack(blob)[at]
+        if not isinstance(value, bytes):
+            return None
+        text = value.decode("utf-8", "replace")
+        if not is_number:
+            return text
+        return sort_key(text) if as_number(text) is not None else _NO_NUMBERS.get(text, text)
+
+    return place
 
 
 def _completed(change: Change, before: tuple[Field, ...] | None) -> Sequence[Field]:

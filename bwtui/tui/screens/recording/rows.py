@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from textual.widget import Widget
 
@@ -10,7 +10,8 @@ from bwtui.errors import BwtuiError
 from bwtui.pgoutput.messages import UNCHANGED, Relation
 from bwtui.recording.export.jsonl import exact
 from bwtui.recording.fields import as_text
-from bwtui.recording.reading.as_of import Gaps, TableFold, TableRow, pages
+from bwtui.recording.query.language import Query
+from bwtui.recording.reading.as_of import Gaps, Order, TableFold, TableRow, pages
 from bwtui.recording.reading.explain import Key
 from bwtui.recording.view import RecordingView
 from bwtui.shown import shown
@@ -22,27 +23,40 @@ from bwtui.tui.screens.table import OneTableScreen
 from bwtui.tui.state import Picture, Playhead
 from bwtui.tui.widgets.columns import Column
 from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.filter_bar import FilterBar
 from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.recording.query_bar import QueryBar, RowQueryBar
 from bwtui.tui.widgets.recording.rows import RowsGrid
 from bwtui.tui.widgets.recording.transport import moment
+
+
+class _Wanted(NamedTuple):
+    """What is to be on screen: the table as of a position, the rows that match, and their order."""
+
+    position: int
+    query: Query | None
+    order: Order | None
 
 
 class AsOfScreen(OneTableScreen):
     """Follows the recording's position; Esc goes back."""
 
-    without = frozenset(("filter", "errors_only", "sort", "reverse"))
+    without = frozenset(("errors_only",))
 
     def __init__(self, host: Host, table: str) -> None:
         super().__init__(host, table)
         self._fold = TableFold(table)
         self._relation: Relation | None = None
         self._head: Playhead | None = None
-        #: The position that the rows on screen belong to.
-        self._at: int | None = None
+        self._query: Query | None = None
+        self._order: Order | None = None
+        #: What the rows on screen are.
+        self._at: _Wanted | None = None
         self._work: threading.Event | None = None
-        self._target = 0
-        self._count = 0
+        self._target = _Wanted(0, None, None)
+        self._count = self._shown = 0
         self._progress = (0, 0)
+        self._doing = ""
         self._gaps = Gaps(False, False, 0)
         self._failure: BwtuiError | None = None
 
@@ -50,17 +64,25 @@ class AsOfScreen(OneTableScreen):
         """Return the rows, and the selected one in full."""
         return (RowsGrid(f"{self.table} as of this position"), Detail(id="row", title="Row"))
 
+    def filter_bar(self) -> FilterBar:
+        """Return the line where a query is typed."""
+        return RowQueryBar(self.recording.source.view.last_time)
+
     def paint(self, picture: Picture) -> None:
         """Work the rows out anew when the position has changed."""
         self._head = picture.playhead
         if self._head is None:
             return
-        if self._work is not None and self._target > self._head.position:
-            # What is under way would lead beyond this place.
-            self._work.set()
-        if self._work is None and self._at != self._head.position and self._failure is None:
-            self._begin(self._head.position)
+        self._follow(self._head)
         self._explain()
+
+    def _follow(self, head: Playhead) -> None:
+        wanted, target = _Wanted(head.position, self._query, self._order), self._target
+        if self._work is not None and (target.position > head.position or target[1:] != wanted[1:]):
+            # What is under way would lead beyond this place, or to other rows.
+            self._work.set()
+        if self._work is None and self._at != wanted and self._failure is None:
+            self._begin(wanted)
 
     def main_grid(self) -> RowsGrid:
         return self.query_one(RowsGrid)
@@ -97,6 +119,40 @@ class AsOfScreen(OneTableScreen):
         if self._work is None:
             self._show_rows(event.offset)
 
+    # Filtering and sorting.
+
+    def is_filtered(self) -> bool:
+        return self._query is not None
+
+    def on_query_bar_asked(self, event: QueryBar.Asked) -> None:
+        """Show only the rows that a query finds, or all."""
+        self._query = event.query
+        self.refresh_picture()
+
+    def action_sort(self) -> None:
+        """Sort by the next column that is on screen, and behind the last one by the key again."""
+        columns = self.main_grid().shown_columns
+        now = self._order.column if self._order is not None else None
+        at = columns.index(now) + 1 if now in columns else 0
+        self._sort_by(Order(columns[at]) if at < len(columns) else None)
+
+    def action_reverse(self) -> None:
+        """Turn the order round, that of the key, too."""
+        column, descending = self._order or Order()
+        turned = Order(column, not descending)
+        self._sort_by(None if turned == Order() else turned)
+
+    def on_grid_title_clicked(self, event: Grid.TitleClicked) -> None:
+        """Sort by the title that was clicked."""
+        if self._order is not None and self._order.column == event.column:
+            self.action_reverse()
+        else:
+            self._sort_by(Order(event.column))
+
+    def _sort_by(self, order: Order | None) -> None:
+        self._order = order
+        self.refresh_picture()
+
     def selected_objects(self) -> Objects:
         row, relation = self.main_grid().selected(), self._relation
         return [] if row is None or relation is None else [row_object(relation, row)]
@@ -126,22 +182,30 @@ class AsOfScreen(OneTableScreen):
         elif self._head is not None:
             self.refresh_picture()
 
-    def _begin(self, position: int) -> None:
-        if position < self._fold.position:
+    # Reading.
+
+    def _begin(self, wanted: _Wanted) -> None:
+        if wanted.position < self._fold.position:
             # Nothing can be taken back from a fold: it begins anew.
             self._fold.close()
             self._fold = TableFold(self.table)
-        self._target, self._progress = position, (self._fold.position, position)
+        self._target, self._progress = wanted, (self._fold.position, wanted.position)
+        self._doing = "of the changes folded"
         self._work = threading.Event()
-        self.run_worker(self._advance(position, self._fold, self._work), exit_on_error=True)
+        self.run_worker(self._advance(wanted, self._fold, self._work), exit_on_error=True)
 
-    async def _advance(self, position: int, fold: TableFold, work: threading.Event) -> None:
+    async def _advance(self, wanted: _Wanted, fold: TableFold, work: threading.Event) -> None:
         def progress(done: int, total: int) -> None:
             self._progress = (done, total)
 
         def advance(view: RecordingView) -> tuple[bool, bool]:
-            runs = view.status(position).get("state") == "snapshot"
-            return fold.advance(view, position, work.is_set, progress), runs
+            runs = view.status(wanted.position).get("state") == "snapshot"
+            arrived = fold.advance(view, wanted.position, work.is_set, progress)
+            if arrived:
+                self._doing = "of the rows arranged"
+                matches = wanted.query.matches if wanted.query is not None else None
+                arrived = fold.arrange(matches, wanted.order, work.is_set, progress)
+            return arrived, runs
 
         try:
             arrived, runs = await self.recording.source.study(advance)
@@ -152,35 +216,56 @@ class AsOfScreen(OneTableScreen):
             fold.close()
             return
         if arrived:
-            self._at, self._gaps, self._relation = position, fold.gaps(runs), fold.relation
-            self._count = fold.count
-            self._show_rows(self.main_grid().first_number)
+            moved = self._at is None or self._at[1:] != wanted[1:]
+            self._at, self._gaps, self._relation = wanted, fold.gaps(runs), fold.relation
+            self._count, self._shown = fold.count, fold.shown
+            if moved:
+                self.main_grid().offset_wanted = 0
+            self._show_rows(0 if moved else self.main_grid().first_number)
         if self._head is not None:
             self.refresh_picture()
 
     def _show_rows(self, offset: int) -> None:
         columns = () if self._relation is None else tuple(c.name for c in self._relation.columns)
         grid = self.main_grid()
-        total = self._count
-        offset = max(min(offset, total - 1), 0)
+        offset = max(min(offset, self._shown - 1), 0)
         rows = self._fold.rows(offset, RowsGrid.SIZE)
-        grid.show_rows(table_columns(columns, self._fold.key_columns), rows, offset, total)
+        grid.show_rows(table_columns(columns, self._fold.key_columns), rows, offset, self._shown)
+        order = self._at.order if self._at is not None else None
+        if order is not None and order.column is not None:
+            grid.set_sort_mark(order.column, order.descending)
+        else:
+            grid.set_sort_mark("", False)
         self.on_grid_highlighted(Grid.Highlighted(grid, grid.cursor_key))
         self._explain()
 
     def _explain(self) -> None:
         grid = self.main_grid()
-        grid.empty_text = self._failure.message if self._failure else "no rows at this position"
+        if self._failure is not None:
+            grid.empty_text = self._failure.message
+        elif self._query is not None:
+            grid.empty_text = "no row at this position matches; Esc shows all"
+        else:
+            grid.empty_text = "no rows at this position"
         parts = []
         if self._work is not None:
             done, total = self._progress
             grid.empty_text = "working out the rows…"
-            parts.append(f"{figures.percent(done / max(total, 1))} of the changes folded")
+            parts.append(f"{figures.percent(done / max(total, 1))} {self._doing}")
         elif self._head is not None:
-            parts.append(f"{self._count:,} rows as of {moment(self._head.time)}")
+            parts.append(self._number(self._head))
         parts += gap_texts(self._gaps)
         grid.set_remark(" · ".join(parts))
         grid.set_class(bool(gap_texts(self._gaps)), "-left")
+
+    def _number(self, head: Playhead) -> str:
+        """Say how many rows there are, and how many of them are shown in which order."""
+        number = f"{self._count:,} rows as of {moment(head.time)}"
+        if self._query is not None:
+            number = f"/{self._query.text} · {self._shown:,} of {number}"
+        if self._order == Order(None, True):
+            number += " · the last key first"
+        return number
 
 
 def gap_texts(gaps: Gaps) -> list[str]:

@@ -13,16 +13,20 @@ from textual.widgets import Input, Label
 
 from bwtui.recording.query.completing import Names, completed
 from bwtui.recording.query.language import Query, QueryError, parse
+from bwtui.recording.query.of_rows import parse_row_query
 from bwtui.tui.widgets.completing import CompletingInput
 from bwtui.tui.widgets.filter_bar import FilterBar
 
 EXAMPLE = "table = orders and op = update and after.status = 'paid'"
+ROW_EXAMPLE = "after.status = 'paid' and key.id > 100"
 
 
 class QueryBar(FilterBar):
     """Points at what it does not understand while one types; Enter searches, for that may take a while."""
 
     words: ClassVar[tuple[str, str]] = ("Search", "Clear")
+    #: What stands there before anything is typed.
+    example: ClassVar[str] = EXAMPLE
 
     @dataclass
     class Asked(Message):
@@ -43,7 +47,7 @@ class QueryBar(FilterBar):
         """Make the input, and the line that points into it."""
         with Horizontal():
             yield Label("/", id="slash")
-            yield CompletingInput(self.complete, placeholder=EXAMPLE, select_on_focus=False)
+            yield CompletingInput(self.complete, placeholder=self.example, select_on_focus=False)
         yield Label("", id="pointer", markup=False)
 
     def clear(self) -> None:
@@ -75,7 +79,7 @@ class QueryBar(FilterBar):
         if not text.strip():
             return None
         try:
-            return parse(text, self._end)
+            return self.parse(text)
         except QueryError as error:
             pointer.display = True
             pointer.update(
@@ -83,10 +87,23 @@ class QueryBar(FilterBar):
             )
             return None
 
+    def parse(self, text: str) -> Query:
+        """Return the query that was typed. Raises QueryError."""
+        return parse(text, self._end)
+
     def _column(self, text: str, column: int) -> int:
         """Return where a character of the text stands on the screen."""
         typed = self.query_one(Input)
         return typed.region.x - self.region.x + cell_len(text[:column]) - typed.scroll_offset.x
+
+
+class RowQueryBar(QueryBar):
+    """The same for the rows of a table."""
+
+    example: ClassVar[str] = ROW_EXAMPLE
+
+    def parse(self, text: str) -> Query:
+        return parse_row_query(text)
 
 
 def pointed(message: str, column: int, x: int, width: int) -> str:
