@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from bwtui.encode.avro import build_encoder
 from bwtui.model.delivery import Receipt, Span
@@ -18,6 +19,7 @@ from bwtui.pgoutput.tuples import splitter
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import BATCH_ROWS, Batch
 from bwtui.relay.context import RelayContext
+from bwtui.relay.measured.open_transaction import OpenTransaction
 from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
@@ -84,6 +86,43 @@ def latency_cost(report: Report, count: int = 5_000) -> float:
     return cost(count, measure)
 
 
+def transaction_cost(tables: int, count: int = 50_000) -> tuple[float, float]:
+    """Return the microseconds that a small transaction costs, in a batch that has rows of so many tables.
+
+    The first is what the relay's thread pays to note it, the second what that of the list does.
+    """
+    report = Report()
+    batch = Batch(cast(Any, NoSink()), Acknowledgements(), report)
+    rows = Rows(cast(Any, SimpleNamespace(settings=RelaySettings())), batch)
+    for number in range(tables):
+        relation = Relation(number, "public", f"t{number}", "d", COLUMNS)
+        route = Route(relation, "t", ("id",), TableCounters(), None, TopicLimits(1 << 26, False))
+        # Any but the last one's message is another transaction's.
+        route.messages.append((b"k", b"v", 1_800_000_000_000 + number, None))
+        batch.routes.append(route)
+    rows.timestamp = route.messages[0][2]
+    rows.ordinal = 1
+    noted = OpenTransaction(batch, rows, report.transaction_log)
+
+    def note() -> None:
+        for number in range(count):
+            rows.commit_lsn = number
+            noted.commit()
+
+    def nothing() -> None:
+        for _number in range(count):
+            rows.commit_lsn = _number
+
+    ticked = 0.0
+    for turn in range(count // 4_000):
+        for rows.commit_lsn in range(turn * 4_000, turn * 4_000 + 4_000):
+            noted.commit()
+        begin = time.thread_time()
+        report.transaction_log.tick(time.monotonic())
+        ticked += time.thread_time() - begin
+    return cost(count, note) - cost(count, nothing), ticked / max(count // 4_000, 1) / 4_000 * 1e6
+
+
 def main() -> None:
     """Measure the steps, and all of them together."""
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
@@ -119,6 +158,9 @@ def main() -> None:
     print(f"all of an insert  {cost(count, relay):5.2f}")
     assert report.messages == route.counters.messages == 5 * count, "every row became a message"
     print(f"of that, latency  {latency_cost(report) / BATCH_ROWS:5.3f}")
+    for tables in (1, 4, 20):
+        noting, listing = transaction_cost(tables, max(count // 2, 8_000))
+        print(f"a transaction, {tables:2} tables in its batch: noted {noting:5.3f}, listed {listing:5.3f}")
 
 
 if __name__ == "__main__":

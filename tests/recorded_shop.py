@@ -10,7 +10,7 @@ from bwtui.errors import DamagedRecording
 from bwtui.model.status import STAGES, ErrorEntry, SchemaEntry, StageStatus, Status
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
 from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
-from bwtui.recording.view import Bucket, Source, TableCounts
+from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
 
 #: 2026-01-15 12:00:00 UTC, in microseconds.
 NOON = 1_768_478_400_000_000
@@ -162,6 +162,30 @@ class MemoryRecording:
         while stop < self.length and (self._changes[stop].pass_number, self._changes[stop].xid) == same:
             stop += 1
         return start, stop
+
+    def transactions(self, start: int, stop: int) -> Iterator[RecordedTransaction]:
+        position = start
+        while position < stop:
+            change = self._changes[position]
+            begin, end = self.transaction(position)
+            if change.operation != "snapshot" and begin == position:
+                yield RecordedTransaction(
+                    begin,
+                    end,
+                    end - begin,
+                    change.xid,
+                    change.lsn,
+                    change.commit_time,
+                    change.received,
+                    0 if self._is_unknown(begin, end) else change.received + 20_000,
+                )
+            position = end
+
+    def _is_unknown(self, start: int, stop: int) -> bool:
+        return any(m.state == "unknown" for change in self._changes[start:stop] for m in change.messages)
+
+    def newest_transactions(self, stop: int, most: int) -> int:
+        return 0
 
     def time_at(self, position: int) -> int:
         return self._received[position] if position < self.length else self.last_time

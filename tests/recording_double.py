@@ -8,7 +8,7 @@ from typing import Any
 from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.pgoutput.messages import Column, Field, Relation
 from bwtui.recording.change import Change, Operation, SentMessage
-from bwtui.recording.view import Bucket, Source, TableCounts
+from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
 
 TIME = 1_790_000_000_000_000
 
@@ -129,6 +129,20 @@ class RecordingDouble:
         lsn = self._changes[position].lsn
         found = [one.position for one in self._changes if one.lsn == lsn]
         return found[0], found[-1] + 1
+
+    def transactions(self, start: int, stop: int) -> Iterator[RecordedTransaction]:
+        position = start
+        while position < stop:
+            one, end = self._changes[position], self.transaction(position)[1]
+            if one.xid:
+                number = end - position
+                yield RecordedTransaction(
+                    position, end, number, one.xid, one.lsn, one.commit_time, one.received
+                )
+            position = end
+
+    def newest_transactions(self, stop: int, most: int) -> int:
+        return 0
 
     def time_at(self, position: int) -> int:
         return self._changes[position].received if position < self.length else self.last_time

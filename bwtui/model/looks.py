@@ -5,7 +5,7 @@ look has the ``time`` at which it was taken, 0 before the first; ``failure`` say
 nothing, and ``notes`` what is missing from it, each with what would show it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from bwtui.model.from_json import made_of
@@ -15,7 +15,9 @@ from bwtui.model.setting import SettingEntry
 NEWEST = "newest"
 #: Has all versions of a subject compared with those before them.
 CHANGES = "changes"
-LookName = Literal["slots", "consumers", "commands", "configuration", "stages", "subject", "letters"]
+LookName = Literal[
+    "slots", "consumers", "commands", "configuration", "stages", "subject", "letters", "transactions"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +271,52 @@ class Letters:
     places: tuple[LetterPlace, ...] = ()
 
 
-Look: TypeAlias = Slots | Consumers | Commands | Configuration | Stages | Subject | Letters
+@dataclass(frozen=True, slots=True)
+class RelayedTransaction:
+    """A transaction with rows of the relay's tables, as the relay has met it."""
+
+    #: Tells transactions apart: their xids come again after a wraparound. 0: it is being read now.
+    number: int
+    xid: int
+    commit_lsn: str
+    #: By PostgreSQL's clock.
+    commit_time: float
+    #: Changes of rows, and each TRUNCATE, whether they made a message or not; so far, while it is read.
+    rows: int
+    #: Keys and values of its messages.
+    bytes: int
+    #: When the first of it was there to read.
+    received: float
+    #: The tables that messages were made for, with their number, or 0 where they were not counted; None: in
+    #: a backlog of small transactions of many tables they are not noted.
+    tables: dict[str, int] | None = field(default_factory=dict)
+    #: All of it was acknowledged. From its first row received, and from its COMMIT, until then; None: not
+    #: yet, or nobody knows when.
+    acknowledged: bool = False
+    relayed_seconds: float | None = None
+    commit_seconds: float | None = None
+    #: How often it was read; more than once after a reconnect.
+    reads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """The newest transactions, and the largest of the last ten minutes, in no particular order."""
+
+    time: float = 0.0
+    failure: str = ""
+    notes: tuple[str, ...] = ()
+    #: All that were read since the relay's start, those without rows of its tables included.
+    total: int = 0
+    #: So many of the newest, and of the largest by rows and by bytes, are among them.
+    newest: int = 0
+    largest: int = 0
+    #: The one that is being read now, if there is one.
+    under_way: tuple[RelayedTransaction, ...] = ()
+    transactions: tuple[RelayedTransaction, ...] = ()
+
+
+Look: TypeAlias = Slots | Consumers | Commands | Configuration | Stages | Subject | Letters | Transactions
 LOOKS: dict[str, type[Any]] = {
     "slots": Slots,
     "consumers": Consumers,
@@ -278,6 +325,7 @@ LOOKS: dict[str, type[Any]] = {
     "stages": Stages,
     "subject": Subject,
     "letters": Letters,
+    "transactions": Transactions,
 }
 _PARTS: dict[str, type[Any]] = {
     "slots": SlotEntry,
@@ -291,6 +339,8 @@ _PARTS: dict[str, type[Any]] = {
     "versions": VersionEntry,
     "texts": VersionText,
     "places": LetterPlace,
+    "under_way": RelayedTransaction,
+    "transactions": RelayedTransaction,
 }
 
 

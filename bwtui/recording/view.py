@@ -5,7 +5,7 @@ Positions count the recording's changes from 0 (`Change.position`); `length` is 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bwtui.model.status import ErrorEntry, SchemaEntry
 from bwtui.recording.change import Change
@@ -59,6 +59,24 @@ class Source:
     more: dict[str, Any] = field(default_factory=dict)
 
 
+class RecordedTransaction(NamedTuple):
+    """A transaction, as far as it was recorded in one piece; times in Unix microseconds."""
+
+    #: Its changes are those in ``[start, stop)``.
+    start: int
+    stop: int
+    rows: int
+    xid: int
+    lsn: int
+    commit_time: int
+    #: When its first change was recorded.
+    received: int
+    #: When all of it was known to be durable at the sink and in the recording; 0: that is not recorded.
+    confirmed: int = 0
+    #: Whether the recording has it already.
+    is_repeat: bool = False
+
+
 class RecordingView(Protocol):
     """A recording that is open for reading. Every method but `changes` takes well under a second.
 
@@ -92,6 +110,15 @@ class RecordingView(Protocol):
 
         The rows of a snapshot stand for themselves: each is a transaction of its own.
         """
+
+    def transactions(self, start: int, stop: int) -> Iterator[RecordedTransaction]:
+        """Yield the transactions with changes that begin in ``[start, stop)``, oldest first.
+
+        Each is whole, also where it ends behind ``stop``. No change of them is read.
+        """
+
+    def newest_transactions(self, stop: int, most: int) -> int:
+        """Return the position from which on there are about ``most`` transactions before ``stop``, or all."""
 
     def time_at(self, position: int) -> int:
         """Return when the change at ``position`` was recorded; past the end, when the recording ended."""

@@ -34,7 +34,8 @@ class Batch:
         self._frames = recorder.frames if recorder is not None else None
         self._acks = acks
         self._report = report
-        self._routes: list[Route] = []
+        #: Those with messages in it.
+        self.routes: list[Route] = []
         self.span = Span()
         self.rows = 0
         self.bytes = 0
@@ -47,6 +48,10 @@ class Batch:
         self.received = 0.0
         #: When the transaction of what is added now was committed, in Unix microseconds.
         self.committed: Callable[[], int] = int
+        #: Bytes of all batches before this one.
+        self.handed_over = 0
+        #: Told of the routes of a batch that is handed over.
+        self.on_hand_over: Callable[[list[Route]], None] | None = None
         #: While recording: bytes that wait to be recorded, beside the messages.
         self.held = 0
 
@@ -67,7 +72,7 @@ class Batch:
             )
         messages = route.messages
         if not messages:
-            self._routes.append(route)
+            self.routes.append(route)
             route.committed = self.committed()
         # A plain tuple in a Message's order: making the named one costs as much as all of this function.
         messages.append((key, value, timestamp, headers))
@@ -79,7 +84,7 @@ class Batch:
     def has_part(self) -> bool:
         """Whether a message was added of the change that is being handled."""
         frame = len(self._frames or ())
-        return any(route.positions and route.positions[-1] == frame for route in self._routes)
+        return any(route.positions and route.positions[-1] == frame for route in self.routes)
 
     def is_full(self) -> bool:
         """Whether the batch should be handed over now."""
@@ -110,7 +115,9 @@ class Batch:
         Raises StateFailed, and in careful mode what `Careful.settle` raises.
         """
         span = self.span
-        routes, self._routes = self._routes, []
+        if self.routes and self.on_hand_over is not None:
+            self.on_hand_over(self.routes)
+        routes, self.routes = self.routes, []
         receipts: list[Receipt] | None = None
         parts: list[Part] = []
         span.size += self.bytes
@@ -145,6 +152,7 @@ class Batch:
             self._acks.seal(span)
             self.span = Span()
         self._report.rows_read += self.rows
+        self.handed_over += self.bytes
         self.rows = 0
         self.bytes = 0
         self.held = 0

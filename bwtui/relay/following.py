@@ -74,7 +74,7 @@ class Following:
                 self._has_streamed = True
                 self._report.recovered("PostgreSQL")
                 self._report.sessions += 1
-                acks = Acknowledgements(confirmed, context.recorder, self._report.latency.take)
+                acks = Acknowledgements(confirmed, context.recorder, self._report.acknowledged)
                 if context.recorder is not None:
                     context.recorder.begin_pass("stream", confirmed)
                 streaming = Streaming(context, stream, acks, target)

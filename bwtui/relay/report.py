@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.model.delivery import Span
 from bwtui.model.status import ErrorEntry, SchemaEntry, State
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.measured.latency import Latency
+from bwtui.relay.measured.transactions import TransactionLog
 from bwtui.relay.watch.account import Account
 from bwtui.sink.base import Sink
 
@@ -82,6 +84,7 @@ class Report:
         #: How often the stream was opened.
         self.sessions = 0
         self.latency = Latency()
+        self.transaction_log = TransactionLog()
         self.account = Account()
         #: By ``time.monotonic``: when the stream last said anything and was last asked to, when deliveries
         #: were last looked at, and since when the oldest message in flight waits, and the recording's disk is
@@ -156,6 +159,11 @@ class Report:
     def is_out(self, dependency: str) -> bool:
         """Whether something was told of ``dependency`` that is not over."""
         return any(entry.dependency == dependency and not entry.is_over for entry in self.errors())
+
+    def acknowledged(self, span: Span, now: float) -> None:
+        """Note that all of a batch of the stream was acknowledged, ``now`` by the monotonic clock."""
+        self.latency.take(span, now)
+        self.transaction_log.acknowledged(span, now)
 
     def take_deliveries(self, sink: Sink, acks: Acknowledgements | None = None) -> None:
         """Note how far deliveries are; called wherever they are waited for, and after each batch."""

@@ -47,12 +47,14 @@ class Rows:
         self.routes = Routes(self._build, self._still_holds, self._begin_route, ahead)
         #: Where the transaction of the rows that come now commits.
         self.commit_lsn = 0
-        self._xid = 0
-        #: The commit time in Unix milliseconds.
+        self.xid = 0
+        #: Its rows so far.
+        self.ordinal = 0
+        #: When it was committed, in microseconds since PostgreSQL's epoch.
+        self.committed = 0
+        #: The same in Unix milliseconds: the one object that all its messages have as their timestamp.
         self.timestamp = 0
-        self._ordinal = 0
         self._newest = 0
-        self._committed = 0
         batch.newest = self._newest_lsn
         batch.committed = self._commit_time
         self.handlers: dict[int, Callable[[bytes], bool | None]] = {
@@ -66,17 +68,17 @@ class Rows:
     def begin(self, data: bytes) -> None:
         """Take a BEGIN frame."""
         self._newest = self._newest_lsn()
-        self.commit_lsn, self._committed, self._xid = _begin(data, BODY_OFFSET)
-        self.timestamp = (self._committed + POSTGRES_EPOCH_US) // 1000
-        self._ordinal = 0
+        self.commit_lsn, self.committed, self.xid = _begin(data, BODY_OFFSET)
+        self.timestamp = (self.committed + POSTGRES_EPOCH_US) // 1000
+        self.ordinal = 0
 
     def _newest_lsn(self) -> int:
         """Return the LSN after the commit of the newest transaction of which a row was read, or 0."""
-        return self.commit_lsn + 1 if self._ordinal else self._newest
+        return self.commit_lsn + 1 if self.ordinal else self._newest
 
     def _commit_time(self) -> int:
         """Return when the transaction of the rows that come now was committed, in Unix microseconds."""
-        return self._committed + POSTGRES_EPOCH_US
+        return self.committed + POSTGRES_EPOCH_US
 
     def _on_relation(self, data: bytes) -> bool | None:
         relation = relation_of(data[PAYLOAD_OFFSET:])
@@ -115,7 +117,7 @@ class Rows:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
-        self._ordinal += 1
+        self.ordinal += 1
         self._batch.rows += 1
         fields: list[Field] | None = None
         try:
@@ -135,7 +137,7 @@ class Rows:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
-        self._ordinal += 1
+        self.ordinal += 1
         self._batch.rows += 1
         old: list[Field] | None = None
         new: list[Field] | None = None
@@ -161,7 +163,7 @@ class Rows:
         route = self.routes[_oid(data, BODY_OFFSET)[0]]
         if route is None:
             return LEFT_OUT
-        self._ordinal += 1
+        self.ordinal += 1
         self._batch.rows += 1
         old: list[Field] | None = None
         try:
@@ -182,7 +184,7 @@ class Rows:
         routes = [route for oid in message.relation_oids if (route := self.routes[oid]) is not None]
         if not routes:
             return LEFT_OUT
-        self._ordinal += 1
+        self.ordinal += 1
         for route in routes:
             route.counters.truncates += 1
             route.counters.note("truncated: the topic still holds the rows from before")
@@ -194,7 +196,7 @@ class Rows:
     def _send_truncation(self, route: Route, truncate: Truncate) -> None:
         """Send the message of --truncate-topic."""
         row = self._dropped(route, "truncate", None, None)
-        message = truncate_message(route, truncate, self.commit_lsn, self._xid, self.timestamp)
+        message = truncate_message(route, truncate, self.commit_lsn, self.xid, self.timestamp)
         self._batch.send_apart(route, self._context.settings.truncate_topic, message, row)
 
     @staticmethod
@@ -227,7 +229,7 @@ class Rows:
             wider = self._wider(route)
             return wider, *wider.both(new), new
         try:
-            row = self._context.toast.fill(route, new, old, full=full, xid=self._xid)
+            row = self._context.toast.fill(route, new, old, full=full, xid=self.xid)
         except RowIsGone as gone:
             route.counters.toast_superseded += 1
             self._without(route, Without.SUPERSEDED)
@@ -271,11 +273,11 @@ class Rows:
         context = self._context
         headers = None
         if context.settings.headers:
-            headers = make_headers(self.commit_lsn, self._ordinal, operation, self._xid, context.session)
+            headers = make_headers(self.commit_lsn, self.ordinal, operation, self.xid, context.session)
         batch = self._batch
         batch.add(route, key, value, self.timestamp, headers)
         if context.samples.budget > 0 and (before is not None or after is not None):
-            commit = Commit(self.commit_lsn, self._xid, self._commit_time() / 1_000_000, self._ordinal)
+            commit = Commit(self.commit_lsn, self.xid, self._commit_time() / 1_000_000, self.ordinal)
             context.samples.take(operation, route, key, before, after, commit, batch.span)
         if batch.careful is not None:
             batch.careful.name(route, route, self._dropped(route, operation, before, after))
@@ -283,7 +285,7 @@ class Rows:
     def _dropped(
         self, route: Route, operation: str, before: list[Field] | None, after: list[Field] | None
     ) -> DroppedRow:
-        identity = Identity(self.commit_lsn, self._ordinal, self._xid)
+        identity = Identity(self.commit_lsn, self.ordinal, self.xid)
         name = route.relation.qualified_name
         return DroppedRow(name, route.topic, operation, identity, route.column_names, before, after)
 

@@ -15,6 +15,7 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
 from bwtui.relay.context import REFUSED, Redrive, RelayContext, StopRequested, check_stop
+from bwtui.relay.measured.open_transaction import OpenTransaction
 from bwtui.relay.rows import Rows
 from bwtui.source.stream import ReplicationStream, leaves_out, parse_keepalive
 
@@ -60,7 +61,7 @@ class Streaming:
         self._recorder = context.recorder
         self._batch = Batch(context.sink, acks, context.report, context.recorder)
         self._rows = Rows(context, self._batch, self._read_ahead)
-        self._in_transaction = False
+        self._open = OpenTransaction(self._batch, self._rows, context.report.transaction_log)
         self._confirmed = 0
         self._confirmed_at = 0.0
         self._told_at = 0.0
@@ -121,7 +122,7 @@ class Streaming:
         if not self._context.stop_requested():
             return False
         self._stop_asked_at = self._stop_asked_at or time.monotonic()
-        return not self._in_transaction or time.monotonic() > self._stop_asked_at + seconds
+        return not self._open.is_open or time.monotonic() > self._stop_asked_at + seconds
 
     def pulse(self, seconds: float) -> None:
         """Wait, keep server and spans going, and raise StopRequested or Redrive when it is time to."""
@@ -145,6 +146,7 @@ class Streaming:
         """Close the session at once; nothing happens where `run` ended in order."""
         self._stream.finish()
         self._acks.close()
+        self._open.close()
         # The next server may lack what was sent and never confirmed.
         with self._context.report.account.during("state"):
             self._context.memory.remember_sent(self._batch.sent_lsn)
@@ -317,7 +319,7 @@ class Streaming:
     def _on_keepalive(self, data: bytes) -> None:
         wal_end, reply_requested = parse_keepalive(data)
         self._context.report.server_lsn = max(self._context.report.server_lsn, wal_end)
-        if not self._in_transaction:
+        if not self._open.is_open:
             self._batch.flush()
             self._acks.keepalive(wal_end)
         if reply_requested:
@@ -326,13 +328,14 @@ class Streaming:
 
     def _on_begin(self, data: bytes) -> bool | None:
         self._rows.begin(data)
-        self._in_transaction = True
+        self._open.is_open = True
         return None
 
     def _on_commit(self, data: bytes) -> bool | None:
         _, end_lsn = _commit(data, BODY_OFFSET + 1)
         self._batch.commit(end_lsn)
-        self._in_transaction = False
+        self._open.commit()
+        self._open.is_open = False
         report = self._context.report
         report.transactions += 1
         report.received_lsn = end_lsn

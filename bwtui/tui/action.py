@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Scope = Literal["screen", "list"]
-#: What the screens show: a relay that runs, a recording, or the report of an audit and nothing else.
-Kind = Literal["live", "recording", "report"]
+#: What the screens show: a relay that runs, a recording, the report of an audit and nothing else, or all
+#: relays.
+Kind = Literal["live", "recording", "report", "fleet"]
 #: Where an action makes sense.
 Where = Literal["everywhere", "source", "live", "recording"]
 KINDS: dict[Where, frozenset[Kind]] = {
-    "everywhere": frozenset(("live", "recording", "report")),
+    "everywhere": frozenset(("live", "recording", "report", "fleet")),
     "source": frozenset(("live", "recording")),
     "live": frozenset(("live",)),
     "recording": frozenset(("recording",)),

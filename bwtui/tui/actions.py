@@ -79,6 +79,22 @@ ACTIONS = (
     ),
     *_looking(
         "Screens",
+        "source",
+        Action(
+            "show('transactions')",
+            ("0",),
+            "Transactions",
+            "Transactions by rows, bytes, time and commit; Enter opens one's changes",
+            short="Txn",
+        ),
+    ),
+    *_looking(
+        "Screens",
+        "live",
+        Action("fleet", ("F",), "Relays", "All relays of this user: how each of them is, and Enter attaches"),
+    ),
+    *_group(
+        "Screens",
         "everywhere",
         Action(
             "drill",

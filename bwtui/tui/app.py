@@ -42,8 +42,9 @@ from bwtui.tui.screens.registry import RegistryScreen
 from bwtui.tui.screens.settings import SettingsScreen
 from bwtui.tui.screens.slots import SlotsScreen
 from bwtui.tui.screens.table import TableScreen
+from bwtui.tui.screens.transactions import TransactionsScreen
 from bwtui.tui.screens.versions import VersionsScreen
-from bwtui.tui.state import DataSource, Model, RelayModel, Session
+from bwtui.tui.state import DataSource, Fleet, Model, RelayModel, Session
 from bwtui.tui.theme import WithoutColours, named
 
 #: Seconds between two looks at the sample of changes, which is larger than a status.
@@ -80,6 +81,7 @@ class RelayApp(RelayAuditing):
         "consumers": ConsumersScreen,
         "log": CommandsScreen,
         "settings": SettingsScreen,
+        "transactions": TransactionsScreen,
     }
     #: Screens that look closer at what is selected.
     OPENERS: ClassVar[Mapping[str, Opener]] = {
@@ -277,6 +279,23 @@ class RelayApp(RelayAuditing):
         """So does Ctrl+C where nothing is selected."""
         self.ask_to_leave()
 
+    def leave_to_fleet(self, *, by_escape: bool) -> None:
+        """Go to the list of all relays, or say why not; by Escape only where the user came from there."""
+        fleet = self.session.fleet
+        if by_escape and fleet != "listed":
+            return
+        if fleet == "no":
+            text = "This terminal started the relay: 'bwtui attach' in another one shows all that run"
+            self.notify(text, timeout=4)
+        elif self.audit.job is not None:
+            text = f"{self.audit.job.title} is still running, and would end: v shows how far it is"
+            self.notify(text, severity="warning", timeout=4)
+        else:
+            self.exit("fleet")
+
+    def attach(self, name: str) -> None:
+        """Attach to a relay of that list; only the list does."""
+
     def ask_to_leave(self) -> None:
         """Ask how to leave; where nothing may be changed, there is only one way."""
         if isinstance(self.screen, LeaveScreen):
@@ -325,28 +344,32 @@ def run(
     name: str,
     *,
     owned: bool,
+    fleet: Fleet = "no",
     rate: float = 4.0,
     theme: str = "dark",
     kafka: Callable[[], KafkaSide] | None = None,
     choices: Choices | None = None,
-) -> int:
+) -> int | None:
     """Show the relay called ``name`` until the user leaves, and return the exit code for this command.
 
-    ``owned`` says that this terminal started the relay. ``rate`` is in samples a second, at most 10.
-    ``kafka`` makes what reads single records, for the report of an audit; ``choices`` are the user's.
+    None: to the list of all relays. ``owned`` says that this terminal started the relay. ``rate`` is in
+    samples a second, at most 10. ``kafka`` makes what reads single records, for the report of an audit;
+    ``choices`` are the user's.
     """
-    session = Session(owned=owned, rate=rate, theme=theme, choices=choices or Choices())
+    session = Session(owned=owned, fleet=fleet, rate=rate, theme=theme, choices=choices or Choices())
     return run_source(ControlClient(name), session, RelayAuditSession(name, kafka))
 
 
-def run_source(source: DataSource, session: Session, audit: RelayAuditSession | None = None) -> int:
-    """Show a relay until the user leaves, and return the exit code."""
+def run_source(source: DataSource, session: Session, audit: RelayAuditSession | None = None) -> int | None:
+    """Show a relay until the user leaves, and return the exit code; None: to the list of all relays."""
     app = RelayApp(RelayModel(source), session, audit)
     name = source.name
     ways = f"'bwtui attach {name}' shows it, 'bwtui stop {name}' ends it"
     ending = run_app(app, f"relay {name} was left as it was: {ways}")
     if app.return_code:
         return app.return_code
+    if ending == "fleet":
+        return None
     status = app.model.live.status
     if ending == "detach":
         say(f"bwtui: relay {name} runs on: {ways}", err=True)

@@ -24,6 +24,7 @@ __all__ = [
     "rate",
     "size",
     "sparkline",
+    "took",
 ]
 
 
@@ -35,6 +36,11 @@ def clock(moment: float) -> str:
 def precise_clock(moment: float) -> str:
     """Return the local time of day with milliseconds: ``12:04:05.123``."""
     return f"{clock(moment)}.{int(moment * 1000) % 1000:03}"
+
+
+def took(seconds: float) -> str:
+    """Return how long something took: ``0.31 ms``, ``12.4 ms``, ``3.2 s``, ``3 m 05 s``."""
+    return f"{milliseconds(seconds)} ms" if seconds < 0.9995 else duration(seconds)
 
 
 def moment(seconds: float) -> str:

@@ -74,6 +74,12 @@ class Host(Protocol):
     def ask_to_try_ddl(self) -> None:
         """Ask for a file of DDL, and say what the schema registry would say of the tables after it."""
 
+    def leave_to_fleet(self, *, by_escape: bool) -> None:
+        """Go to the list of all relays, or say why not; by Escape only where the user came from there."""
+
+    def attach(self, name: str) -> None:
+        """Attach to a relay of that list."""
+
     def ask_to_leave(self) -> None:
         """Ask how to leave."""
 

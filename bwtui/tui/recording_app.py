@@ -20,6 +20,7 @@ from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.changes import RecordedChangesScreen, RecordedTableScreen, TransactionScreen
 from bwtui.tui.screens.recording.rows import AsOfScreen
+from bwtui.tui.screens.recording.transactions import RecordedTransactionsScreen
 from bwtui.tui.state import Session
 from bwtui.tui.widgets.recording.transport import Timeline
 
@@ -36,6 +37,7 @@ class RecordingApp(RecordingAuditing, RelayApp):
     MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {
         **{mode: screen for mode, screen in RelayApp.MODE_SCREENS.items() if mode in tabs("recording")},
         "changes": RecordedChangesScreen,
+        "transactions": RecordedTransactionsScreen,
     }
     OPENERS: ClassVar[Mapping[str, Opener]] = {
         **RelayApp.OPENERS,

@@ -30,6 +30,8 @@ STALE_AFTER = 3.0
 #: Seconds over which CPU use and the growth of the WAL are averaged.
 WINDOW = 10.0
 
+#: How this terminal came to its relay: not from all relays, by name, or out of their list.
+Fleet = Literal["no", "named", "listed"]
 Link = Literal["connecting", "live", "stale", "gone", "recorded"]
 
 
@@ -66,6 +68,8 @@ class Session:
 
     #: This terminal started the relay; then leaving it offers to stop the relay first.
     owned: bool = False
+    #: From a relay by name F leads to the list of all, and from one out of that list Esc does as well.
+    fleet: Fleet = "no"
     #: False where the relay ends with the screens, as in the demo: then leaving offers no detaching.
     detachable: bool = True
     #: Samples a second, 1 to 10.

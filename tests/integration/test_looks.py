@@ -30,8 +30,10 @@ from bwtui.model.looks import (
     Consumers,
     GroupEntry,
     LookName,
+    RelayedTransaction,
     Slots,
     Subject,
+    Transactions,
     look_from_json,
 )
 from bwtui.relay.process import launch
@@ -336,3 +338,33 @@ def test_the_versions_of_a_subject_are_told_while_somebody_asks(relay: str, sour
     assert (difference.field, difference.kind) == ("added", "added")
     with pytest.raises(Refused, match="no list of texts"):
         request(relay, {"request": "subject", "about": "t"})
+
+
+def test_transactions_are_listed_with_what_they_took(relay: str, source: Session) -> None:
+    eventually("it streams", lambda: source.reader(relay))
+    for number in range(5):
+        source.run("insert into t values (%s, 1, '')", f"small {number}")
+    source.run("insert into t select 'large ' || n, 1, repeat('x', 20) from generate_series(1, 5000) n")
+    source.run("create table other (id int)")
+    source.run("insert into other values (1)")
+
+    def all_acknowledged() -> list[RelayedTransaction] | None:
+        look: Transactions = ask(relay, "transactions")
+        found = sorted(look.transactions, key=lambda one: one.number)
+        return found if len(found) == 6 and all(one.relayed_seconds is not None for one in found) else None
+
+    *small, large = eventually("all are acknowledged", all_acknowledged)
+    assert [one.rows for one in small] == [1] * 5
+    assert {tuple(one.tables or ()) for one in small} == {("public.t",)}
+    assert (large.rows, large.tables) == (5_000, {"public.t": 5_000})
+    assert large.bytes > 5_000 * 20
+    for one in (*small, large):
+        assert one.acknowledged
+        assert one.relayed_seconds is not None
+        assert one.commit_seconds is not None
+        assert 0 <= one.relayed_seconds < 60
+        # Both clocks are this machine's.
+        assert one.relayed_seconds <= one.commit_seconds < 60
+        assert abs(one.commit_time - time.time()) < 60
+    assert large.xid == source.value("select xmin::text::bigint from t where id = 'large 1'")
+    assert len({one.commit_lsn for one in (*small, large)}) == 6

@@ -16,6 +16,7 @@ from bwtui.model.looks import (
     Look,
     LookName,
     PartitionLag,
+    RelayedTransaction,
     SlotEntry,
     Slots,
     Stages,
@@ -23,6 +24,7 @@ from bwtui.model.looks import (
     Subject,
     VersionEntry,
     VersionText,
+    Transactions,
 )
 from bwtui.settings import RelaySettings
 from tests.tui.shop import NOON
@@ -44,6 +46,8 @@ def look(name: LookName, now: float, about: Sequence[str] = ()) -> Look:
         return Letters(now)
     if name == "subject":
         return subject(now, about)
+    if name == "transactions":
+        return transactions(now)
     return commands(now) if name == "commands" else configuration(now)
 
 
@@ -209,3 +213,55 @@ def configuration(now: float) -> Configuration:
         ),
     )
     return Configuration(time=now, settings=listed(settings))
+
+
+def transactions(now: float) -> Transactions:
+    """Small ones, a load of a million rows, one that was read twice, one that waits, and one that is read."""
+    base = int(now)
+    small = tuple(
+        RelayedTransaction(
+            number,
+            40_000 + number,
+            f"16/B{number:07X}",
+            base - number * 0.37,
+            1 + number % 4,
+            180 * (1 + number % 4),
+            base - number * 0.37 + 0.002,
+            {"public.orders": 0, "public.order_items": 0} if number % 3 else {"public.audit": 0},
+            True,
+            0.004 + number % 7 / 1000,
+            0.006 + number % 7 / 1000,
+        )
+        for number in range(10, 60)
+    )
+    load = {"warehouse.stock": 1_000_000, "public.audit": 204_511}
+    special = (
+        RelayedTransaction(
+            4, 39_001, "16/A0000000", now - 480, 1_204_511, 212_000_000, now - 479, load, True, 14.2, 15.1
+        ),
+        RelayedTransaction(
+            5,
+            39_777,
+            "16/A8000000",
+            now - 95,
+            12,
+            2_100,
+            now - 94,
+            {"public.customers": 0},
+            True,
+            31.0,
+            31.8,
+            2,
+        ),
+        RelayedTransaction(
+            61, 40_061, "16/B9000000", now - 9, 3, 540, now - 8.9, {"public.orders": 0}, False
+        ),
+    )
+    under_way = (
+        RelayedTransaction(
+            0, 40_062, "16/BF000000", now - 13, 312_400, 41_000_000, now - 12, {"public.stock": 312_000}
+        ),
+    )
+    return Transactions(
+        time=now, total=1_204_777, newest=52, largest=50, under_way=under_way, transactions=small + special
+    )

@@ -421,3 +421,12 @@ async def _send_again(stage: Stage, press: Press) -> None:
     await stage.press("x")
     await press()
     assert any("A relay sends each change once" in one.message for one in stage.app._notifications)
+
+
+@check("fleet")
+async def _fleet(stage: Stage, press: Press) -> None:
+    told: list[str] = []
+    stage.app.notify = lambda message, **more: told.append(message)  # type: ignore[method-assign]
+    await press()
+    assert ["shows all that run" in one for one in told] == [True]
+    assert stage.app.is_running

@@ -33,6 +33,8 @@ def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A relay's collector nearly never looks: see `bwtui.cycles`."""
     # What is kept up to a bound is so soon.
     monkeypatch.setattr("bwtui.relay.samples.SAMPLES", 5)
+    for bound in ("_MOST", "_MOST_LARGE", "NEWEST", "LARGEST"):
+        monkeypatch.setattr(f"bwtui.relay.measured.transactions.{bound}", 5)
     monkeypatch.setattr("bwtui.relay.routes.session_routes._ROUTES_KEPT", 16)
     gc.collect()
     gc.disable()

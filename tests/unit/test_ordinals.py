@@ -32,7 +32,7 @@ def test_a_relay_goes_past_four_billion_changes(tmp_path: Path, monkeypatch: pyt
 
     def late(rows: Rows, data: bytes) -> None:
         begin(rows, data)
-        rows._ordinal = WIDEST - 1
+        rows.ordinal = WIDEST - 1
 
     monkeypatch.setattr(Rows, "begin", late)
     sink = Reject(lambda message: b'"bad' in (message.value or b""))

@@ -15,11 +15,12 @@ from bwtui.recording.format.blocks import Block, Kind, Place, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch, summarize
 from bwtui.recording.format.statements import Head
 from bwtui.recording.format.walk import BATCHES, DESCRIBING
+from bwtui.recording.reading import transaction_index
 from bwtui.recording.reading.assembly import Assembly
 from bwtui.recording.reading.deliveries import DeliveryBook
 from bwtui.recording.reading.outages import Outages
 from bwtui.recording.reading.segment_reader import SegmentReader
-from bwtui.recording.view import Bucket, Source, TableCounts
+from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
 
 _ERRORS = 1_000
 #: How often the folder is looked at while its last segment is being finished.
@@ -211,6 +212,12 @@ class Recording:
             if found is not None:
                 return found
         return self.length
+
+    def transactions(self, start: int, stop: int) -> Iterator[RecordedTransaction]:
+        return transaction_index.transactions(self.segments, start, stop)
+
+    def newest_transactions(self, stop: int, most: int) -> int:
+        return transaction_index.newest_transactions(self.segments, stop, most)
 
     def time_at(self, position: int) -> int:
         if position >= self.length:

@@ -74,6 +74,7 @@ class Recent:
         if self._thread.is_alive():
             self._thread.join(timeout=5)
             self._latency.tick(time.monotonic(), is_last=True)
+            self._report.transaction_log.tick(time.monotonic())
 
     def history(self, after: float = 0.0) -> History:
         """Return what was sampled after ``after`` (Unix seconds); who has some already needs no trends."""
@@ -113,6 +114,7 @@ class Recent:
         """Take one sample."""
         now = time.monotonic()
         self._latency.tick(now)
+        self._report.transaction_log.tick(now)
         seconds, self._at = now - self._at, now
         if seconds <= 0:
             return

@@ -32,6 +32,7 @@ class Looks:
     def __init__(self, settings: RelaySettings, readers: Readers, report: Report, samples: Samples) -> None:
         """``report`` knows the relay's topics at the time of a look."""
         self._samples = samples
+        self._report = report
         self._configuration = Configuration(time=time.time(), settings=listed(settings))
         self._consumers = Watch(
             lambda: readers.look(_topics(settings, report)), readers.close, Consumers, "consumers"
@@ -58,6 +59,9 @@ class Looks:
             return self._subjects.latest(about)
         if name == "letters":
             return replace(self._letters.latest(), places=self._letter_reader.places(about))
+        if name == "transactions":
+            report = self._report
+            return report.transaction_log.look(report.confirmed_lsn, report.transactions)
         return self._configuration
 
     def tick(self, connection: Connection) -> None:

@@ -191,6 +191,10 @@ class RelayScreen(ExportingScreen):
     def action_palette(self) -> None:
         self.app.action_command_palette()
 
+    def action_fleet(self) -> None:
+        """Go to the list of all relays."""
+        self.host.leave_to_fleet(by_escape=False)
+
     def action_leave(self) -> None:
         self.host.ask_to_leave()
 
@@ -248,9 +252,11 @@ class RelayScreen(ExportingScreen):
             self.go_back()
 
     def go_back(self) -> None:
-        """Return to where this screen was opened; the first one of a mode stays."""
+        """Return to where this screen was opened; the first one of a mode stays, or leads to all relays."""
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
+        else:
+            self.host.leave_to_fleet(by_escape=True)
 
     def on_grid_opened(self, event: Grid.Opened) -> None:
         """A row was opened, by Enter or a double click."""

@@ -14,7 +14,8 @@ from bwtui.tui.keys import key_for, key_text
 from bwtui.tui.plain import Content, Table, Text
 from bwtui.tui.state import Session
 
-Ending = Literal["stop", "detach", "quit"]
+#: "fleet": to the list of all relays; "attach": from there to one of them.
+Ending = Literal["stop", "detach", "quit", "fleet", "attach"]
 
 
 class HelpScreen(ModalScreen[None]):

@@ -43,9 +43,11 @@ class Header(Vertical):
 
     def show(self, model: Model, screen: str, crumbs: tuple[str, ...], stopping: bool) -> None:
         """Paint what changed."""
-        self.query_one("#identity", Line).put(_identity(model, self.app.size.width))
-        self._tabs = _tabs(model, screen, self.app.size.width)
-        self.query_one("#tabs", Line).put(Content.assemble(*self._tabs.values()), layout=True)
+        width = self.app.size.width
+        self._tabs = _tabs(model, screen, width)
+        tabs = Content.assemble(*self._tabs.values())
+        self.query_one("#identity", Line).put(_identity(model, width, width - tabs.cell_length))
+        self.query_one("#tabs", Line).put(tabs, layout=True)
         self.query_one("#sentence", Line).put(_sentence(model, crumbs, stopping))
         trouble = self.query_one("#trouble", Line)
         text = _trouble(model)
@@ -54,20 +56,26 @@ class Header(Vertical):
             trouble.put(text)
 
 
-def _identity(model: Model, width: int) -> Content:
+def _identity(model: Model, width: int, room: int) -> Content:
     verdict = _verdict(model)
+    state = " A RECORDING " if model.recorded else f"{verdict.mark} {verdict.word}"
     name = model.name
-    if width < 100 and len(name) > 11:
-        name = name[:10] + "…"
-    parts: list[tuple[str, str] | str] = [(" bwtui ", "bold $primary"), (f"{name}  ", "bold")]
+    if width < 100:
+        # How it is must never be cut; the tabs take what they need.
+        most = max(min(11, room - len(state) - 3), 4)
+        name = name if len(name) <= most else name[: most - 1] + "…"
+    parts: list[tuple[str, str] | str] = [(" bwtui ", "bold $primary")]
+    if model.kind == "fleet":
+        return Content.assemble(*parts, (" ALL RELAYS ", "bold reverse $primary"))
+    parts.append((f"{name}  ", "bold"))
     if model.kind == "report":
         return Content.assemble(*parts, (" THE REPORT OF AN AUDIT ", "bold reverse $warning"))
     # The tabs need the room.
     parts = parts if width >= 100 else [(f" {name} ", "bold")]
     if model.recorded:
-        return Content.assemble(*parts, (" A RECORDING ", "bold reverse $warning"))
+        return Content.assemble(*parts, (state, "bold reverse $warning"))
     parts += [
-        (f"{verdict.mark} {verdict.word}", f"bold {TONES[verdict.tone]}"),
+        (state, f"bold {TONES[verdict.tone]}"),
     ]
     status = model.live.status
     if width >= 120 and status is not None and status.started:
@@ -133,7 +141,7 @@ def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
 def _news(model: Model, stopping: bool) -> Content:
     status = model.live.status
     head = model.picture.playhead
-    if model.kind == "report":
+    if model.kind in ("report", "fleet"):
         return Content.styled(model.remark, "$quiet")
     if head is not None and status is not None:
         return _as_of(head, status)

@@ -36,6 +36,7 @@ class Listing(Grid):
         self.descending = self._natural(self.sort_column)
         self.filter = Filter()
         self.errors_only = False
+        self._why_empty = f"no {noun} yet"
         self.items: dict[str, Item] = {}
         self._order: list[str] = []
         self._ordered_at = float("-inf")
@@ -52,6 +53,14 @@ class Listing(Grid):
             self._order = [k for k in self._order if k in self.items]
             self._order += [k for k in self.items if k not in before]
         self._show()
+
+    def say_why_empty(self, text: str) -> None:
+        """Say why there are no items, in place of that there are none yet."""
+        if text != self._why_empty:
+            self._why_empty = text
+            if not self.items:
+                self.empty_text = text
+                self.refresh()
 
     def set_filter(self, new: Filter) -> None:
         """Filter by what the user typed."""
@@ -89,7 +98,7 @@ class Listing(Grid):
     def _show(self) -> None:
         shown = [item for key in self._order if self._passes(item := self.items[key])]
         if not self.items:
-            self.empty_text = f"no {self.noun} yet"
+            self.empty_text = self._why_empty
         else:
             clear, every = key_for("back"), key_for("errors_only")
             self.empty_text = f"no {self.noun} match: {clear} clears the filter, {every} shows all"

@@ -1,0 +1,117 @@
+"""The transactions of a recording by its indexes alone: no change is read."""
+
+import bisect
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from bwtui.recording.format.blocks import TRANSACTION_ENTRY, Kind, TransactionEntry
+from bwtui.recording.reading.segment_reader import SegmentReader
+from bwtui.recording.view import RecordedTransaction
+
+#: What is known of a transaction before it is known when it was confirmed.
+_Unconfirmed = tuple[int, int, int, int, int, int, int]
+
+
+def newest_transactions(segments: Sequence[SegmentReader], stop: int, most: int) -> int:
+    """Return where the segments begin that hold about ``most`` transactions before ``stop``, or all."""
+    count = 0
+    for segment in reversed(segments[1:]):
+        if segment.changes and segment.first_position < stop:
+            count += segment.foot["transactions"]
+            if count >= most:
+                return segment.first_position
+    return segments[0].first_position
+
+
+def transactions(segments: Sequence[SegmentReader], start: int, stop: int) -> Iterator[RecordedTransaction]:
+    """Yield what begins in ``[start, stop)``, each once it is known when it was confirmed, or at the end."""
+    walk = _Walk(start, stop)
+    for segment in segments:
+        if segment.stop_position > start:
+            yield from walk.segment(segment)
+            if walk.is_over and not walk.waiting:
+                return
+    yield from walk.end()
+
+
+class _Walk:
+    """Goes through segments in order."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._start, self._stop = start, stop
+        #: The transaction that is open: where it begins, its entry, and when its first change was recorded.
+        self._open: tuple[int, TransactionEntry, int] | None = None
+        self._rows = 0
+        #: Those that have ended, and are not known to be confirmed: all but the last field of each.
+        self.waiting: deque[_Unconfirmed] = deque()
+        #: All that was asked for has begun, and ended.
+        self.is_over = False
+
+    def segment(self, segment: SegmentReader) -> Iterator[RecordedTransaction]:
+        """Yield what becomes known to be confirmed in a segment."""
+        begins = _Begins(segment, self._start)
+        first = segment.batch_at(self._start) if segment.first_position < self._start else 0
+        for at in range(first, len(segment.index)):
+            entry, position = segment.index[at], segment.first_position + segment.starts[at]
+            if entry.kind == Kind.REACHED:
+                while self.waiting and self.waiting[0][4] < entry.last_lsn:
+                    yield RecordedTransaction(*self.waiting.popleft(), entry.received)
+            elif self.is_over:
+                if not self.waiting:
+                    return
+            elif entry.kind == Kind.ROWS and entry.changes:
+                # Of a snapshot; a transaction that was open before it was broken off.
+                self._close(position)
+            elif entry.changes:
+                self._block(begins, position, position + entry.changes, entry.received)
+
+    def end(self) -> Iterator[RecordedTransaction]:
+        """Yield what is left."""
+        self._close(self._stop)
+        for one in self.waiting:
+            yield RecordedTransaction(*one)
+
+    def _block(self, begins: "_Begins", start: int, stop: int, received: int) -> None:
+        while (begin := begins.before(stop)) is not None:
+            self._rows += begin[0] - start
+            start = begin[0]
+            self._close(start)
+            if self.is_over:
+                return
+            self._open, self._rows = (*begin, received), 0
+        self._rows += stop - start
+
+    def _close(self, position: int) -> None:
+        # A BEGIN may be all that was recorded of one.
+        if self._open is not None and self._rows:
+            start, entry, received = self._open
+            rows = self._rows
+            self.waiting.append(
+                (start, start + rows, rows, entry.xid, entry.commit_lsn, entry.commit_time, received)
+            )
+        self._open = None
+        self.is_over = position >= self._stop
+
+
+class _Begins:
+    """Where the transactions of a segment begin, one after the other from some position on."""
+
+    def __init__(self, segment: SegmentReader, start: int) -> None:
+        self._first = segment.first_position
+        self._packed = segment.transaction_entries()
+        self._count = len(self._packed) // TRANSACTION_ENTRY.size
+        relative = start - self._first
+        self._next = bisect.bisect_left(range(self._count), relative, key=lambda at: self._entry(at).position)
+
+    def before(self, position: int) -> tuple[int, TransactionEntry] | None:
+        """Return the next one and its place, if that lies before ``position``."""
+        if self._next >= self._count:
+            return None
+        entry = self._entry(self._next)
+        if self._first + entry.position >= position:
+            return None
+        self._next += 1
+        return self._first + entry.position, entry
+
+    def _entry(self, at: int) -> TransactionEntry:
+        return TransactionEntry(*TRANSACTION_ENTRY.unpack_from(self._packed, at * TRANSACTION_ENTRY.size))

@@ -1,0 +1,99 @@
+"""The transaction that is being read, and what is noted of it when it ends.
+
+Nothing here is done a row at a time. What must be known of rows is told by what the batch holds anyway: all
+messages of a transaction have one and the same object as their timestamp.
+"""
+
+from bwtui.pgoutput.messages import Relation
+from bwtui.relay.batch import Batch
+from bwtui.relay.measured.transactions import LARGE_BYTES, LARGE_ROWS, Noted, TransactionLog
+from bwtui.relay.routes.route import Route
+from bwtui.relay.rows import Rows
+
+#: Each table of a batch is looked at for a transaction of it: if they are few, if the batch is small, which
+#: it is unless there is a backlog, or if the transaction has so many rows for each of them.
+_FEW_TABLES, _SMALL_BATCH, _ROWS_A_TABLE = 5, 65, 8
+
+
+class OpenTransaction:
+    """That of one session; the relay's thread calls all but `so_far`."""
+
+    def __init__(self, batch: Batch, rows: Rows, log: TransactionLog) -> None:
+        #: Between BEGIN and COMMIT; who reads them sets it.
+        self.is_open = False
+        self._batch, self._rows, self._log = batch, rows, log
+        self._note = log.note
+        #: Bytes of everything before it.
+        self._bytes_before = 0
+        #: Of what was handed over of it: when the first was received, or 0.0, and messages by table.
+        self._received = 0.0
+        self._tables: dict[str, int] = {}
+        batch.on_hand_over = self._hand_over
+        log.so_far = self.so_far
+
+    def close(self) -> None:
+        """End with the session: what was read of the transaction is read again."""
+        self._log.so_far = None
+
+    def commit(self) -> None:
+        """Note the transaction, which has ended; called for each, however small."""
+        rows, batch = self._rows, self._batch
+        size, self._bytes_before = -self._bytes_before, batch.handed_over + batch.bytes
+        if not (count := rows.ordinal):
+            return
+        size += self._bytes_before
+        if self._received or count >= LARGE_ROWS or size >= LARGE_BYTES:
+            self._note_large(size)
+            return
+        routes, stamp = batch.routes, rows.timestamp
+        # Not the routes, which hold the code of encoders, and may be replaced soon.
+        mine: Relation | list[Relation] | None = None
+        if len(routes) == 1:
+            mine = routes[0].relation if routes[0].messages[-1][2] is stamp else []
+        elif len(routes) < _FEW_TABLES or batch.rows < _SMALL_BATCH or count > _ROWS_A_TABLE * len(routes):
+            mine = [route.relation for route in routes if route.messages[-1][2] is stamp]
+        self._note((rows.commit_lsn, rows.xid, rows.committed, count, size, batch.received, mine))
+
+    def _note_large(self, size: int) -> None:
+        """Note a transaction of which all can be known: it has rows enough to pay for that."""
+        rows, batch = self._rows, self._batch
+        self._count(batch.routes)
+        received, tables = self._received or batch.received, self._tables
+        noted = (rows.commit_lsn, rows.xid, rows.committed, rows.ordinal, size, received, tables)
+        self._log.note(noted)
+        self._log.note_large(noted)
+        self._received, self._tables = 0.0, {}
+
+    def _hand_over(self, routes: list[Route]) -> None:
+        """Note what a batch has of the transaction that is open, before it is handed over."""
+        if self.is_open:
+            self._received = self._received or self._batch.received
+            self._count(routes)
+
+    def _count(self, routes: list[Route]) -> None:
+        """Add the messages that the batch has of the transaction."""
+        stamp, tables = self._rows.timestamp, self._tables
+        for route in routes:
+            messages = route.messages
+            number = 0
+            if messages[0][2] is stamp:
+                number = len(messages)
+            else:
+                while messages[-1 - number][2] is stamp:
+                    number += 1
+            if number:
+                name = route.relation.qualified_name
+                tables[name] = tables.get(name, 0) + number
+
+    def so_far(self) -> tuple[Noted, dict[str, int]] | None:
+        """Return what is known of the transaction that is being read, or None; any thread may ask."""
+        if not self.is_open:
+            return None
+        rows, batch = self._rows, self._batch
+        stamp, count = rows.timestamp, rows.ordinal
+        size = max(batch.handed_over + batch.bytes - self._bytes_before, 0)
+        received = self._received or batch.received
+        noted = Noted(rows.commit_lsn, rows.xid, rows.committed, count, size, received)
+        tables = dict(self._tables)
+        # Another one may have begun while this was put together.
+        return (noted, tables) if count and self.is_open and stamp is rows.timestamp else None

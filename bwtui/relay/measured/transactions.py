@@ -1,0 +1,254 @@
+"""Which transactions were relayed: the newest ones, and the largest of the last ten minutes.
+
+The relay's thread only notes what it knows, once a transaction and once a batch. The thread of
+`bwtui.relay.measured.recent` makes a list of it once a second (`TransactionLog.tick`), and any thread may
+ask for that.
+"""
+
+import heapq
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from bwtui.model.delivery import Span
+from bwtui.model.looks import RelayedTransaction, Transactions
+from bwtui.model.lsn import format_lsn
+from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
+from bwtui.pgoutput.messages import Relation
+
+#: So many transactions are listed: the newest, and by each measure the largest of the last minutes.
+NEWEST, LARGEST = 500, 50
+_MINUTES = 10
+#: So many are noted between two ticks; of more the oldest are left out, unless they are large: a thousand of
+#: those fill more than a second.
+_MOST, _MOST_LARGE = 4_096, 1_024
+LARGE_ROWS, LARGE_BYTES = 100, 1 << 16
+#: Transactions that wait to be acknowledged, of those that are listed or were.
+_WAITING = 4_096
+_MICROS = 1_000_000
+
+
+class Noted(NamedTuple):
+    """What the relay's thread knows of a transaction, beside its tables.
+
+    ``committed`` is in microseconds since PostgreSQL's epoch, ``received`` by the monotonic clock.
+    """
+
+    commit_lsn: int
+    xid: int
+    committed: int
+    rows: int
+    bytes: int
+    received: float
+
+
+#: Messages by table of a large one; of a small one its table, or several; None: they were not looked for.
+_Tables = dict[str, int] | Relation | list[Relation] | None
+#: The fields of `Noted`, as a plain tuple is made faster, and the tables.
+_Note = tuple[int, int, int, int, int, float, _Tables]
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class _Record:
+    """One transaction of the list."""
+
+    number: int
+    noted: Noted
+    #: Messages by table, or 0.
+    tables: dict[str, int] | None
+    #: By the monotonic clock; 0: not yet.
+    acknowledged: float = 0.0
+    reads: int = 1
+
+    def again(self, noted: Noted, tables: dict[str, int] | None) -> None:
+        """Take note that the transaction was read once more before it was acknowledged."""
+        # Since when it is under way is not for the second reading to say.
+        self.noted, self.tables = noted._replace(received=self.noted.received), tables
+        self.reads += 1
+
+
+class _Largest:
+    """The largest of the last minutes by one measure: of each minute as many as are listed."""
+
+    def __init__(self, measure: Callable[[Noted], int]) -> None:
+        self.measure = measure
+        #: What a transaction of this minute must exceed to be among them.
+        self.least = -1
+        self._minutes: deque[tuple[int, list[tuple[int, int, _Record]]]] = deque()
+
+    def begin(self, now: float) -> None:
+        """Forget what is too old, and begin another minute if it is time to."""
+        minutes, minute = self._minutes, int(now / 60)
+        if not minutes or minutes[-1][0] != minute:
+            minutes.append((minute, []))
+            self.least = -1
+        while minutes[0][0] <= minute - _MINUTES:
+            minutes.popleft()
+
+    def offer(self, record: _Record) -> None:
+        """Take a transaction that is large enough."""
+        heap = self._minutes[-1][1]
+        entry = (self.measure(record.noted), record.number, record)
+        if len(heap) < LARGEST:
+            heapq.heappush(heap, entry)
+        else:
+            heapq.heapreplace(heap, entry)
+        if len(heap) == LARGEST:
+            self.least = heap[0][0]
+
+    def found(self) -> Iterable[_Record]:
+        """Return the largest, in no particular order."""
+        entries = (entry for _, heap in self._minutes for entry in heap)
+        return [record for _, _, record in heapq.nlargest(LARGEST, entries)]
+
+
+class TransactionLog:
+    """The transactions of one run.
+
+    `note`, `note_large` and `acknowledged` are the relay's thread's, `tick` is that of one other thread, and
+    `look` any thread's.
+    """
+
+    def __init__(self) -> None:
+        self._noted: deque[_Note] = deque(maxlen=_MOST)
+        self._large: deque[_Note] = deque(maxlen=_MOST_LARGE)
+        self._acks: deque[tuple[int, float]] = deque(maxlen=_MOST)
+        #: Takes what `Noted` has, of each transaction, and once more of a large one.
+        self.note, self.note_large = self._noted.append, self._large.append
+        #: Tells of the transaction that is being read, while there is a session; any thread may ask.
+        self.so_far: Callable[[], tuple[Noted, dict[str, int]] | None] | None = None
+        self._newest: deque[_Record] = deque(maxlen=NEWEST)
+        self._largest = (_Largest(lambda noted: noted.rows), _Largest(lambda noted: noted.bytes))
+        #: Those that are not acknowledged, oldest first.
+        self._waiting: dict[tuple[int, int], _Record] = {}
+        self._number = 0
+        #: When some small ones were left out last, by the monotonic clock.
+        self._left_out = float("-inf")
+        self._lock = threading.Lock()
+
+    def acknowledged(self, span: Span, now: float) -> None:
+        """Note that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
+        if span.lsn is not None:
+            self._acks.append((span.lsn, now))
+
+    def tick(self, now: float) -> None:
+        """Bring the list up to date, ``now`` by the monotonic clock."""
+        with self._lock:
+            # Before the transactions: what is acknowledged meanwhile belongs to those of the next tick.
+            acks = _taken(self._acks)
+            fresh = self._take_noted(now)
+            for largest in self._largest:
+                largest.begin(now)
+            for noted in self._worth_listing(fresh):
+                self._list(Noted._make(noted[:6]), _tables(noted[6]))
+            self._acknowledge(acks)
+
+    def _take_noted(self, now: float) -> list[_Note]:
+        fresh = _taken(self._noted)
+        large = _taken(self._large)
+        if len(fresh) >= _MOST:
+            # Older ones may have been pushed out.
+            self._left_out = now
+            here = {id(noted) for noted in fresh}
+            fresh[:0] = [noted for noted in large if id(noted) not in here]
+        return fresh
+
+    def _worth_listing(self, fresh: list[_Note]) -> list[_Note]:
+        """Return the newest, and those before them that may be among the largest."""
+        rows, size = (largest.least for largest in self._largest)
+        before = [noted for noted in fresh[:-NEWEST] if noted[3] > rows or noted[4] > size]
+        return before + fresh[-NEWEST:]
+
+    def _list(self, noted: Noted, tables: dict[str, int] | None) -> None:
+        key = (noted.commit_lsn, noted.xid)
+        before = self._waiting.get(key)
+        if before is not None:
+            before.again(noted, tables)
+            return
+        self._number += 1
+        record = _Record(self._number, noted, tables)
+        self._newest.append(record)
+        for largest in self._largest:
+            if largest.measure(noted) > largest.least:
+                largest.offer(record)
+        self._waiting[key] = record
+        if len(self._waiting) > _WAITING:
+            del self._waiting[next(iter(self._waiting))]
+
+    def _acknowledge(self, acks: list[tuple[int, float]]) -> None:
+        done = []
+        following = iter(acks)
+        ack = next(following, None)
+        for key, record in self._waiting.items():
+            noted = record.noted
+            while ack is not None and (ack[0] <= noted.commit_lsn or ack[1] < noted.received):
+                ack = next(following, None)
+            if ack is None:
+                break
+            record.acknowledged = ack[1]
+            done.append(key)
+        for key in done:
+            del self._waiting[key]
+
+    def look(self, confirmed_lsn: int, total: int) -> Transactions:
+        """Return the list; of ``total`` transactions, those up to ``confirmed_lsn`` were acknowledged."""
+        now = time.monotonic()
+        clock = time.time() - now
+        with self._lock:
+            for largest in self._largest:
+                largest.begin(now)
+            large = {record for largest in self._largest for record in largest.found()}
+            records = large.union(self._newest)
+            entries = [_entry(record, clock, confirmed_lsn) for record in records]
+            newest, flooded = len(self._newest), now - self._left_out < 60 * _MINUTES
+        so_far = self.so_far() if self.so_far is not None else None
+        return Transactions(
+            time=clock + now,
+            notes=(_FLOODED,) if flooded else (),
+            total=total,
+            newest=newest,
+            largest=LARGEST,
+            under_way=() if so_far is None else (_entry(_Record(0, *so_far), clock, 0),),
+            transactions=tuple(entries),
+        )
+
+
+_FLOODED = (
+    f"More than {_MOST:,} transactions came within a second: of those with less than {LARGE_ROWS} rows and "
+    f"{LARGE_BYTES >> 10} kB not all were noted"
+)
+
+
+def _taken(noted: deque[T]) -> list[T]:
+    # What comes meanwhile is the next tick's.
+    return [noted.popleft() for _ in range(len(noted))]
+
+
+def _tables(found: _Tables) -> dict[str, int] | None:
+    if found is None or isinstance(found, dict):
+        return found
+    relations = found if isinstance(found, list) else (found,)
+    return {relation.qualified_name: 0 for relation in relations}
+
+
+def _entry(record: _Record, clock: float, confirmed_lsn: int) -> RelayedTransaction:
+    noted, at = record.noted, record.acknowledged
+    committed = (noted.committed + POSTGRES_EPOCH_US) / _MICROS
+    return RelayedTransaction(
+        number=record.number,
+        xid=noted.xid,
+        commit_lsn=format_lsn(noted.commit_lsn),
+        commit_time=committed,
+        rows=noted.rows,
+        bytes=noted.bytes,
+        received=round(noted.received + clock, 6),
+        tables=record.tables,
+        acknowledged=bool(at) or noted.commit_lsn < confirmed_lsn,
+        relayed_seconds=round(at - noted.received, 6) if at else None,
+        commit_seconds=round(at + clock - committed, 6) if at else None,
+        reads=record.reads,
+    )

@@ -1,0 +1,220 @@
+"""The transactions of a relay: which are large, which took long, and what is known of each."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from textual.containers import Container
+from textual.widget import Widget
+
+from bwtui.model.looks import Look, LookName, RelayedTransaction, Transactions
+from bwtui.tui import figures
+from bwtui.tui.filtering import Filter
+from bwtui.tui.host import Host
+from bwtui.tui.plain import Content
+from bwtui.tui.screens.changes import SampledPair
+from bwtui.tui.screens.looking import LookScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.changes import ChangeDetail
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.line import Line
+from bwtui.tui.widgets.listing import Item, Listing
+from bwtui.tui.widgets.transactions import (
+    TransactionChanges,
+    fact_lines,
+    named,
+    rows_cell,
+    rows_text,
+    tables_cell,
+    transaction_columns,
+)
+
+#: One that waits so long to be acknowledged deserves attention (seconds).
+LATE = 3.0
+#: The row of the one that is being read.
+OPEN = "open"
+COLUMNS = transaction_columns(
+    Column("relayed", "Recv→ack", 9, "right"), Column("behind", "Commit→ack", 10, "right", drop=2)
+)
+
+
+class TransactionsScreen(LookScreen):
+    """The newest and the largest, and the selected one in words; Enter opens its sampled changes."""
+
+    mode: ClassVar[str] = "transactions"
+    wants_look: ClassVar[LookName | None] = "transactions"
+    service: ClassVar[str] = "its own process"
+
+    def body(self) -> Iterable[Widget]:
+        """Return the sentence, the list and the selected transaction."""
+        sortable = ("commit", "xid", "rows", "bytes", "relayed", "behind")
+        listing = Listing(COLUMNS, sortable, id="transactions", noun="transactions")
+        listing.border_title = "Transactions"
+        listing.sort_by("rows")
+        return (Line(id="said"), listing, Detail(id="transaction", title="Transaction"))
+
+    def show_look(self, look: Look, picture: Picture) -> Content:
+        """Fill the list, and say what is listed, and what is being read."""
+        assert isinstance(look, Transactions)
+        listing = self.query_one("#transactions", Listing)
+        is_copying = picture.status is not None and picture.status.is_copying
+        listing.say_why_empty(
+            "the snapshot is under way: its rows belong to no transaction"
+            if is_copying
+            else "no transaction of the relay's tables yet; 1 shows what the relay is doing"
+        )
+        every = (*look.under_way, *look.transactions)
+        listing.set_items([_item(one, look.time) for one in every], picture.received)
+        self._show_selected()
+        what = (
+            f" {look.total:,} transactions since the relay's start. Listed are the newest "
+            f"{look.newest:,}, and the largest {look.largest} by rows and by bytes of the last ten minutes. "
+        )
+        return Content.assemble((what, "$quiet"), (_under_way(look), "bold"))
+
+    def open_row(self, grid: Grid) -> None:
+        """Open the selected transaction's sampled changes."""
+        if (selected := self._selected()) is not None:
+            self.app.push_screen(SampledTransactionScreen(self.host, selected))
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the selected transaction."""
+        self._show_selected()
+
+    def _selected(self) -> RelayedTransaction | None:
+        key = self.query_one("#transactions", Listing).cursor_key
+        return next((one for one in _of(self.host.model.picture) if _key(one) == key), None)
+
+    def _show_selected(self) -> None:
+        detail, one = self.query_one("#transaction", Detail), self._selected()
+        if one is None:
+            detail.show(None, Content.styled("nothing selected", "$quiet"))
+        else:
+            now = self.host.model.picture.received
+            detail.show((one, round(now) if not one.acknowledged else 0), _facts(one, now))
+
+
+class SampledTransactionScreen(SampledPair):
+    """One transaction, and those of its changes that were sampled; Esc goes back."""
+
+    mode: ClassVar[str] = "transactions"
+    wants_look: ClassVar[LookName | None] = "transactions"
+
+    def __init__(self, host: Host, transaction: RelayedTransaction) -> None:
+        super().__init__(host)
+        self.transaction = transaction
+
+    def body(self) -> Iterable[Widget]:
+        """Return the heading, the changes, and the selected one."""
+        changes = TransactionChanges(self.transaction.xid, self.transaction.commit_lsn)
+        pair = Container(changes, ChangeDetail(), id="changes-pair", classes="folder")
+        return (Detail(id="facts", title=f"Transaction {self.transaction.xid}"), pair)
+
+    def paint(self, picture: Picture) -> None:
+        """Show what is known by now; one that is in no list any more stays as it was."""
+        self.transaction = next(
+            (one for one in _of(picture) if _is_same(one, self.transaction)), self.transaction
+        )
+        one, grid = self.transaction, self.main_grid()
+        super().paint(picture)
+        sampled = grid.number_sampled
+        others = max(one.rows - sampled, 0)
+        if not others:
+            text = "All of its changes were sampled." if one.number else ""
+        else:
+            text = f"{sampled:,} of its changes are in the sample at hand, {others:,} are not."
+        text += " A recording has every one: 'bwtui connect --record DIR'" if others else ""
+        now = picture.received
+        identity = (one, sampled, round(now) if not one.acknowledged else 0)
+        facts = Content.assemble(_facts(one, now), "\n", (text, "$warning" if others else "$quiet"))
+        self.query_one("#facts", Detail).show(identity, facts)
+
+    def main_grid(self) -> TransactionChanges:
+        return self.query_one(TransactionChanges)
+
+    def current_filter(self) -> Filter:
+        return self.main_grid().filter
+
+    def crumbs(self) -> tuple[str, ...]:
+        return ("Transactions", f"xid {self.transaction.xid}")
+
+
+def _of(picture: Picture) -> tuple[RelayedTransaction, ...]:
+    look = picture.looks.get("transactions")
+    return (*look.under_way, *look.transactions) if isinstance(look, Transactions) else ()
+
+
+def _is_same(one: RelayedTransaction, other: RelayedTransaction) -> bool:
+    """Say whether both are the same transaction, also where one of them was being read then."""
+    return (one.xid, one.commit_lsn) == (other.xid, other.commit_lsn) and (
+        one.number == other.number or not other.number
+    )
+
+
+def _key(one: RelayedTransaction) -> str:
+    return str(one.number) if one.number else OPEN
+
+
+def _under_way(look: Transactions) -> str:
+    if not look.under_way:
+        return ""
+    one = look.under_way[0]
+    since = figures.took(max(look.time - one.received, 0.0))
+    return f"Being read now: xid {one.xid}, {one.rows:,} rows so far, for {since}."
+
+
+def _item(one: RelayedTransaction, now: float) -> Item:
+    waits = 0.0 if one.acknowledged else max(now - one.received, 0.0)
+    is_late = waits >= LATE
+    if not one.number:
+        mark = Cell("▸", "strong")
+    else:
+        mark = Cell("▲", "warn") if is_late else Cell("»", "muted") if one.reads > 1 else Cell(" ")
+    cells = (
+        mark,
+        Cell(figures.precise_clock(one.commit_time), "muted"),
+        Cell(str(one.xid), "strong"),
+        rows_cell(one.rows),
+        Cell(figures.size(one.bytes)),
+        tables_cell(one.tables),
+        Cell(f"{figures.took(waits)}…", "warn" if is_late else "muted")
+        if not one.acknowledged
+        else _took(one.relayed_seconds),
+        _took(one.commit_seconds),
+        Cell(one.commit_lsn, "muted"),
+    )
+    values = {
+        "commit": one.commit_time,
+        "xid": one.xid,
+        "rows": one.rows,
+        "bytes": one.bytes,
+        "relayed": waits if one.relayed_seconds is None else one.relayed_seconds,
+        "behind": -1.0 if one.commit_seconds is None else one.commit_seconds,
+    }
+    return Item(_key(one), cells, values, f"{one.xid} {one.commit_lsn} {named(one.tables)}", is_late)
+
+
+def _took(seconds: float | None) -> Cell:
+    return Cell(figures.NONE, "muted") if seconds is None else Cell(figures.took(seconds))
+
+
+def _facts(one: RelayedTransaction, now: float) -> Content:
+    what = f"{rows_text(one.rows)}, {figures.size(one.bytes)} of messages"
+    lines = fact_lines(one.xid, one.commit_time, one.commit_lsn, what, one.tables)
+    received = f"received {figures.precise_clock(one.received)}"
+    tone = "$quiet"
+    if not one.number:
+        words, tone = "is being read: rows and bytes are those so far", "$primary"
+    elif not one.acknowledged:
+        words, tone = f"not acknowledged yet, for {figures.took(max(now - one.received, 0.0))}", "$warning"
+    elif one.relayed_seconds is None or one.commit_seconds is None:
+        words = "acknowledged; when was not noted"
+    else:
+        since = figures.took(one.commit_seconds)
+        words = f"acknowledged after {figures.took(one.relayed_seconds)}, {since} after its COMMIT"
+    lines.append(Content.assemble((f"{received}, ", "$quiet"), (words, tone)))
+    if one.reads > 1:
+        again = f"read {one.reads} times: the stream was opened again before it was acknowledged"
+        lines.append(Content.styled(again, "$warning"))
+    return Content("\n").join(lines)

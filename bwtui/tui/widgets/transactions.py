@@ -1,0 +1,97 @@
+"""What lists of transactions have in common, and the sampled changes of one."""
+
+from collections.abc import Mapping
+
+from bwtui.model.status import ChangeSample
+from bwtui.tui import figures
+from bwtui.tui.plain import Content
+from bwtui.tui.widgets.changes import ChangeList
+from bwtui.tui.widgets.columns import Cell, Column
+
+#: Tables that are named, of a transaction, before the others are only counted.
+_NAMED = 6
+
+
+def transaction_columns(*durations: Column) -> tuple[Column, ...]:
+    """Return the columns of a list; the titles of ``durations`` say from when until when they count."""
+    return (
+        Column("mark", "", 1),
+        # To the right, so that the newest come first when it is sorted by.
+        Column("commit", "Committed", 12, "right"),
+        Column("xid", "Xid", 10, "right"),
+        Column("rows", "Rows", 7, "right"),
+        Column("bytes", "Bytes", 8, "right"),
+        Column("tables", "Tables", 19, grow=90),
+        *durations,
+        Column("lsn", "Commit LSN", 12, "right", drop=3, grow=17),
+    )
+
+
+def named(tables: Mapping[str, int] | None) -> str:
+    """Return the tables of a transaction, those with the most messages first."""
+    if tables is None:
+        return "not noted"
+    names = sorted(tables, key=lambda name: (-tables[name], name))
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more if names else "no message"
+
+
+def tables_cell(tables: Mapping[str, int] | None) -> Cell:
+    """Return the same as a cell."""
+    return Cell(named(tables), "" if tables else "muted")
+
+
+def rows_cell(rows: int) -> Cell:
+    """Return a number of rows."""
+    return Cell(figures.count(rows), "" if rows > 1 else "muted")
+
+
+def fact_lines(
+    xid: int, commit_time: float, lsn: str, what: str, tables: Mapping[str, int] | None
+) -> list[Content]:
+    """Return what is known of any transaction, in two lines; ``what`` says how large it is."""
+    when = f"committed {figures.moment(commit_time)}.{int(commit_time * 1000) % 1000:03}"
+    counted = {name: number for name, number in (tables or {}).items() if number}
+    if counted:
+        most = sorted(counted, key=lambda name: (-counted[name], name))
+        parts = [f"{name} {counted[name]:,}" for name in most[:_NAMED]]
+        parts += [f"{len(most) - _NAMED} more tables"] if len(most) > _NAMED else []
+        of = f"messages by table: {', '.join(parts)}"
+    elif tables is None:
+        of = "tables not noted: many small transactions of many tables came at once"
+    else:
+        of = f"tables: {named(tables)}"
+    return [
+        Content.assemble((f"xid {xid}", "bold"), (f"  {when}  LSN {lsn}  ", "$quiet"), (what, "bold")),
+        Content(of),
+    ]
+
+
+def rows_text(rows: int) -> str:
+    """Return a number of rows in words."""
+    return "1 row" if rows == 1 else f"{rows:,} rows"
+
+
+class TransactionChanges(ChangeList):
+    """Those of one transaction's changes that are in the sample."""
+
+    def __init__(self, xid: int, lsn: str) -> None:
+        super().__init__()
+        self._xid, self._lsn = xid, lsn
+        self.border_title = "Its sampled changes"
+
+    @property
+    def number_sampled(self) -> int:
+        """How many there are, whatever the filter."""
+        return sum(self._is_of(change) for change in self._source)
+
+    def _is_of(self, change: ChangeSample) -> bool:
+        return (change.xid, change.lsn) == (self._xid, self._lsn)
+
+    def _passes(self, change: ChangeSample) -> bool:
+        return self._is_of(change) and super()._passes(change)
+
+    def _reason_for_nothing(self) -> str:
+        if not self.number_sampled:
+            return "none of its changes was sampled: some 50 a second are"
+        return super()._reason_for_nothing()

@@ -1,0 +1,311 @@
+"""Which transactions the relay lists: the newest, the largest, the open one; and what it knows of each."""
+
+import struct
+import threading
+import time
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bwtui.model.delivery import Span
+from bwtui.model.looks import RelayedTransaction, Transactions, look_from_json
+from bwtui.model.lsn import format_lsn
+from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
+from bwtui.relay.batch import BATCH_ROWS
+from bwtui.relay.measured import transactions as module
+from bwtui.relay.measured.transactions import LARGEST, NEWEST, TransactionLog
+from tests.faults.doubles import MemorySink
+from tests.scripted_relay import ScriptedRelay, table
+
+#: 2026-01-15 12:00:00 UTC.
+NOON = 1_768_478_400.0
+ORDERS, ITEMS = table(1, "orders", ["id", "body"]), table(2, "items", ["id", "body"])
+
+
+class HeldSink(MemorySink):
+    """Delivers nothing while it is held."""
+
+    held = True
+
+    def poll(self, timeout: float) -> None:
+        if not self.held:
+            super().poll(timeout)
+
+
+class Relay(ScriptedRelay):
+    """A relay whose transactions have the xids that a test gives them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.held_sink = HeldSink()
+        super().__init__(folder, record=False, sink=self.held_sink)
+        self.announce(ORDERS)
+        self.announce(ITEMS)
+
+    def connect(self) -> None:
+        super().connect()
+        self.acks._measure = self.report.acknowledged
+
+    def transaction(self, xid: int, orders: int = 0, items: int = 0, moment: float = NOON) -> None:
+        """Write one; the rows of both tables take turns."""
+        self.begin_as(xid, moment)
+        for number in range(max(orders, items)):
+            for relation, most in ((ORDERS, orders), (ITEMS, items)):
+                if number < most:
+                    self.insert(relation, [b"%d" % number, b"x"])
+        self.commit()
+
+    def begin_as(self, xid: int, moment: float = NOON) -> None:
+        """Begin a transaction that was committed at a moment in Unix seconds."""
+        self._lsn += 10
+        time = round(moment * 1e6) - POSTGRES_EPOCH_US
+        self._frame(b"B" + struct.pack(">QqI", self._lsn, time, xid))
+
+    def listed(self) -> Transactions:
+        """Deliver what is under way, and return the list."""
+        self.held_sink.held = False
+        self.sink.poll(0)
+        self.acks.advance()
+        return self.list_now()
+
+    def list_now(self) -> Transactions:
+        """Return the list as it is."""
+        log = self.report.transaction_log
+        log.tick(time.monotonic())
+        return log.look(self.report.confirmed_lsn, self.report.transactions)
+
+
+def by_xid(look: Transactions) -> dict[int, RelayedTransaction]:
+    return {one.xid: one for one in look.transactions}
+
+
+def test_each_has_rows_bytes_tables_and_the_time_until_it_was_acknowledged(tmp_path: Path) -> None:
+    relay, now = Relay(tmp_path), time.time()
+    # A table's first row has its route made, for which the batch so far is handed over.
+    relay.transaction(699, orders=1, items=1)
+    relay.transaction(700, orders=3, moment=now - 5)
+    relay.transaction(701, orders=1, items=2, moment=now - 4)
+    relay.play()
+    before = by_xid(relay.list_now())
+    assert {xid: one.acknowledged for xid, one in before.items()} == {699: False, 700: False, 701: False}
+    look = relay.listed()
+    found = by_xid(look)
+    assert (look.total, look.newest, look.under_way, look.notes) == (3, 3, (), ())
+    assert (found[700].rows, found[701].rows) == (3, 3)
+    assert (found[700].tables, found[701].tables) == (
+        {"public.orders": 0},
+        {"public.orders": 0, "public.items": 0},
+    )
+    sent = [message for _, message in relay.sink.delivered]
+    sizes = [len(message.key or b"") + len(message.value or b"") for message in sent]
+    assert sum(one.bytes for one in found.values()) == sum(sizes)
+    assert found[700].bytes == sum(sizes[2:5])
+    for one, ago in ((found[700], 5), (found[701], 4)):
+        assert one.acknowledged
+        assert one.relayed_seconds is not None
+        assert 0 <= one.relayed_seconds < 5
+        assert one.commit_seconds == pytest.approx(ago, abs=3)
+        assert one.commit_time == pytest.approx(now - ago, abs=0.001)
+    assert found[700].commit_lsn == format_lsn(relay._lsn - 10)
+    relay.close()
+
+
+def test_a_transaction_of_many_batches_counts_the_messages_of_each_table(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.transaction(1, items=1)
+    relay.transaction(2, orders=3 * BATCH_ROWS, items=7)
+    relay.transaction(3, orders=1)
+    relay.play()
+    found = by_xid(relay.listed())
+    assert found[2].tables == {"public.orders": 3 * BATCH_ROWS, "public.items": 7}
+    assert found[2].rows == 3 * BATCH_ROWS + 7
+    assert (found[1].tables, found[3].tables) == ({"public.items": 0}, {"public.orders": 0})
+    whole = sum(len(m.key or b"") + len(m.value or b"") for _, m in relay.sink.delivered)
+    assert sum(one.bytes for one in found.values()) == whole
+    relay.close()
+
+
+def test_the_one_that_is_being_read_is_told_of_until_it_ends(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.transaction(5, orders=2)
+    relay.begin_as(6)
+    for number in range(2 * BATCH_ROWS):
+        relay.insert(ITEMS, [b"%d" % number, b"x"])
+    relay.play()
+    look = relay.listed()
+    (one,) = look.under_way
+    assert (one.xid, one.number, one.rows, one.acknowledged) == (6, 0, 2 * BATCH_ROWS, False)
+    assert one.tables == {"public.items": 2 * BATCH_ROWS}
+    assert one.bytes > 0
+    assert [one.xid for one in look.transactions] == [5]
+    relay.commit()
+    relay.play()
+    look = relay.listed()
+    assert look.under_way == ()
+    assert by_xid(look)[6].rows == 2 * BATCH_ROWS
+    relay.begin_as(7)
+    relay.insert(ITEMS, [b"1", b"x"])
+    relay.play()
+    assert relay.list_now().under_way
+    relay.close()
+    assert relay.list_now().under_way == ()
+
+
+def test_what_has_no_row_of_the_relays_tables_is_not_listed(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.transaction(8)
+    relay.transaction(9, orders=1)
+    relay.play()
+    look = relay.listed()
+    assert (look.total, [one.xid for one in look.transactions]) == (2, [9])
+    relay.close()
+
+
+def test_a_truncate_and_a_delete_without_a_message_count_as_rows(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.begin_as(10)
+    relay.truncate(ORDERS)
+    relay.commit()
+    relay.transaction(11, orders=1)
+    relay.play()
+    found = by_xid(relay.listed())
+    assert (found[10].rows, found[10].bytes, found[10].tables) == (1, 0, {})
+    assert found[10].acknowledged
+    relay.close()
+
+
+def test_xids_that_come_again_are_other_transactions(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    for xid in (2**32 - 1, 3, 2**32 - 1):
+        relay.transaction(xid, orders=1)
+    relay.play()
+    look = relay.listed()
+    assert [one.xid for one in look.transactions].count(2**32 - 1) == 2
+    assert len({one.number for one in look.transactions}) == 3
+    relay.close()
+
+
+def test_one_that_is_read_again_stays_one_and_says_so(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.transaction(20, orders=2)
+    frames = list(relay.frames)
+    relay.play()
+    first = by_xid(relay.list_now())[20]
+    # The session breaks before anything was acknowledged, and all of it comes again.
+    relay.sink.discard(in_order=True)
+    relay.connect()
+    relay.frames.extend(frames)
+    relay.play()
+    (again,) = relay.listed().transactions
+    assert (again.number, again.reads, again.rows, again.acknowledged) == (first.number, 2, 2, True)
+    assert again.received == pytest.approx(first.received, abs=0.01)
+    relay.close()
+
+
+def test_the_newest_and_the_largest_are_kept_of_a_hundred_thousand(tmp_path: Path) -> None:
+    log = TransactionLog()
+    begun = time.monotonic()
+    for number in range(100_000):
+        log.note(note(number, rows=1))
+        if number % 1_000 == 0:
+            log.tick(begun + number / 10_000)
+    log.note(note(100_000, rows=1_000_000))
+    log.note_large(note(100_000, rows=1_000_000))
+    for number in range(100_001, 100_001 + 2 * NEWEST):
+        log.note(note(number, rows=1))
+    log.tick(begun + 11)
+    look = log.look(0, 7)
+    assert len(look.transactions) <= NEWEST + 2 * LARGEST
+    newest = sorted(look.transactions, key=lambda one: one.commit_time)[-NEWEST:]
+    assert [one.xid for one in newest] == list(range(100_001 + NEWEST, 100_001 + 2 * NEWEST))
+    assert max(look.transactions, key=lambda one: one.rows).xid == 100_000
+
+
+def test_a_large_one_among_too_many_small_ones_is_listed_and_that_some_are_not_is_said() -> None:
+    log = TransactionLog()
+    large = note(1, rows=5_000)
+    log.note(large)
+    log.note_large(large)
+    for number in range(2, module._MOST + 100):
+        log.note(note(number, rows=1))
+    log.tick(time.monotonic())
+    look = log.look(0, 0)
+    assert max(one.rows for one in look.transactions) == 5_000
+    assert [one.xid for one in look.transactions].count(1) == 1
+    assert "not all were noted" in look.notes[0]
+
+
+def test_the_largest_are_forgotten_after_ten_minutes() -> None:
+    log, now = TransactionLog(), time.monotonic()
+    log.note(note(1, rows=9_000))
+    for number in range(2, NEWEST + 2):
+        log.note(note(number, rows=1))
+    log.tick(now)
+    assert max(one.rows for one in log.look(0, 0).transactions) == 9_000
+    for minute in range(1, 12):
+        for number in range(NEWEST):
+            log.note(note(minute * 1_000 + number, rows=2))
+        log.tick(now + 60 * minute)
+    later = SimpleNamespace(monotonic=lambda: now + 60 * 11, time=time.time)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "time", later)
+        assert max(one.rows for one in log.look(0, 0).transactions) == 2
+
+
+def test_what_nobody_told_of_is_acknowledged_by_the_confirmed_lsn() -> None:
+    log = TransactionLog()
+    log.note(note(1, rows=1))
+    log.tick(time.monotonic())
+    (one,) = log.look(10**9, 1).transactions
+    assert (one.acknowledged, one.relayed_seconds, one.commit_seconds) == (True, None, None)
+
+
+def test_an_acknowledgement_of_before_counts_for_nothing_that_is_read_later() -> None:
+    log, now = TransactionLog(), time.monotonic()
+    span = Span()
+    span.lsn = 10**9
+    log.acknowledged(span, now - 100)
+    log.note(note(1, rows=1, received=now))
+    log.tick(now)
+    assert not log.look(0, 1).transactions[0].acknowledged
+    log.acknowledged(span, now + 2.5)
+    log.tick(now)
+    assert log.look(0, 1).transactions[0].relayed_seconds == pytest.approx(2.5)
+
+
+def test_it_goes_through_the_socket_as_it_is() -> None:
+    log = TransactionLog()
+    log.note(note(1, rows=3))
+    log.tick(time.monotonic())
+    look = log.look(0, 1)
+    assert look_from_json("transactions", asdict(look)) == look
+    # A list has a moment; a relay of another version may have told more.
+    data = asdict(look) | {"unheard": 1}
+    data["transactions"][0]["unheard"] = 2
+    assert look_from_json("transactions", data) == look
+
+
+def test_noting_and_asking_at_the_same_time_lose_nothing() -> None:
+    log, stop = TransactionLog(), threading.Event()
+
+    def ask() -> None:
+        while not stop.is_set():
+            log.tick(time.monotonic())
+            log.look(0, 0)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    for number in range(20_000):
+        log.note(note(number, rows=1))
+    stop.set()
+    thread.join()
+    log.tick(time.monotonic())
+    assert [one.xid for one in sorted(log.look(0, 0).transactions, key=lambda one: one.xid)][
+        -NEWEST:
+    ] == list(range(20_000 - NEWEST, 20_000))
+
+
+def note(number: int, rows: int, received: float = 1.0) -> module._Note:
+    """Return what is noted of one transaction of a table."""
+    return (1_000 + number, number, number * 1_000_000, rows, rows * 10, received, ORDERS)
