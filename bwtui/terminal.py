@@ -21,11 +21,20 @@ _BACK = (
 
 def need_screens(instead: str) -> None:
     """Raise UsageError unless the screens can be shown; ``instead`` is the hint for where they can't."""
-    # They are drawn on stderr.
-    if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
+    if not _is_terminal():
         raise UsageError("there is no terminal for the screens", instead)
     if os.environ.get("TERM") in _PRINTERS:
         raise UsageError(f"this terminal can't show the screens: TERM is {os.environ['TERM']}", instead)
+
+
+def shows_screens() -> bool:
+    """Return whether the screens can be shown."""
+    return _is_terminal() and os.environ.get("TERM") not in _PRINTERS
+
+
+def _is_terminal() -> bool:
+    # They are drawn on stderr.
+    return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
 def draws(stream: TextIO) -> bool:

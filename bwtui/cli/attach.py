@@ -1,26 +1,35 @@
-"""``bwtui attach``: opens the screens on a relay that runs already."""
+"""``bwtui attach``: opens the screens on a relay that runs already, or on all of them."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from bwtui.cli.options import relay_options
 from bwtui.cli.options.relay_name import name_argument, only_relay, status_of
-from bwtui.terminal import need_screens
+from bwtui.terminal import need_screens, shows_screens
+
+if TYPE_CHECKING:
+    from bwtui.tui.choices.chosen import Choices
 
 _EPILOG = """\b
 Examples:
-  bwtui attach              the only relay that runs
+  bwtui attach              the only relay that runs; of several, a list of all
   bwtui attach shop
   bwtui attach shop --readonly
+
+\b
+In the list Enter attaches to a relay. F leads from a relay to the list, and
+Esc back to it. Without a terminal, or with --plain, several relays are refused,
+and named.
 """
 
 
 @click.command(epilog=_EPILOG)
 @name_argument
+@click.option("--plain", is_flag=True, help="Of several relays show no list, but refuse and name them.")
 @relay_options.takes("readonly")
-def attach(name: str | None, **given: Any) -> None:
-    """Watch the relay NAME, which runs already.
+def attach(name: str | None, plain: bool, **given: Any) -> None:
+    """Watch the relay NAME, which runs already, or all that run.
 
     Any number of terminals may watch one relay; closing the screens leaves it running. With --readonly they
     can't stop it either: leaving only detaches.
@@ -29,6 +38,29 @@ def attach(name: str | None, **given: Any) -> None:
     from bwtui.tui.choices.chosen import chosen
 
     choices = chosen(relay_options.load(given))
+    if name is None and not plain and shows_screens() and _run_several():
+        _show_all(choices)
+        return
     name = status_of(only_relay(name)).name
     need_screens(f"'bwtui status {name}' needs none")
-    show(name, owned=False, choices=choices)
+    if show(name, owned=False, fleet="named", choices=choices):
+        _show_all(choices, name)
+
+
+def _run_several() -> bool:
+    """Return whether several relays run, answering or not; their locks say so without a wait."""
+    from bwtui.relay.process.lock import is_held
+    from bwtui.state_folder import known_relays
+
+    return sum(map(is_held, known_relays())) > 1
+
+
+def _show_all(choices: "Choices", selected: str | None = None) -> None:
+    """Show the list of all relays, and each that the user attaches to, until the user leaves."""
+    from bwtui.cli.connect import show
+    from bwtui.tui.fleet.app import choose
+
+    while (name := choose(selected, choices)) is not None:
+        if not show(name, owned=False, fleet="listed", choices=choices):
+            return
+        selected = name

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from bwtui.model.status import Status
     from bwtui.relay.process.launch import EngineProcess
     from bwtui.tui.choices.chosen import Choices
+    from bwtui.tui.state import Fleet
 
 #: How long we wait for an engine that is about to end, when the screens are closed already (seconds).
 _STOP_TIMEOUT = 10.0
@@ -140,10 +141,11 @@ def _run_with_screens(settings: RelaySettings, given: dict[str, Any]) -> None:
     show(engine.name, owned=True, choices=choices)
 
 
-def show(name: str, owned: bool, choices: "Choices | None" = None) -> None:
+def show(name: str, owned: bool, fleet: "Fleet" = "no", choices: "Choices | None" = None) -> bool:
     """Open the screens on a running relay; the relay goes on whatever becomes of them.
 
-    Raises the error on which the relay ended while they were open.
+    Returns whether the user goes to the list of all relays. Raises the error on which the relay ended while
+    they were open.
     """
     from bwtui.cli.auditing.single_records import records_of
     from bwtui.relay.process import outcome
@@ -152,7 +154,10 @@ def show(name: str, owned: bool, choices: "Choices | None" = None) -> None:
 
     crashed: BwtuiError | None = None
     try:
-        if run(name, owned=owned, kafka=lambda: records_of(name), choices=choices) != 0:
+        code = run(name, owned=owned, fleet=fleet, kafka=lambda: records_of(name), choices=choices)
+        if code is None:
+            return True
+        if code != 0:
             crashed = BwtuiError("the screens ended on an error", _SCREENS.format(name=name))
     except BwtuiError:
         raise
@@ -165,13 +170,14 @@ def show(name: str, owned: bool, choices: "Choices | None" = None) -> None:
         if crashed is not None:
             crashed.hint = f"the relay goes on: 'bwtui attach {name}' or 'bwtui stop {name}'"
             raise crashed
-        return
+        return False
     ended = outcome.read(name)
     if ended is None:
         raise BwtuiError(f"relay {name} was killed, or ended without a reason", f"see {log_path(name)}")
     failed = ended.error() or crashed
     if failed is not None:
         raise failed
+    return False
 
 
 def _runs_on(name: str) -> bool:

@@ -22,6 +22,7 @@ from bwtui.relay.process.control import request
 from bwtui.relay.process.lock import is_held, wait_until_free
 from bwtui.state_folder import state_folder
 from tests import waiting
+from tests.terminal import Terminal
 from tests.unit.relay_double import LINE, LINES, SECRET
 
 COMMAND = [sys.executable, str(Path(__file__).with_name("bwtui_double.py"))]
@@ -226,6 +227,40 @@ def test_several_relays() -> None:
     assert (wrong.returncode, wrong.stderr.splitlines()[1]) == (4, "hint: did you mean two?")
     assert bwtui("stop", "one").returncode == 0
     assert bwtui("stop").stdout == "relay two has stopped\n"
+
+
+def test_attach_shows_several_relays_and_leads_to_each_and_back(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert bwtui("connect", "-s", name, "--detach").returncode == 0
+    terminal = Terminal()
+    attached = terminal.start([COMMAND[1], "attach"], dict(os.environ), tmp_path)
+    terminal.read_until(lambda got: "ALL RELAYS" in got and got.count("STREAMING") >= 2, DEADLINE)
+    pid = status_of("two").pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        terminal.read_until(lambda got: "NO ANSWER" in got, DEADLINE)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    # The one that answers is attached to, and left for the list again.
+    terminal.type("/one\r\r")
+    terminal.read_until(lambda got: "Overview" in got, DEADLINE)
+    seen = terminal.text.count("ALL RELAYS")
+    terminal.type("F")
+    terminal.read_until(lambda got: got.count("ALL RELAYS") > seen, DEADLINE)
+    os.kill(pid, signal.SIGKILL)
+    terminal.read_until(lambda got: "KILLED" in got or "has not said how it ended" in got, DEADLINE)
+    terminal.type("q")
+    assert terminal.read_to_the_end(attached) == 0
+    assert status_of("one").state == "streaming", "it was only looked at"
+
+
+def test_plain_refuses_several_relays_on_a_terminal_too(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert bwtui("connect", "-s", name, "--detach").returncode == 0
+    terminal = Terminal()
+    attached = terminal.start([COMMAND[1], "attach", "--plain"], dict(os.environ), tmp_path)
+    assert terminal.read_to_the_end(attached) == 2
+    assert "hint: name one of them: one, two" in terminal.text
 
 
 def test_stop_of_a_relay_that_does_not_end_is_bounded(mode: Callable[[str], None]) -> None:

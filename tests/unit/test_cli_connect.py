@@ -40,7 +40,7 @@ def screens(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], N
 Screens = Callable[[Callable[..., int]], None]
 
 
-def crashing(name: str, *, owned: bool, kafka: object, choices: object) -> int:
+def crashing(name: str, *, owned: bool, fleet: str, kafka: object, choices: object) -> int:
     """Screens that crash with a value in the exception."""
     raise ValueError(SECRET)
 
@@ -51,12 +51,12 @@ def running() -> ControlServer:
 
 
 def test_the_screens_close_and_the_relay_goes_on(screens: Screens) -> None:
-    screens(lambda name, *, owned, kafka, choices: 0)
+    screens(lambda name, *, owned, fleet, kafka, choices: 0)
     with running():
         show("one", owned=True)
 
 
-@pytest.mark.parametrize("run", [crashing, lambda name, *, owned, kafka, choices: 1])
+@pytest.mark.parametrize("run", [crashing, lambda name, *, owned, fleet, kafka, choices: 1])
 def test_screens_that_crash_leave_the_relay_and_say_so(run: Callable[..., int], screens: Screens) -> None:
     screens(run)
     with running(), pytest.raises(BwtuiError, match="the screens ended on an error") as caught:
@@ -67,19 +67,19 @@ def test_screens_that_crash_leave_the_relay_and_say_so(run: Callable[..., int], 
 
 
 def test_a_relay_that_stopped_cleanly_is_fine(screens: Screens) -> None:
-    screens(lambda name, *, owned, kafka, choices: 0)
+    screens(lambda name, *, owned, fleet, kafka, choices: 0)
     outcome.write("one", Outcome(0, 1.0, None, None, None))
     show("one", owned=True)
 
 
 def test_the_error_of_the_relay_behind_the_screens_becomes_ours(screens: Screens) -> None:
-    screens(lambda name, *, owned, kafka, choices: 0)
+    screens(lambda name, *, owned, fleet, kafka, choices: 0)
     outcome.write("one", Outcome(5, 1.0, "slot is lost", "drop it", None))
     with pytest.raises(SlotLost, match="slot is lost"):
         show("one", owned=False)
 
 
 def test_a_relay_that_was_killed_behind_the_screens_is_an_error(screens: Screens) -> None:
-    screens(lambda name, *, owned, kafka, choices: 0)
+    screens(lambda name, *, owned, fleet, kafka, choices: 0)
     with pytest.raises(BwtuiError, match="relay one was killed"):
         show("one", owned=False)

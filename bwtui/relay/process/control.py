@@ -5,7 +5,7 @@ Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}
 ``{"request": "history", "after": UNIX SECONDS}`` (the last ten minutes, and from 0 also the tables' trends),
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT}`` (of an
 audit of the tables that has ended), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks`
-(``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``subject`` with
+(``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with
 ``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``). Answers:
 ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
 may send any number of requests on one connection.
@@ -68,6 +68,14 @@ def _check_owner(folder: Path) -> None:
             f"{folder} belongs to somebody else",
             "set BWTUI_STATE_HOME to a folder with a short path, or have that folder removed",
         )
+
+
+def is_likely(name: str) -> bool:
+    """Return whether the relay called ``name`` may run: it has a socket, which one that was killed leaves."""
+    try:
+        return socket_path(name).exists()
+    except RefusedError:
+        return False
 
 
 class DoesNotAnswer(ConnectionFailed):

@@ -1,0 +1,1 @@
+"""All relays of this user, side by side."""

@@ -1,0 +1,64 @@
+"""The app over all relays: a list to choose from, which stands until one is attached to."""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from bwtui.errors import BwtuiError
+from bwtui.tui.app import RelayApp
+from bwtui.tui.audit.session import AuditSession
+from bwtui.tui.choices.chosen import Choices
+from bwtui.tui.fleet.model import FleetModel
+from bwtui.tui.fleet.screen import FleetScreen
+from bwtui.tui.host import Host
+from bwtui.tui.running import run_app
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Session
+
+
+class FleetApp(RelayApp):
+    """One screen; it ends with the relay that was chosen, or none."""
+
+    MODE_SCREENS: ClassVar[Mapping[str, Callable[[Host], RelayScreen]]] = {"fleet": FleetScreen}
+    DEFAULT_MODE = "fleet"
+    # Textual looks for it beside this file.
+    CSS_PATH = "../bwtui.tcss"
+
+    def __init__(
+        self, model: FleetModel, selected: str | None = None, choices: Choices | None = None
+    ) -> None:
+        """``selected`` is the relay to stand on, such as the one that was just left."""
+        super().__init__(model, Session(rate=1, choices=choices or Choices()), AuditSession())
+        self.fleet = model
+        self.chosen: str | None = None
+        self._selected = selected
+
+    async def sample(self) -> None:
+        """Take a sample; once the relay to stand on is there, stand on it."""
+        await super().sample()
+        if self._selected is not None and self.front is not None and self.front.ready:
+            self.front.main_grid().move_to_key(self._selected)
+            self._selected = None
+
+    def attach(self, name: str) -> None:
+        """End with a relay."""
+        self.chosen = name
+        self.exit("attach")
+
+    def on_unmount(self) -> None:
+        self.fleet.close()
+
+    def ask_to_leave(self) -> None:
+        """Just leave: the relays run on."""
+        self.exit("quit")
+
+
+def choose(selected: str | None = None, choices: Choices | None = None) -> str | None:
+    """Show all relays until the user attaches to one, and return its name; None when the user leaves.
+
+    Raises BwtuiError when the screens broke.
+    """
+    app = FleetApp(FleetModel(), selected, choices)
+    run_app(app, "the relays were left as they were: 'bwtui status' lists them")
+    if app.return_code:
+        raise BwtuiError("the screens ended on an error", "'bwtui status' lists the relays")
+    return app.chosen

@@ -1,0 +1,147 @@
+"""What is known of every relay: of those that answer, that don't, and that ended or were killed."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from bwtui.errors import BwtuiError, ConnectionFailed
+from bwtui.model.status import Status
+from bwtui.relay.process import last_status
+from bwtui.relay.process.control import ControlClient, DoesNotAnswer, does_not_answer, is_likely
+from bwtui.relay.process.lock import is_held
+from bwtui.state_folder import known_relays
+from bwtui.tui.actions import Kind
+from bwtui.tui.state import Model
+
+#: So long a relay may take to answer before it is said not to (seconds).
+PATIENCE = 2.0
+#: So long a picture waits for the answers of all; the others come with the next one.
+_AT_ONCE = 0.3
+#: A relay that nobody saw running is shown for so long after it failed or was killed.
+RECENT = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class RelayEntry:
+    """One relay."""
+
+    name: str
+    #: Its status: of now, the last one heard, or the last one of a relay that runs no more.
+    status: Status | None = None
+    runs: bool = False
+    #: Why it says nothing, of one that runs.
+    silence: BwtuiError | None = None
+
+
+async def status_of(name: str) -> Status:
+    """Ask a relay for its status. Raises DoesNotAnswer, and ConnectionFailed when it does not run."""
+    client = ControlClient(name)
+    try:
+        return await asyncio.wait_for(client.status(), PATIENCE)
+    except TimeoutError as error:
+        raise does_not_answer(name) from error
+    finally:
+        await client.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Relays:
+    """Where the relays are found; tests have others."""
+
+    names: Callable[[], list[str]] = known_relays
+    #: Whether it may run; one that may not is not asked.
+    is_likely: Callable[[str], bool] = is_likely
+    ask: Callable[[str], Awaitable[Status]] = status_of
+    #: How its last run ended, if it runs no more.
+    ended: Callable[[str], Status | None] = last_status.of_ended
+    #: Whether its process is there, with a socket or without.
+    is_held: Callable[[str], bool] = is_held
+
+
+class FleetModel(Model):
+    """Asks every relay once a second; one that is slow holds up no other."""
+
+    kind: Kind = "fleet"
+
+    def __init__(self, relays: Relays | None = None, clock: Callable[[], float] = time.time) -> None:
+        super().__init__("relays", clock)
+        self._relays = relays or Relays()
+        self._asking: dict[str, asyncio.Task[RelayEntry]] = {}
+        self._found: dict[str, RelayEntry] = {}
+        #: Those that did not run when they were first looked at.
+        self._old: dict[str, RelayEntry | None] = {}
+
+    @property
+    def relays(self) -> list[RelayEntry]:
+        """Return what is known by now, by name."""
+        old = (entry for entry in self._old.values() if entry is not None)
+        return sorted([*self._found.values(), *old], key=lambda entry: entry.name)
+
+    async def sample_status(self) -> None:
+        """Ask those that are not being asked; take what has been answered."""
+        for name in self._relays.names():
+            if name in self._asking:
+                continue
+            if name in self._found or self._relays.is_likely(name):
+                self._asking[name] = asyncio.create_task(self._ask(name))
+            elif name not in self._old:
+                self._old[name] = self._recently_ended(name)
+        if self._asking:
+            await asyncio.wait(self._asking.values(), timeout=_AT_ONCE)
+        for name, task in list(self._asking.items()):
+            if task.done():
+                del self._asking[name]
+                self._take(task.result())
+        self.remark = self._summary()
+        self.live = replace(self.live, received=self.clock())
+
+    def close(self) -> None:
+        """Ask no more."""
+        for task in self._asking.values():
+            task.cancel()
+
+    async def _ask(self, name: str) -> RelayEntry:
+        before = self._found.get(name)
+        try:
+            return RelayEntry(name, await self._relays.ask(name), runs=True)
+        except DoesNotAnswer as error:
+            return RelayEntry(name, before.status if before else None, runs=True, silence=error)
+        except (BwtuiError, ValueError, TypeError, KeyError):
+            if self._relays.is_held(name):
+                # Half a line is what one that ends leaves of its answer.
+                changing = f"relay {name} is starting or ending: it takes no questions now"
+                silence = ConnectionFailed(changing, "it is asked again every second")
+                return RelayEntry(name, before.status if before else None, runs=True, silence=silence)
+            return RelayEntry(name, self._relays.ended(name))
+
+    def _take(self, entry: RelayEntry) -> None:
+        if not entry.runs and entry.name not in self._found and self._recently_ended(entry.name) is None:
+            # A socket that a relay of long ago has left behind.
+            self._old[entry.name] = None
+            return
+        self._old.pop(entry.name, None)
+        self._found[entry.name] = entry
+
+    def _recently_ended(self, name: str) -> RelayEntry | None:
+        """Return a relay that failed or was killed lately; one that was stopped is as it should be."""
+        status = self._relays.ended(name)
+        if status is None or status.state == "stopped" or self.clock() - status.time > RECENT:
+            return None
+        return RelayEntry(name, status)
+
+    def _summary(self) -> str:
+        running = [entry for entry in self._found.values() if entry.runs]
+        silent = sum(entry.silence is not None for entry in running)
+        stalled = sum(
+            entry.silence is None and entry.status is not None and entry.status.state == "stalled"
+            for entry in running
+        )
+        ended = len(self.relays) - len(running)
+        counts = (
+            (len(running), "running"),
+            (stalled, "stalled"),
+            (silent, "without an answer"),
+            (ended, "not running"),
+        )
+        return ", ".join(f"{number} {what}" for number, what in counts if number) or "no relay is running"
