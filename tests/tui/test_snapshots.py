@@ -33,6 +33,10 @@ SCENES: dict[str, tuple[tuple[int, int], Shop, tuple[str, ...]]] = {
     "errors-80x24": ((80, 24), TROUBLE, ("4",)),
     "table-120x36": ((120, 36), TROUBLE, ("down", "down", "enter")),
     "leave-80x24": ((80, 24), Shop(), ("q",)),
+    "transactions-80x24": ((80, 24), Shop(), ("0",)),
+    "transactions-160x45": ((160, 45), Shop(), ("0",)),
+    "transactions-250x70": ((250, 70), Shop(), ("0",)),
+    "transaction-120x36": ((120, 36), Shop(), ("0", "enter")),
 }
 
 

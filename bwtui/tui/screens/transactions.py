@@ -129,6 +129,7 @@ class SampledTransactionScreen(SampledPair):
         identity = (one, sampled, round(now) if not one.acknowledged else 0)
         facts = Content.assemble(_facts(one, now), "\n", (text, "$warning" if others else "$quiet"))
         self.query_one("#facts", Detail).show(identity, facts)
+        self.query_one(ChangeDetail).show_change(grid.selected())
 
     def main_grid(self) -> TransactionChanges:
         return self.query_one(TransactionChanges)

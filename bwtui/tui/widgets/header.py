@@ -20,6 +20,8 @@ from bwtui.tui.widgets.line import Line
 
 #: Cells that name and state of a relay take, and where there is room for when it began, too.
 _IDENTITY, _WIDE_IDENTITY = 27, 58
+#: As much of the name is kept where the tabs could have whole labels instead.
+_NAME = 6
 
 
 class Header(Vertical):
@@ -57,9 +59,7 @@ class Header(Vertical):
 
 
 def _identity(model: Model, width: int, room: int) -> Content:
-    verdict = _verdict(model)
-    state = " A RECORDING " if model.recorded else f"{verdict.mark} {verdict.word}"
-    name = model.name
+    verdict, state, name = _verdict(model), _state(model), model.name
     if width < 100:
         # How it is must never be cut; the tabs take what they need.
         most = max(min(11, room - len(state) - 3), 4)
@@ -84,6 +84,12 @@ def _identity(model: Model, width: int, room: int) -> Content:
     return Content.assemble(*parts)
 
 
+def _state(model: Model) -> str:
+    """Return what stands beside the name."""
+    verdict = _verdict(model)
+    return " A RECORDING " if model.recorded else f"{verdict.mark} {verdict.word}"
+
+
 def _verdict(model: Model) -> judgement.Verdict:
     """Judge the relay as a whole: what it says, unless it has gone silent."""
     status = model.live.status
@@ -100,20 +106,25 @@ def _verdict(model: Model) -> judgement.Verdict:
 
 def _tabs(model: Model, screen: str, width: int) -> dict[str, Content]:
     """Return the tabs, with short labels where there is no room for whole ones."""
-    room = width - (_WIDE_IDENTITY if width >= 120 else _IDENTITY)
     whole = _labelled(model, screen, short=False)
-    return (
-        whole
-        if sum(tab.cell_length for tab in whole.values()) <= room
-        else _labelled(model, screen, short=True)
-    )
+    if _length(whole) <= width - (_WIDE_IDENTITY if width >= 120 else _IDENTITY):
+        return whole
+    short = _labelled(model, screen, short=True)
+    if _length(short) <= width - len(_state(model)) - min(len(model.name), _NAME) - 3:
+        return short
+    return _labelled(model, screen, short=True, all_short=True)
 
 
-def _labelled(model: Model, screen: str, *, short: bool) -> dict[str, Content]:
+def _length(labelled: dict[str, Content]) -> int:
+    return sum(tab.cell_length for tab in labelled.values())
+
+
+def _labelled(model: Model, screen: str, *, short: bool, all_short: bool = False) -> dict[str, Content]:
     status = model.live.status
     labelled: dict[str, Content] = {}
     for name, action in tabs(model.kind).items():
-        text = f" {key_for(action.name)} {action.label} "
+        label = (action.short if all_short else "") or action.label
+        text = f" {key_for(action.name)} {label} "
         if short and name != screen:
             text = f" {key_for(action.name)}{action.short or action.label}"
         # What has recovered is history, and calls for nobody.

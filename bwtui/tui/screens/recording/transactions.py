@@ -263,10 +263,13 @@ class RecordedTransactionsScreen(RelayScreen):
         if self._work is not None:
             done, total = self._progress
             return Content.styled(f" reading, {figures.percent(done / max(total, 1))} · Esc stops", "$quiet")
-        parts = [
-            f" {fold.count:,} transactions up to here. Listed: the newest {NEWEST}, the {LARGEST} largest, "
-            f"and the {LONGEST} that took longest to be confirmed, durable in Kafka and recorded. "
-        ]
+        listed = "all of them are listed. "
+        if fold.count > NEWEST:
+            listed = (
+                f"listed are the newest {NEWEST}, the {LARGEST} largest, and the {LONGEST} that took longest "
+                "to be confirmed, durable in Kafka and recorded. "
+            )
+        parts = [f" {fold.count:,} transactions up to here: {listed}"]
         if fold.first > 0:
             parts.append(f"Those before position {fold.first:,} were not looked at. ")
         stopped = self._head is not None and fold.position != self._head.position
