@@ -11,7 +11,7 @@ from bwtui.relay.process import last_status
 from bwtui.relay.process.control import ControlClient, DoesNotAnswer, does_not_answer, is_likely
 from bwtui.relay.process.lock import is_held
 from bwtui.state_folder import known_relays
-from bwtui.tui.actions import Kind
+from bwtui.tui.action import Kind
 from bwtui.tui.state import Model
 
 #: So long a relay may take to answer before it is said not to (seconds).
