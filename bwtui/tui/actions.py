@@ -76,6 +76,7 @@ ACTIONS = (
             short="Set",
             absent="A recording does not hold its relay's settings: 'bwtui config show' has those of here",
         ),
+        Action("fleet", ("F",), "Relays", "All relays of this user: how each of them is, and Enter attaches"),
     ),
     *_looking(
         "Screens",
@@ -87,11 +88,6 @@ ACTIONS = (
             "Transactions by rows, bytes, time and commit; Enter opens one's changes",
             short="Txn",
         ),
-    ),
-    *_looking(
-        "Screens",
-        "live",
-        Action("fleet", ("F",), "Relays", "All relays of this user: how each of them is, and Enter attaches"),
     ),
     *_group(
         "Screens",

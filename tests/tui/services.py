@@ -22,9 +22,9 @@ from bwtui.model.looks import (
     Stages,
     Standby,
     Subject,
+    Transactions,
     VersionEntry,
     VersionText,
-    Transactions,
 )
 from bwtui.settings import RelaySettings
 from tests.tui.shop import NOON

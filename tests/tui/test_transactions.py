@@ -165,7 +165,7 @@ async def test_nothing_yet_says_why() -> None:
 async def test_an_older_relay_is_told_of_in_plain_words() -> None:
     stage = Stage()
 
-    async def refuse(name: LookName, *, glance: bool = False) -> Transactions:
+    async def refuse(name: LookName, about: object = (), *, glance: bool = False) -> Transactions:
         raise Refused("shop", UNKNOWN_REQUEST)
 
     async with stage.run((80, 24)):
