@@ -287,7 +287,8 @@ class Rows:
     ) -> DroppedRow:
         identity = Identity(self.commit_lsn, self.ordinal, self.xid)
         name = route.relation.qualified_name
-        return DroppedRow(name, route.topic, operation, identity, route.column_names, before, after)
+        columns, key = route.column_names, route.key_columns
+        return DroppedRow(name, route.topic, operation, identity, columns, before, after, key)
 
     def _refuse(
         self,

@@ -3,7 +3,7 @@
 One JSON object a line, in a file that only its owner may read, since it holds row values::
 
     {"time": "…", "table": "public.orders", "topic": "orders", "operation": "update",
-     "commit_lsn": "0/…", "ordinal": 3, "xid": 741, "error": "…", "reason": "…",
+     "commit_lsn": "0/…", "ordinal": 3, "xid": 741, "error": "…", "reason": "…", "key": ["id"],
      "before": {…} | null, "after": {…} | null}
 
 A row is its columns' text forms as PostgreSQL wrote them; null is NULL, a value that PostgreSQL did not send
@@ -46,6 +46,8 @@ class DroppedRow:
     columns: Sequence[str]
     before: Sequence[Field] | None
     after: Sequence[Field] | None
+    #: The key's columns; none where the table has no key.
+    key: Sequence[str] = ()
 
 
 class DeadLetters:
@@ -66,6 +68,7 @@ class DeadLetters:
             "xid": row.identity.xid,
             "error": error,
             "reason": reason,
+            "key": list(row.key),
             "before": _texts(row.columns, row.before),
             "after": _texts(row.columns, row.after),
         }

@@ -129,7 +129,9 @@ class LetterFile:
         try:
             table = str(found["table"])
             row = _row(found.get("after")) or _row(found.get("before")) or {}
-            columns = self._key_columns(table)
+            # Older letters do not say it themselves.
+            named = found.get("key")
+            columns = list(map(str, named)) if isinstance(named, list) else self._key_columns(table)
             is_known = bool(columns) and all(name in row for name in columns)
             return Letter(
                 self.end,

@@ -38,6 +38,7 @@ def keep(letters: DeadLetters, number: int, operation: str = "update", title: st
         ("id", "sku", "title", "price", "photo"),
         values if gone else None,
         None if gone else values,
+        ("id",),
     )
     letter = letters.letter(row, "a message for topic products is larger than it takes", "RowTooLarge")
     letters.keep({**letter, "time": "2026-01-15T11:59:00+00:00"})

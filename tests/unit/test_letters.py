@@ -43,6 +43,7 @@ def keep(
         columns,
         values if gone else None,
         None if gone else values,
+        KEYS.get(table, ()),
     )
     written.keep(written.letter(row, f"it is too large: {number}", "RowTooLarge"))
 
@@ -62,6 +63,17 @@ def test_what_a_relay_writes_is_read_and_read_on(written: DeadLetters, file: Let
     assert file.rows(first) == Rows(None, {"id": "5", "body": "x"})
     assert file.rows(second) == Rows({"id": "6", "body": None}, None)
     assert not file.is_changed()
+
+
+def test_a_letter_names_its_key_itself(written: DeadLetters, file: LetterFile) -> None:
+    row = DroppedRow("s.other", "t", "insert", Identity(1, 1, 1), ("n", "b"), None, (b"7", b"x"), ("n",))
+    letter = written.letter(row, "e", "r")
+    written.keep(letter)
+    # One that an older version wrote does not.
+    old = {**letter, "table": "public.two", "after": {"a": "1", "b": "2"}}
+    written.keep({name: value for name, value in old.items() if name != "key"})
+    file.read()
+    assert [found.key for found in file.letters] == [(("n", "7"),), (("a", "1"), ("b", "2"))]
 
 
 def test_a_line_that_is_being_written_is_read_once_it_is_whole(
@@ -151,7 +163,9 @@ def test_each_row_is_named_once_and_no_key_is_set_where_another_column_will_do(
 
 def test_ten_thousand_letters_are_few_statements(written: DeadLetters, file: LetterFile) -> None:
     letter = written.letter(
-        DroppedRow("public.t", "t", "insert", Identity(1, 1, 1), ("id", "b"), None, (b"0", b"x")), "e", "r"
+        DroppedRow("public.t", "t", "insert", Identity(1, 1, 1), ("id", "b"), None, (b"0", b"x"), ("id",)),
+        "e",
+        "r",
     )
     with written.path.open("wb") as out:
         for number in range(10_000):
@@ -170,7 +184,7 @@ def test_what_can_t_be_sent_safely_is_refused_with_its_reason(written: DeadLette
     keep(written, 3, fields=(b"\xff", b"x"))
     keep(written, 4, fields=(b"a\x1bb", b"x"))
     keep(written, 5, fields=(None, b"x"))
-    row = DroppedRow("public.t", "t", "insert", Identity(1, 1, 1), ("id",), None, (b"0",))
+    row = DroppedRow("public.t", "t", "insert", Identity(1, 1, 1), ("id",), None, (b"0",), ("id",))
     written.keep(_cut(written.letter(row, "e", "r")))
     found = made(file)
     assert (found.statements, found.rows) == ([], 0)

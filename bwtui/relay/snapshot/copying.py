@@ -262,7 +262,8 @@ class Copying:
     def _dropped(self, route: Route, fields: list[Field] | None) -> DroppedRow:
         identity = Identity(self._lsn, self._ordinal, 0)
         name = route.relation.qualified_name
-        return DroppedRow(name, route.topic, "snapshot", identity, route.column_names, None, fields)
+        columns, key = route.column_names, route.key_columns
+        return DroppedRow(name, route.topic, "snapshot", identity, columns, None, fields, key)
 
     def _try_again(self, failure: DeliveryFailure) -> None:
         """Send one message that was not delivered by itself, until it is delivered or refused for good."""
