@@ -123,7 +123,6 @@ class Measuring:
             screens.rest(5)
             found["idle"] = self._rest(screens)
             found["keys"] = self._keys(screens, "recording")
-            screens.press("1")
             found["keys"]["←"] = _of([screens.press("\x1b[D") for _ in range(10)])
         return found
 
