@@ -28,6 +28,7 @@ TASKS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
         ("3", "slash", "*^orders-value", "enter", "D"),
         r"total +type +decimal\(10,2\) +string +✗ breaks BACKWARD",
     ),
+    "the largest transaction": ((120, 36), ("0",), r"› +11:53:03\.000 +39001 +1\.20M"),
     "which consumer is behind": ((120, 36), ("7",), r"reporting is furthest behind: .*1 h 30 m"),
     "p99 from commit to ack": ((160, 45), (), r"commit → ack +13\.8 +62\.1"),
     "statements executed": ((120, 36), ("8",), r"212 PostgreSQL .* copy \(select \"photo\""),
