@@ -69,9 +69,14 @@ def of_wal_status(wal_status: str) -> Verdict:
 
 
 def of_lag(status: Status) -> Verdict:
-    """Judge the lag behind the server: from 10 seconds or 1 GB on it deserves attention."""
+    """Judge the lag behind the server: from 10 seconds or 1 GB on it deserves attention.
+
+    It is never in time while the relay stands still: then nothing makes it smaller.
+    """
     if status.wal_lag_seconds >= LAG_SECONDS or status.wal_lag_bytes >= LAG_BYTES:
         return Verdict("warn", "lagging")
+    if status.verdict.is_trouble:
+        return Verdict("warn", "stands still")
     return Verdict("good", "in time")
 
 

@@ -33,6 +33,8 @@ WINDOW = 10.0
 #: How this terminal came to its relay: not from all relays, by name, or out of their list.
 Fleet = Literal["no", "named", "listed"]
 Link = Literal["connecting", "live", "stale", "gone", "recorded"]
+#: What a relay does not do of which no news come; "" while they come.
+Absence = Literal["", "does not run", "does not answer"]
 
 
 class DataSource(Protocol):
@@ -122,6 +124,13 @@ class Picture:
     looks: Mapping[LookName, Look] = field(default_factory=dict)
     #: Only of a recording.
     playhead: Playhead | None = None
+    #: Why all of this is old.
+    absence: Absence = ""
+
+    @property
+    def as_of(self) -> float | None:
+        """When its figures were true, where they are old; None while they are now."""
+        return self.status.time if self.status is not None and self.absence else None
 
     @property
     def rows(self) -> int:
@@ -165,8 +174,16 @@ class Model:
 
     @property
     def picture(self) -> Picture:
-        """The picture to show: the live one, or the one that was frozen."""
-        return self.paused or self.live
+        """The picture to show: the live one, or the one that was frozen; it says whether it is old."""
+        shown, absence = self.paused or self.live, self.absence
+        return replace(shown, absence=absence) if absence else shown
+
+    @property
+    def absence(self) -> Absence:
+        """Why no news come of a relay that was shown, where none do."""
+        if self.link == "gone":
+            return "does not answer" if isinstance(self.failure, DoesNotAnswer) else "does not run"
+        return "does not answer" if self.link == "stale" else ""
 
     @property
     def age(self) -> float:

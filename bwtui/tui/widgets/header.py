@@ -157,7 +157,9 @@ def _news(model: Model, stopping: bool) -> Content:
     if head is not None and status is not None:
         return _as_of(head, status)
     if model.link == "gone" and status is not None:
-        return _end(model, status)
+        # First, where nothing cuts it off.
+        age = Content.styled(f"figures are {figures.duration(model.age)} old  ", "bold $warning")
+        return age + _end(model, status)
     if stopping:
         return Content.styled("▲ stopping: the relay finishes what is under way", "bold $warning")
     if model.paused is not None:
@@ -168,7 +170,7 @@ def _news(model: Model, stopping: bool) -> Content:
         return Content.styled(text, "bold reverse $warning")
     if model.link == "stale":
         age = figures.duration(model.age)
-        return Content.styled(f"▲ no news from the relay: figures are {age} old", "bold $warning")
+        return Content.styled(f"▲ figures are {age} old: no news from the relay", "bold $warning")
     if status is None:
         return Content.styled(str(model.failure or "asking the relay for its status"), "$quiet")
     verdict = status.verdict
@@ -193,16 +195,15 @@ def _parts(verdict: RelayVerdict) -> tuple[str, str]:
 
 def _end(model: Model, status: Status) -> Content:
     """Say how a relay ended that was shown, or that it is silent."""
-    age = f"figures are {figures.duration(model.age)} old"
     if isinstance(model.failure, DoesNotAnswer):
-        return Content.styled(f"✗ {model.failure.message} · {age}", "bold $error")
+        return Content.styled(f"✗ {model.failure.message}", "bold $error")
     if status.state == "stopped":
-        return Content.styled(f"■ {status.verdict.sentence or 'stopped cleanly'} · {age}", "bold $warning")
+        return Content.styled(f"■ {status.verdict.sentence or 'stopped cleanly'}", "bold $warning")
     if status.state == "failed":
         why = status.verdict.sentence or status.detail
         code = f" · exit code {status.exit_code}" if status.exit_code else ""
-        return Content.styled(f"✗ {why}{code} · {age}", "bold $error")
-    return Content.styled(f"✗ the relay is gone without a word · {age} · looking for it", "bold $error")
+        return Content.styled(f"✗ {why}{code}", "bold $error")
+    return Content.styled("✗ the relay is gone without a word · looking for it", "bold $error")
 
 
 def _as_of(head: Playhead, status: Status) -> Content:

@@ -28,16 +28,19 @@ class StageBox(Line):
         self._stage = StageStatus()
         self._slow = False
         self._took: float | None = None
+        self._is_old = False
         self.border_title = Content(name)
 
-    def show(self, stage: StageStatus, slow: bool, took: float | None) -> None:
+    def show(self, stage: StageStatus, slow: bool, took: float | None, *, is_old: bool) -> None:
         """Paint what changed; the slow stage is marked in words and with a heavy border.
 
-        ``took`` are the seconds that half of the messages spent here at most.
+        ``took`` are the seconds that half of the messages spent here at most. Of a stage that was seen long
+        ago (``is_old``) only the total still stands.
         """
-        if (stage, slow, took) == (self._stage, self._slow, self._took) and self._lines:
+        shown = (stage, took, is_old)
+        if shown == (self._stage, self._took, self._is_old) and slow == self._slow and self._lines:
             return
-        self._stage, self._took = stage, took
+        self._stage, self._took, self._is_old = shown
         if slow != self._slow:
             self._slow = slow
             self.set_class(slow, "-slow")
@@ -52,18 +55,19 @@ class StageBox(Line):
 
     def _content(self) -> Content:
         stage, width = self._stage, self.content_size.width
-        share = judgement.fullness(stage)
+        share = 0.0 if self._is_old else judgement.fullness(stage)
         tone = "$warning" if share >= judgement.FULL else "$primary"
-        lines = [Content.styled(f"{figures.rate(stage.per_second)}/s".rjust(width), "bold")]
+        lines = [Content.styled(self._now(f"{figures.rate(stage.per_second)}/s").rjust(width), "bold")]
+        waiting = self._now(figures.count(stage.queue))
         if self.content_size.height < 4:
-            queue = figures.count(stage.queue).rjust(6)
+            queue = waiting.rjust(6)
             bar = figures.gauge(share, width - 6) if stage.capacity else " " * (width - 6)
             lines.append(Content.assemble((bar, tone), (queue, "$quiet")))
         else:
             bar = figures.gauge(share, width) if stage.capacity else "·" * width
             limit = f" / {stage.capacity}" if stage.capacity and width >= 19 else ""
             lines.append(Content.styled(bar, tone if stage.capacity else "$line"))
-            lines.append(_pair("queue", f"{figures.count(stage.queue)}{limit}", width))
+            lines.append(_pair("queue", f"{waiting}{limit}", width))
             lines.append(_pair("total", figures.count(stage.total), width))
         if self.content_size.height >= 6:
             lines += self._where_time_goes(width)
@@ -73,8 +77,13 @@ class StageBox(Line):
         if self._title == "decode":
             # One step of the relay, which is measured once.
             return [Content.styled("timed with", "$quiet"), Content.styled("encode".rjust(width), "$quiet")]
-        took = figures.NONE if self._took is None else latency.brief(self._took)
-        return [_pair("busy", figures.percent(self._stage.busy), width), _pair("p50", took, width)]
+        took = figures.NONE if self._took is None else self._now(latency.brief(self._took))
+        busy = self._now(figures.percent(self._stage.busy))
+        return [_pair("busy", busy, width), _pair("p50", took, width)]
+
+    def _now(self, figure: str) -> str:
+        """Return a figure that says how it is now, unless nobody knows."""
+        return figures.NONE if self._is_old else figure
 
 
 class Arrow(Widget):
@@ -118,7 +127,8 @@ class Pipeline(Vertical):
         for name in STAGES:
             box = self.query_one(f"#stage-{name}", StageBox)
             one = taken.get(latency.STAGE_OF.get(name, ""))
-            box.show(status.stages.get(name, StageStatus()), name == slow, one.p50 if one else None)
+            seen = status.stages.get(name, StageStatus())
+            box.show(seen, name == slow, one.p50 if one else None, is_old=picture.as_of is not None)
         width = self.content_size.width
         boxed = bool(self.query_one("#source").display)
         vitals = bool(self.query_one("#vitals").display)
@@ -127,10 +137,12 @@ class Pipeline(Vertical):
         source, sink = self.query_one("#source", EndBox), self.query_one("#sink", EndBox)
         end = _END if width < _ROOMY else _WIDE_END
         source.styles.width = sink.styles.width = end + _FRAME
-        source.put(_source(status, end))
+        source.say_when(picture.as_of)
+        source.put(_source(picture, status, end))
         only_recorded = _only_recorded(picture, status)
         sink.set_title("Recording" if only_recorded else "Kafka")
-        sink.put(_sink(status, only_recorded, end))
+        sink.say_when(picture.as_of)
+        sink.put(_sink(picture, status, only_recorded, end))
         self.query_one("#position", Line).put(_snapshot(status, width) or position)
         self.query_one("#recording", RecordingLine).show(status.recording)
         if vitals:
@@ -138,7 +150,7 @@ class Pipeline(Vertical):
 
     def _show_vitals(self, picture: Picture, status: Status) -> None:
         delivered = status.stages.get("acknowledge", StageStatus()).per_second
-        rate = f"{figures.rate(delivered)}/s".rjust(8)
+        rate = (figures.NONE if picture.as_of else f"{figures.rate(delivered)}/s").rjust(8)
         chart = self.query_one("#throughput", Sparkline)
         peak, top = max(picture.delivered, default=0.0), figures.ceiling(picture.delivered)
         lines = [Content.assemble(("delivered ", "$quiet"), (rate, "bold"))]
@@ -160,6 +172,8 @@ class Pipeline(Vertical):
 class EndBox(Line):
     """One end of the pipeline, as a box with its title in the border."""
 
+    _when = ""
+
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id)
         self._title = title
@@ -171,6 +185,13 @@ class EndBox(Line):
         if title != self._title:
             self._title = title
             self.border_title = Content(title)
+
+    def say_when(self, as_of: float | None) -> None:
+        """Say of when the figures are, where they are old."""
+        text = "" if as_of is None else f"as of {figures.clock(as_of)}"
+        if text != self._when:
+            self._when = text
+            self.border_subtitle = Content(text)
 
 
 def _pair(name: str, value: str, width: int, tone: str = "") -> Content:
@@ -189,21 +210,34 @@ def _safe_bytes(status: Status) -> str:
 
 
 def _engine(picture: Picture, status: Status) -> Content:
-    cpu = figures.NONE if picture.cpu is None else f"{picture.cpu * 100:.0f}%"
-    memory = figures.size(status.resident_bytes).rjust(7)
+    is_old = picture.as_of is not None
+    cpu = figures.NONE if picture.cpu is None or is_old else f"{picture.cpu * 100:.0f}%"
+    memory = (figures.NONE if is_old else figures.size(status.resident_bytes)).rjust(7)
     return Content.assemble(("engine ", "$quiet"), memory, ("  cpu ", "$quiet"), cpu.rjust(4))
 
 
 def _runway(picture: Picture) -> list[Content]:
     """Say for how long the slot is safe; that is no countdown while the relay keeps up, and says so."""
     left = picture.seconds_left()
-    if left is None:
+    if left is None or picture.as_of is not None:
         return []
     return [_named("safe", f"≈ {figures.duration(left)} if the relay stopped now")]
 
 
-def _ends(picture: Picture, status: Status, width: int) -> Content:
+def _lag(picture: Picture, status: Status) -> judgement.Verdict:
+    """Judge the lag; of one that is old nobody knows how it is now."""
+    if picture.as_of is not None:
+        return judgement.Verdict("muted", f"as of {figures.clock(picture.as_of)}")
+    return judgement.of_lag(status)
+
+
+def _wal(picture: Picture, status: Status) -> judgement.Verdict:
     wal = judgement.of_wal_status(status.wal_status)
+    return wal if picture.as_of is None or wal.tone != "good" else judgement.Verdict("muted", wal.word)
+
+
+def _ends(picture: Picture, status: Status, width: int) -> Content:
+    wal = _wal(picture, status)
     version = status.server_version.split(" ")[0]
     server = "PostgreSQL" if width >= 100 else "PG"
     parts = [
@@ -212,6 +246,9 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
         _named("retained", figures.size(status.retained_wal_bytes)),
         _named("safe", _safe_bytes(status)),
     ]
+    if picture.as_of is not None:
+        # Right behind the name, where room never lacks.
+        parts.insert(1, Content.styled(f"as of {figures.clock(picture.as_of)}", "bold $warning"))
     if _only_recorded(picture, status):
         parts.insert(1, Content.styled("▶ recorded only", "bold"))
     else:
@@ -220,7 +257,7 @@ def _ends(picture: Picture, status: Status, width: int) -> Content:
 
 
 def _position(picture: Picture, status: Status, width: int, vitals: bool) -> Content:
-    lag = judgement.of_lag(status)
+    lag = _lag(picture, status)
     tone = TONES[lag.tone]
     behind = f"{figures.size(status.wal_lag_bytes)} {figures.duration(status.wal_lag_seconds)}"
     parts = [
@@ -271,8 +308,8 @@ def _snapshot(status: Status, width: int) -> Content | None:
     return _joined(parts, width)
 
 
-def _source(status: Status, width: int) -> Content:
-    wal = judgement.of_wal_status(status.wal_status)
+def _source(picture: Picture, status: Status, width: int) -> Content:
+    wal = _wal(picture, status)
     lines = [
         Content.styled(fitted(status.server_version, width), "bold"),
         Content.styled(fitted(status.database, width), "$quiet"),
@@ -291,8 +328,8 @@ def _only_recorded(picture: Picture, status: Status) -> bool:
     return is_recording and not status.broker
 
 
-def _sink(status: Status, only_recorded: bool, width: int) -> Content:
-    lag = judgement.of_lag(status)
+def _sink(picture: Picture, status: Status, only_recorded: bool, width: int) -> Content:
+    lag = _lag(picture, status)
     tone = TONES[lag.tone]
     lines = [
         Content.styled("recorded only" if only_recorded else fitted(status.broker, width), "bold"),

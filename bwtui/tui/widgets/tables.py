@@ -60,21 +60,22 @@ class TableList(Listing):
         super().__init__(COLUMNS, SORTABLE, id="tables", noun="tables")
         self.border_title = "Tables"
         self._painted = float("-inf")
+        self._was_old = False
 
     def show(self, picture: Picture) -> None:
         """Paint what changed, if the last time is long enough ago."""
-        status = picture.status
-        soon = 0 <= picture.received - self._painted < PAINT_EVERY
+        status, is_old = picture.status, picture.as_of is not None
+        soon = 0 <= picture.received - self._painted < PAINT_EVERY and is_old == self._was_old
         # A recording is moved by hand, and must follow at once.
         if status is None or (soon and picture.playhead is None):
             return
-        self._painted = picture.received
+        self._painted, self._was_old = picture.received, is_old
         left_out = _LIVE_ONLY if picture.playhead is not None else ()
         self.set_columns(_columns(status.is_copying, left_out))
         if self.sort_column in left_out:
             self.sort_by("table")
         items = [
-            table_item(name, table, picture.rates.get(name, ()), status.is_copying, left_out)
+            table_item(name, table, picture.rates.get(name, ()), status.is_copying, left_out, is_old=is_old)
             for name, table in status.tables.items()
         ]
         self.set_items(items, picture.received)
@@ -87,19 +88,26 @@ def _columns(snapshot: bool, left_out: Sequence[str]) -> list[Column]:
 
 
 def table_item(
-    name: str, table: TableStatus, points: tuple[float, ...], snapshot: bool, left_out: Sequence[str] = ()
+    name: str,
+    table: TableStatus,
+    points: tuple[float, ...],
+    snapshot: bool,
+    left_out: Sequence[str] = (),
+    *,
+    is_old: bool = False,
 ) -> Item:
-    """Return the row of a table, without the columns that are left out."""
+    """Return the row of a table, without the columns that are left out; an old one has no rates."""
     trouble = judgement.has_trouble(table)
     trend = _progress(table) if snapshot else _trend(points)
+    share = table.wal_share
     cells = (
         Cell("✗", "bad") if trouble else Cell("▲", "warn") if table.notes else Cell(""),
         Cell(name, "bad" if trouble else "strong"),
-        Cell(figures.size(table.wal_bytes_per_second), "" if table.wal_bytes_per_second else "muted"),
-        _share(table.wal_share),
-        Cell(figures.rate(table.rows_per_second), "" if table.rows_per_second else "muted"),
+        _rate(figures.size(table.wal_bytes_per_second), table.wal_bytes_per_second, is_old),
+        _rate("<1%" if 0 < share < 0.01 else figures.percent(share), share, is_old),
+        _rate(figures.rate(table.rows_per_second), table.rows_per_second, is_old),
         trend,
-        _milliseconds(table.latency_p99),
+        _milliseconds(None if is_old else table.latency_p99),
         *(_count(n) for n in (table.inserts, table.updates, table.deletes, table.truncates, table.messages)),
         Cell(figures.size(table.bytes), "" if table.bytes else "muted"),
         _id(table.key_schema_id),
@@ -137,8 +145,8 @@ def _id(number: int | None, version: int | None = None) -> Cell:
     return Cell(str(number) if version is None else f"{number} v{version}")
 
 
-def _share(share: float) -> Cell:
-    return Cell("<1%" if 0 < share < 0.01 else figures.percent(share), "" if share else "muted")
+def _rate(text: str, rate: float, is_old: bool) -> Cell:
+    return Cell(figures.NONE if is_old else text, "" if rate and not is_old else "muted")
 
 
 def _milliseconds(seconds: float | None) -> Cell:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from bwtui.model.looks import Look
 from bwtui.tui import figures
 from bwtui.tui.plain import Content, seen
+from bwtui.tui.state import Picture
 from bwtui.tui.widgets.panel import Panel
 
 #: An answer this old is said to be old, in seconds; for a glance the services are asked every five.
@@ -19,8 +20,11 @@ class Glance(Panel):
 
     _since = _last = float("-inf")
 
-    def age(self, look: Look, now: float) -> str:
+    def age(self, look: Look, picture: Picture) -> str:
         """Return what is to be said of an old answer, whose age is in whole seconds; "" of a fresh one."""
+        if picture.absence:
+            return f"▲ as of {figures.clock(look.time)}: the relay {picture.absence}"
+        now = picture.received
         if now - self._last > _AWAY or now < self._last:
             self._since = now
         self._last = now
@@ -37,6 +41,13 @@ class Glance(Panel):
             more = f"and {len(lines) - height + 1} more: Enter shows all"
             lines = [*lines[: height - 1], Content.styled(more, "$quiet")]
         self.put(lines)
+
+
+def asked(picture: Picture, whom: str) -> Content:
+    """Say whom the relay asks, or that nobody is asked."""
+    if picture.absence:
+        return Content.styled(f"· not asked: the relay {picture.absence}", "$warning")
+    return Content.styled(f"· the relay asks {whom}…", "$quiet")
 
 
 def wrapped(text: str, width: int, style: str) -> Iterator[Content]:

@@ -10,7 +10,7 @@ from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.state import Picture
 from bwtui.tui.theme import TONES
-from bwtui.tui.widgets.overview.glance import Glance, wrapped
+from bwtui.tui.widgets.overview.glance import Glance, asked, wrapped
 
 #: Cells of the verdict, the rows and the time; and the least and the most of a name.
 _WORD, _ROWS, _TIME = 12, 7, 10
@@ -28,12 +28,12 @@ class Groups(Glance):
     def shown_of(self, picture: Picture) -> object:
         """Return all that a drawing depends on."""
         look = _look(picture)
-        return look, self.age(look, picture.received)
+        return look, picture.absence, self.age(look, picture)
 
     def draw(self, picture: Picture, width: int, height: int) -> None:
         """Draw a line for each group."""
         look = _look(picture)
-        self.put_lines(list(_told(look, self.age(look, picture.received), width)), height)
+        self.put_lines(list(_told(picture, self.age(look, picture), width)), height)
         late = sum(_is_late(group, look.time) for group in look.groups)
         many = len(look.groups)
         self.set_remark(f"{late} of {many} late" if late else f"{many}, none is late" if many else "")
@@ -44,9 +44,10 @@ def _look(picture: Picture) -> Consumers:
     return look if isinstance(look, Consumers) else Consumers()
 
 
-def _told(look: Consumers, age: str, width: int) -> Iterator[Content]:
+def _told(picture: Picture, age: str, width: int) -> Iterator[Content]:
+    look = _look(picture)
     if not look.time:
-        yield Content.styled("· the relay asks Kafka…", "$quiet")
+        yield asked(picture, "Kafka")
         return
     if look.failure:
         yield from wrapped(f"✗ {look.failure}", width, "$error")
@@ -61,7 +62,7 @@ def _told(look: Consumers, age: str, width: int) -> Iterator[Content]:
         )
         yield Content.styled("  " + "Group".ljust(room.name) + titles, "bold $quiet")
     for group in sorted(look.groups, key=lambda one: _lateness(one, look.time), reverse=True):
-        yield _group(group, look.time, room)
+        yield _group(group, look.time, room, is_old=bool(picture.absence))
     for note in look.notes:
         yield from wrapped(f"▲ {note}", width, "$warning")
 
@@ -79,8 +80,11 @@ class _Room(NamedTuple):
         return cls(min(max(left - (_WORD + 1) * has_word, 4), _LONG), has_word)
 
 
-def _group(group: GroupEntry, now: float, room: _Room) -> Content:
+def _group(group: GroupEntry, now: float, room: _Room, *, is_old: bool) -> Content:
     verdict = judgement.of_group(group, now)
+    if is_old and verdict.tone == "good":
+        # It was, then.
+        verdict = judgement.Verdict("muted", verdict.word)
     tone = TONES[verdict.tone]
     name = fitted(group.name, room.name)
     age = "not known" if group.unread and group.unread_since is None else figures.duration(_age(group, now))

@@ -8,7 +8,7 @@ from bwtui.tui import figures, judgement
 from bwtui.tui.plain import Content, fitted
 from bwtui.tui.state import Picture
 from bwtui.tui.theme import TONES
-from bwtui.tui.widgets.overview.glance import Glance, wrapped
+from bwtui.tui.widgets.overview.glance import Glance, asked, wrapped
 
 #: Shares of the limit from which on the bar has another colour; its figure stands beside it.
 _WARN, _BAD = 0.5, 0.8
@@ -28,7 +28,7 @@ class Runway(Glance):
         if status is None:
             return None
         own = (status.retained_wal_bytes, status.safe_wal_bytes, status.wal_status, _stands(status))
-        return own, picture.wal_rate, look, self.age(look, picture.received)
+        return own, picture.wal_rate, picture.as_of, look, self.age(look, picture)
 
     def draw(self, picture: Picture, width: int, height: int) -> None:
         """Draw this slot's runway over the others."""
@@ -36,7 +36,7 @@ class Runway(Glance):
             return
         look = _look(picture)
         own = _own(picture, picture.status, width)
-        others = _others(picture.status, look, self.age(look, picture.received), width)
+        others = _others(picture, picture.status, self.age(look, picture), width)
         self.put_lines([*own, *others], height)
         many = len(look.slots)
         self.set_remark("" if not look.time or look.failure else "1 slot" if many == 1 else f"{many} slots")
@@ -53,6 +53,9 @@ def _stands(status: Status) -> bool:
 
 def _own(picture: Picture, status: Status, width: int) -> Iterator[Content]:
     retained, safe = status.retained_wal_bytes, status.safe_wal_bytes
+    if picture.as_of is not None:
+        text = f"▲ as of {figures.clock(picture.as_of)}: the relay {picture.absence}"
+        yield from wrapped(text, width, "$warning")
     if status.wal_status == "lost":
         yield from wrapped("✗ the slot has lost the WAL that it needs", width, "bold $error")
         return
@@ -66,12 +69,12 @@ def _own(picture: Picture, status: Status, width: int) -> Iterator[Content]:
             text = "✗ the slot is about to be lost: its WAL may be removed"
             yield from wrapped(text, width, "bold $error")
         left = picture.seconds_left()
-        if left is not None:
+        if left is not None and picture.as_of is None:
             # A relay that keeps up loses nothing, and this is no countdown.
             stands = "while the relay stands still" if _stands(status) else "if the relay stopped now"
             time = (f"≈ {figures.duration(left)}", "bold")
             yield Content.assemble(("safe ", "$quiet"), time, (f" {stands}", "$quiet"))
-    if picture.wal_rate is not None:
+    if picture.wal_rate is not None and picture.as_of is None:
         rate = f"{figures.size(picture.wal_rate)}/s"
         yield Content.assemble(("the server writes ", "$quiet"), rate, (" of WAL", "$quiet"))
 
@@ -90,10 +93,11 @@ def _bar(retained: int, safe: int, width: int) -> Iterator[Content]:
     yield Content.styled(figures.gauge(share, width), tone)
 
 
-def _others(status: Status, look: Slots, age: str, width: int) -> Iterator[Content]:
+def _others(picture: Picture, status: Status, age: str, width: int) -> Iterator[Content]:
     """Say which other slots keep more than this one, or deserve attention."""
+    look = _look(picture)
     if not look.time:
-        yield Content.styled("· the relay asks for the other slots…", "$quiet")
+        yield asked(picture, "for the other slots")
         return
     if look.failure:
         yield from wrapped(f"✗ {look.failure}", width, "$error")
@@ -104,7 +108,9 @@ def _others(status: Status, look: Slots, age: str, width: int) -> Iterator[Conte
     for slot in sorted(told, key=lambda one: (one.wal_status != "lost", -(one.retained_wal_bytes or 0))):
         yield _other(slot, look.time, width)
     if not told:
-        yield Content.styled("✓ no other slot keeps more" if others else "✓ there is no other slot", "$quiet")
+        mark = "·" if picture.absence else "✓"
+        text = f"{mark} no other slot keeps more" if others else f"{mark} there is no other slot"
+        yield Content.styled(text, "$quiet")
     for note in look.notes:
         yield from wrapped(f"▲ {note}", width, "$warning")
 
