@@ -180,8 +180,8 @@ class Model:
 
     @property
     def absence(self) -> Absence:
-        """Why no news come of a relay that was shown, where none do."""
-        if self.link == "gone":
+        """Why no news come of a relay, where none do."""
+        if self.link in ("gone", "connecting") and self.failure is not None:
             return "does not answer" if isinstance(self.failure, DoesNotAnswer) else "does not run"
         return "does not answer" if self.link == "stale" else ""
 

@@ -44,6 +44,7 @@ class ConsumersScreen(LookScreen):
     mode: ClassVar[str] = "consumers"
     wants_look: ClassVar[LookName | None] = "consumers"
     service: ClassVar[str] = "Kafka"
+    instead: ClassVar[str] = "kafka-consumer-groups.sh --bootstrap-server … --all-groups --describe"
 
     def body(self) -> Iterable[Widget]:
         """Return the sentence and both lists."""
@@ -67,6 +68,11 @@ class ConsumersScreen(LookScreen):
         groups.set_items([_group(group, look.time) for group in look.groups], picture.received)
         self._show_partitions(look, picture)
         return _sentence(look)
+
+    def rest_after(self, look: Look) -> float:
+        """Return the rest of `bwtui.relay.process.looks`: four times what the look took, up to 10 s."""
+        assert isinstance(look, Consumers)
+        return min(4 * look.seconds, 10.0)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
         """Show the partitions of the selected group."""

@@ -12,8 +12,9 @@ from bwtui.tui.state import Picture
 from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.listing import Listing
 
-#: An answer this old is said to be old, in seconds.
-OLD_AFTER = 10.0
+#: Services are asked every second or two: from so many seconds on an answer is said to be old, and one that
+#: never came to be missing.
+OLD_AFTER, MISSING_AFTER = 5.0, 3.0
 
 
 class LookScreen(RelayScreen):
@@ -21,10 +22,19 @@ class LookScreen(RelayScreen):
 
     #: Who is asked, for the sentences about that.
     service: ClassVar[str] = "PostgreSQL"
+    #: What asks without a relay.
+    instead: ClassVar[str] = ""
     #: What it shows is what was so at the start, and does not age.
     ages: ClassVar[bool] = True
     #: The list that had the focus last, for the actions on lists.
     _list: Listing | None = None
+    #: Since when there is no answer at all, by the clock of the screens.
+    _asked: float | None = None
+
+    def on_screen_resume(self) -> None:
+        """Count anew how long there is no answer: nobody asked while another screen was shown."""
+        self._asked = None
+        super().on_screen_resume()
 
     def paint(self, picture: Picture) -> None:
         """Show a picture."""
@@ -33,6 +43,9 @@ class LookScreen(RelayScreen):
         parts = [self._trouble(look, picture)]
         if look is not None and not look.failure and look.time:
             parts.insert(0, self.show_look(look, picture))
+        is_known = look is not None and bool(look.time) and not look.failure
+        for listing in self.query(Listing):
+            listing.say_why_empty("" if is_known else "not known", is_known=is_known)
         said = self.query_one("#said", Line)
         said.put(Content("\n").join([part for part in parts if part.plain]), layout=True)
 
@@ -42,16 +55,42 @@ class LookScreen(RelayScreen):
 
     def _trouble(self, look: Look | None, picture: Picture) -> Content:
         """Say why there is nothing, that it is old, or what is missing; nothing where all is well."""
+        if picture.absence and (self.ages or look is None):
+            return self._not_asked(look, picture)
         if look is not None and look.failure:
             return Content.styled(f" ✗ {look.failure}", "$error")
         if look is None or not look.time:
-            return Content.styled(f" · the relay asks {self.service}…", "$quiet")
+            return self._no_answer(picture)
+        self._asked = None
         lines = [Content.styled(f" ▲ {note}", "$warning") for note in look.notes]
         age = picture.received - look.time
-        if self.ages and age > OLD_AFTER:
+        if self.ages and age > OLD_AFTER + self.rest_after(look):
             text = f" ▲ {self.service} has not answered for {figures.duration(age)}: this is how it was then"
             lines.insert(0, Content.styled(text, "bold $warning"))
         return Content("\n").join(lines)
+
+    def rest_after(self, look: Look) -> float:
+        """Return for how many seconds nobody is asked after a look that took long."""
+        return 0.0
+
+    def _no_answer(self, picture: Picture) -> Content:
+        """Say who is asked, and once that takes long for how long there is no answer."""
+        if self._asked is None:
+            self._asked = picture.received
+        waited = picture.received - self._asked
+        if waited <= MISSING_AFTER:
+            return Content.styled(f" · the relay asks {self.service}…", "$quiet")
+        text = f" ▲ {self.service} has not answered for {figures.duration(waited)}: nothing is known yet"
+        return Content.styled(text, "bold $warning")
+
+    def _not_asked(self, look: Look | None, picture: Picture) -> Content:
+        """Say that no relay asks, of when the lists are, and what to do."""
+        was = f"; this is how it was at {figures.clock(look.time)}" if look is not None and look.time else ""
+        start = "start it" if picture.absence == "does not run" else "the line above says what to do"
+        todo = f"{start}, or: {self.instead}" if self.instead else start
+        return Content.assemble(
+            (f" ▲ not asked: the relay {picture.absence}{was}", "bold $warning"), (f" → {todo}", "$warning")
+        )
 
     def main_grid(self) -> Listing:
         """Return the list that has the focus, or had it last."""

@@ -1,14 +1,16 @@
 """What keeps WAL on the server: every slot, transactions that are open for long, and standbys."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from textual.containers import Container
 from textual.widget import Widget
 
 from bwtui.model.looks import Holder, Look, LookName, SlotEntry, Slots, Standby
+from bwtui.model.lsn import parse_lsn
 from bwtui.tui import figures, judgement
-from bwtui.tui.plain import Content
+from bwtui.tui.plain import Content, Table
+from bwtui.tui.screens.audit.forms import AskScreen
 from bwtui.tui.screens.looking import LookScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.columns import Cell, Column
@@ -18,6 +20,10 @@ from bwtui.tui.widgets.listing import Item, Listing
 
 #: One that nobody reads deserves attention with so many seconds left.
 SOON = 3600.0
+#: One that keeps less than a segment of WAL has nothing to explain.
+_SEGMENT = 16 * 1024**2
+#: So many slots that nobody reads are named in the sentence.
+_TOLD = 2
 SLOTS = (
     Column("mark", "", 1),
     Column("slot", "Slot", 18, grow=40),
@@ -60,6 +66,7 @@ class SlotsScreen(LookScreen):
 
     mode: ClassVar[str] = "slots"
     wants_look: ClassVar[LookName | None] = "slots"
+    instead: ClassVar[str] = "bwtui slots list -d …"
 
     def body(self) -> Iterable[Widget]:
         """Return the sentence and the three lists."""
@@ -88,8 +95,13 @@ class SlotsScreen(LookScreen):
         return _sentence(look, own, picture.wal_rate)
 
     def open_row(self, grid: Grid) -> None:
-        """There is nothing further in: go on to the next list."""
-        self.focus_next()
+        """Show all that is known of the row, also what has no room in it."""
+        cells = grid.rows[grid.cursor_row].cells
+        told = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+        for column, cell in zip(grid.columns, cells, strict=True):
+            if column.title:
+                told.add_row(column.title, cell.text or figures.NONE)
+        self.app.push_screen(AskScreen(cells[1].text, told))
 
 
 def _listing(
@@ -119,9 +131,53 @@ def _sentence(look: Slots, own: str, rate: float | None) -> Content:
         lost,
         (writes or " ", ""),
         (f"The most is kept by {whose}: {figures.size(most.retained_wal_bytes or 0)}", "bold"),
-        (f", which {verdict.word}. " if verdict.tone != "good" else ". ", "bold"),
+        (_held_back(look, most) or (f", which {verdict.word}" if verdict.tone != "good" else ""), "bold"),
+        (". ", "bold"),
+        *((f"{more}. ", "bold $warning") for more in _besides(look, most, own)),
         (limit, "$quiet"),
     )
+
+
+def _besides(look: Slots, most: SlotEntry, own: str) -> Iterator[str]:
+    """Say what else keeps much, and what to do about what nobody reads."""
+    for slot in look.slots:
+        if slot.name == own and slot is not most and (why := _held_back(look, slot)):
+            yield f"This relay's slot keeps {figures.size(slot.retained_wal_bytes or 0)}{why}"
+    unread = [slot for slot in look.slots if not slot.active and (slot.retained_wal_bytes or 0) >= _SEGMENT]
+    for slot in sorted(unread, key=lambda one: -(one.retained_wal_bytes or 0))[:_TOLD]:
+        whose = f"{slot.name}, which nobody reads, keeps {figures.size(slot.retained_wal_bytes or 0)}: "
+        whose += f"read it, or drop it: bwtui slots drop {slot.name}"
+        yield whose if slot is not most else f"Read it, or drop it: bwtui slots drop {slot.name}"
+    if len(unread) > _TOLD:
+        yield f"{len(unread) - _TOLD} more are read by nobody"
+
+
+def _held_back(look: Slots, slot: SlotEntry) -> str:
+    """Say which transaction holds a slot back that is read, and how to end it; "" where none does."""
+    if not slot.active or slot.confirmed_lsn is None or slot.restart_lsn is None:
+        return ""
+    held = parse_lsn(slot.confirmed_lsn) - parse_lsn(slot.restart_lsn)
+    # What its reader has not confirmed is kept by its reader.
+    if held < max(_SEGMENT, (slot.retained_wal_bytes or 0) / 2):
+        return ""
+    writing = [one for one in look.holders if one.writes and _open_long(one, look.time)]
+    if not writing:
+        return ""
+    holder = min(writing, key=lambda one: one.since or 0.0)
+    since = "" if holder.since is None else f" for {figures.duration(max(look.time - holder.since, 0.0))}"
+    if holder.state == "prepared":
+        name = holder.name.removeprefix("prepared ")
+        quoted = name.replace("'", "''")
+        statement = f"ROLLBACK PREPARED '{quoted}';"
+        return f", since transaction {name} has been prepared{since}: end it with {statement}"
+    who = f"{holder.name} ({holder.application})" if holder.application else holder.name
+    state = f" ({holder.state})" if holder.state else ""
+    statement = f"SELECT pg_terminate_backend({holder.name.removeprefix('pid ')});"
+    return f", since {who} has had a transaction open{since}{state}: end it with {statement}"
+
+
+def _open_long(holder: Holder, now: float) -> bool:
+    return holder.since is None or judgement.is_late(holder.since, now)
 
 
 def _slot(slot: SlotEntry, own: str, now: float, rate: float | None) -> Item:

@@ -36,7 +36,7 @@ class Listing(Grid):
         self.descending = self._natural(self.sort_column)
         self.filter = Filter()
         self.errors_only = False
-        self._why_empty = f"no {noun} yet"
+        self._why_empty, self._is_known = "", True
         self.items: dict[str, Item] = {}
         self._order: list[str] = []
         self._ordered_at = float("-inf")
@@ -54,13 +54,14 @@ class Listing(Grid):
             self._order += [k for k in self.items if k not in before]
         self._show()
 
-    def say_why_empty(self, text: str) -> None:
-        """Say why there are no items, in place of that there are none yet."""
-        if text != self._why_empty:
-            self._why_empty = text
-            if not self.items:
-                self.empty_text = text
-                self.refresh()
+    def say_why_empty(self, text: str, *, is_known: bool = True) -> None:
+        """Say why there are no items, in place of that there are none yet; "" takes that back.
+
+        Where it isn't known whether there are any, none are counted.
+        """
+        if (text, is_known) != (self._why_empty, self._is_known):
+            self._why_empty, self._is_known = text, is_known
+            self._show()
 
     def set_filter(self, new: Filter) -> None:
         """Filter by what the user typed."""
@@ -98,12 +99,12 @@ class Listing(Grid):
     def _show(self) -> None:
         shown = [item for key in self._order if self._passes(item := self.items[key])]
         if not self.items:
-            self.empty_text = self._why_empty
+            self.empty_text = self._why_empty or f"no {self.noun} yet"
         else:
             clear, every = key_for("back"), key_for("errors_only")
             self.empty_text = f"no {self.noun} match: {clear} clears the filter, {every} shows all"
         self.set_rows([Row(item.key, item.cells) for item in shown])
-        self.set_remark(self._explain(len(shown)))
+        self.set_remark(self._explain(len(shown)) if self._is_known or self.items else "")
 
     def _passes(self, item: Item) -> bool:
         return (item.trouble or not self.errors_only) and self.filter.passes(item.search)
