@@ -5,6 +5,7 @@ Every judgement has a mark as well as a tone, so that it can be read without col
 
 from typing import Literal, NamedTuple
 
+from bwtui.model.figures import count
 from bwtui.model.looks import GroupEntry, SlotEntry
 from bwtui.model.status import ErrorEntry, StageStatus, Status, TableStatus
 from bwtui.model.verdict import Verdict as RelayVerdict
@@ -88,12 +89,22 @@ def is_late(since: float, now: float) -> bool:
 def of_group(group: GroupEntry, now: float) -> Verdict:
     """Judge a consumer group, in words."""
     if not group.unread:
-        return Verdict("good", "caught up")
+        return Verdict("warn", "not known") if group.uncommitted else Verdict("good", "caught up")
     if group.members == 0:
         return Verdict("warn", "not running")
     if group.unread_since is None or is_late(group.unread_since, now):
         return Verdict("warn", "behind")
     return Verdict("good", "in time")
+
+
+def is_behind(group: GroupEntry, now: float) -> bool:
+    """Say whether a group is known to be late."""
+    return bool(group.unread) and of_group(group, now).tone != "good"
+
+
+def unread_of(group: GroupEntry) -> str:
+    """Return what a group has not read; at least that where it has no commit for messages that are there."""
+    return f"{'≥ ' if group.uncommitted else ''}{count(group.unread)}"
 
 
 def of_slot(slot: SlotEntry) -> Verdict:
@@ -143,6 +154,11 @@ def is_warning(entry: ErrorEntry) -> bool:
     """Tell whether an entry of the error list is only a warning."""
     kind = entry.kind.lower()
     return "warn" in kind or kind in {"notice", "info", "stalled"}
+
+
+def stands(entry: ErrorEntry) -> bool:
+    """Tell whether an entry calls for somebody: an error or a warning that is not over."""
+    return not entry.is_over and entry.kind.lower() not in {"notice", "info"}
 
 
 def snapshot_share(table: TableStatus) -> float | None:

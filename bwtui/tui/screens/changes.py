@@ -33,6 +33,8 @@ class SampledPair(ChangesPair):
     """The changes are sampled from a relay."""
 
     wants_changes: bool = True
+    #: The change that is shown in full, and in which theme.
+    _told: object = None
 
     def paint(self, picture: Picture) -> None:
         model = self.host.model
@@ -42,6 +44,8 @@ class SampledPair(ChangesPair):
         elif model.link != "live":
             stands_still = "no news from the relay"
         self.main_grid().show(picture, stands_still)
+        # The same row may hold another change by now, which nobody is told of.
+        self._show_selected()
 
     def main_grid(self) -> ChangeList:
         return self.query_one(ChangeList)
@@ -69,7 +73,13 @@ class SampledPair(ChangesPair):
         return map(dataclasses.asdict, self.main_grid().shown_changes)
 
     def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
-        self.query_one(ChangeDetail).show_change(self.main_grid().selected())
+        self._show_selected()
+
+    def _show_selected(self) -> None:
+        change = self.main_grid().selected()
+        if (change, self.app.theme) != self._told:
+            self._told = change, self.app.theme
+            self.query_one(ChangeDetail).show_change(change)
 
     def action_follow(self) -> None:
         """Follow the newest change again, from within a change's fields too."""

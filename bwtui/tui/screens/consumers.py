@@ -96,10 +96,13 @@ class ConsumersScreen(LookScreen):
 
 def _sentence(look: Consumers) -> Content:
     """Say which group is furthest behind, and where."""
-    late = [group for group in look.groups if judgement.of_group(group, look.time).tone != "good"]
+    late = [group for group in look.groups if judgement.is_behind(group, look.time)]
+    unknown = "".join(f" {_unknown(group)}" for group in look.groups if group.uncommitted)
     if not look.groups:
         return Content.styled(" No consumer group has committed an offset in these topics.", "$quiet")
     many = "1 group reads" if len(look.groups) == 1 else f"{len(look.groups)} groups read"
+    if not late and unknown:
+        return Content.styled(f" ▲{unknown}", "$warning")
     if not late:
         return Content.assemble((" ✓ ", "$success"), f"{many} these topics, and none is late.")
     worst = max(late, key=lambda group: (_age(group.unread_since, look.time), group.unread))
@@ -109,10 +112,16 @@ def _sentence(look: Consumers) -> Content:
     alone = "" if worst.members != 0 else "; no consumer is in it"
     return Content.assemble(
         (" ▲ ", "$warning"),
-        (f"{worst.name} is furthest behind: {figures.count(worst.unread)} messages{age}", "bold"),
+        (f"{worst.name} is furthest behind: {judgement.unread_of(worst)} messages{age}", "bold"),
         f"{place}{alone}. ",
         (f"{len(late)} of {len(look.groups)} groups late.", "$quiet"),
+        (unknown, "$warning"),
     )
+
+
+def _unknown(group: GroupEntry) -> str:
+    noun = "a partition that holds" if group.uncommitted == 1 else f"{group.uncommitted} partitions that hold"
+    return f"{group.name} has committed nothing in {noun} messages: what it has read there is not known."
 
 
 def _age(since: float | None, now: float) -> float:
@@ -130,8 +139,8 @@ def _group(group: GroupEntry, now: float) -> Item:
         Cell(verdict.mark, verdict.tone),
         Cell(group.name, "strong"),
         Cell(verdict.word, verdict.tone),
-        Cell(figures.count(group.unread), "" if group.unread else "muted"),
-        _time(group.unread, group.unread_since, now),
+        Cell(judgement.unread_of(group), "" if group.unread else "muted"),
+        _time(group.unread or group.uncommitted, group.unread_since, now),
         Cell(group.state, "muted"),
         Cell(
             figures.NONE if group.members is None else str(group.members), "warn" if not group.members else ""

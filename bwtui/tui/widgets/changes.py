@@ -115,7 +115,8 @@ class ChangeList(Grid):
 
     def _refill(self) -> None:
         self._source = self._picture.changes if self.following else self._held
-        ends = (len(self._source), self._source[-1].sequence if self._source else 0)
+        # The change itself: another engine counts from the start again.
+        ends = (len(self._source), self._source[-1:])
         drawn = (ends, self.filter.text, self.only, self.following)
         if drawn != self._drawn:
             self._drawn = drawn
@@ -175,7 +176,7 @@ class ChangeDetail(Detail):
         if change is None:
             self.show(None, Text("no change selected"))
         else:
-            self.show((change.sequence, self.app.theme), _change(change, self.app.theme_variables))
+            self.show((change, self.app.theme), _change(change, self.app.theme_variables))
 
 
 def change_row(change: ChangeSample, with_table: bool) -> Row:

@@ -50,9 +50,12 @@ class Header(Vertical):
         tabs = Content.assemble(*self._tabs.values())
         self.query_one("#identity", Line).put(_identity(model, width, width - tabs.cell_length))
         self.query_one("#tabs", Line).put(tabs, layout=True)
-        self.query_one("#sentence", Line).put(_sentence(model, crumbs, stopping))
+        sentence, rest = _wrapped(_sentence(model, crumbs, stopping), model, width)
+        self.query_one("#sentence", Line).put(sentence)
         trouble = self.query_one("#trouble", Line)
         text = _trouble(model)
+        if rest is not None:
+            text = rest if text is None else rest + text
         trouble.display = text is not None
         if text is not None:
             trouble.put(text)
@@ -127,8 +130,7 @@ def _labelled(model: Model, screen: str, *, short: bool, all_short: bool = False
         text = f" {key_for(action.name)} {label} "
         if short and name != screen:
             text = f" {key_for(action.name)}{action.short or action.label}"
-        # What has recovered is history, and calls for nobody.
-        standing = sum(e.count for e in status.errors if not e.is_over) if status is not None else 0
+        standing = sum(map(judgement.stands, status.errors)) if status is not None else 0
         if name == "errors" and standing:
             shown = figures.count(standing)
             text += f"·{shown}" if short and name != screen else f"{shown} "
@@ -147,6 +149,24 @@ def _sentence(model: Model, crumbs: tuple[str, ...], stopping: bool) -> Content:
     if model.background:
         where += Content.styled(f"● {model.background}", "bold $primary") + Content("  ")
     return where + _news(model, stopping)
+
+
+def _wrapped(sentence: Content, model: Model, width: int) -> tuple[Content, Content | None]:
+    """Part a sentence about trouble that is too long for its line: what it says comes before all else below.
+
+    Other sentences are cut: while all is well nothing below should move.
+    """
+    if sentence.cell_length <= width or not _is_about_trouble(model):
+        return sentence, None
+    first, *more = sentence.wrap(width)
+    return first, Content(" ") + Content(" ").join(more).truncate(width - 2, ellipsis=True)
+
+
+def _is_about_trouble(model: Model) -> bool:
+    if model.recorded or model.kind == "report" or model.paused is not None:
+        return False
+    status = model.live.status
+    return status is None or model.link == "gone" or judgement.tone_of(status.verdict) in ("warn", "bad")
 
 
 def _news(model: Model, stopping: bool) -> Content:

@@ -34,6 +34,8 @@ class Field:
     placeholder: str = ""
     #: A box to tick instead; then ``value`` is "yes" or empty.
     is_switch: bool = False
+    #: What the form is about: it has the focus, and Enter in it goes on.
+    is_typed: bool = False
     #: A path, which is completed by → while it is typed; the cursor is there to begin with.
     is_path: bool = False
 
@@ -122,9 +124,9 @@ class FormScreen(ModalScreen[dict[str, str] | None]):
                 yield Button("Cancel (Esc)", id="no", compact=True)
 
     def on_mount(self) -> None:
-        """Everything but a path has a default, so what is most likely meant is to go on."""
-        paths = [field.name for field in self._fields if field.is_path]
-        self.query_one(f"#{paths[0]}" if paths else "#do").focus()
+        """Where everything has a default, what is most likely meant is to go on."""
+        typed = [field.name for field in self._fields if field.is_path or field.is_typed]
+        self.query_one(f"#{typed[0]}" if typed else "#do").focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
         if event.button.id == "do":

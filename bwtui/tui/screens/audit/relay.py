@@ -1,5 +1,6 @@
 """The dialogs before an audit of a relay that runs, and before a DDL file is tried."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ from bwtui.tui.audit.session import Job, RelayAuditSession
 from bwtui.tui.registry.trial import trial_content
 from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen
 from bwtui.tui.screens.audit.jobs import JobsApp
+from bwtui.tui.screens.base import RelayScreen
 
 _QUESTION = (
     "Do the topics' latest values equal the tables' rows? Both are read as they are at one LSN, while "
@@ -29,9 +31,15 @@ class RelayAuditing(JobsApp):
         """Ask which tables; while an audit runs, show that."""
         if self.show_job():
             return
-        fields = [Field("--table", "tables", "", "regex; empty: all")]
+        fields = [Field("--table", "tables", self._meant_tables(), "regex; empty: all", is_typed=True)]
         form = FormScreen("Verify the tables", _QUESTION, fields, "Verify")
         self.push_screen(form, self._verify_tables)
+
+    def _meant_tables(self) -> str:
+        """Return a regex of the table that is selected where tables are shown; "" elsewhere."""
+        shown = next((one for one in reversed(self.screen_stack) if isinstance(one, RelayScreen)), None)
+        table = shown.selected_table() if shown is not None and shown.mode == "overview" else None
+        return re.escape(table) if table else ""
 
     def _verify_tables(self, values: dict[str, str] | None) -> None:
         if values is None:

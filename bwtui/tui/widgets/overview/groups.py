@@ -13,7 +13,7 @@ from bwtui.tui.theme import TONES
 from bwtui.tui.widgets.overview.glance import Glance, asked, wrapped
 
 #: Cells of the verdict, the rows and the time; and the least and the most of a name.
-_WORD, _ROWS, _TIME = 12, 7, 10
+_WORD, _ROWS, _TIME = 12, 8, 10
 _SHORT, _LONG = 14, 40
 
 
@@ -34,7 +34,7 @@ class Groups(Glance):
         """Draw a line for each group."""
         look = _look(picture)
         self.put_lines(list(_told(picture, self.age(look, picture), width)), height)
-        late = sum(_is_late(group, look.time) for group in look.groups)
+        late = sum(judgement.is_behind(group, look.time) for group in look.groups)
         many = len(look.groups)
         self.set_remark(f"{late} of {many} late" if late else f"{many}, none is late" if many else "")
 
@@ -87,13 +87,14 @@ def _group(group: GroupEntry, now: float, room: _Room, *, is_old: bool) -> Conte
         verdict = judgement.Verdict("muted", verdict.word)
     tone = TONES[verdict.tone]
     name = fitted(group.name, room.name)
-    age = "not known" if group.unread and group.unread_since is None else figures.duration(_age(group, now))
+    is_known = group.unread_since is not None or not (group.unread or group.uncommitted)
+    age = figures.duration(_age(group, now)) if is_known else "not known"
     return Content.assemble(
         (f"{verdict.mark} ", tone),
         (name, "$primary"),
         " " * (room.name - cell_len(name)),
         (f" {verdict.word:<{_WORD}}" if room.has_word else "", tone),
-        (figures.count(group.unread).rjust(_ROWS), "" if group.unread else "$quiet"),
+        (judgement.unread_of(group).rjust(_ROWS), "" if group.unread else "$quiet"),
         (age.rjust(_TIME), tone if verdict.tone != "good" else "$quiet"),
     )
 
@@ -102,9 +103,5 @@ def _age(group: GroupEntry, now: float) -> float:
     return 0.0 if group.unread_since is None else max(now - group.unread_since, 0.0)
 
 
-def _is_late(group: GroupEntry, now: float) -> bool:
-    return judgement.of_group(group, now).tone != "good"
-
-
 def _lateness(group: GroupEntry, now: float) -> tuple[bool, float, int]:
-    return _is_late(group, now), _age(group, now), group.unread
+    return judgement.of_group(group, now).tone != "good", _age(group, now), group.unread
