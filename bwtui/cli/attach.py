@@ -1,15 +1,23 @@
 """``bwtui attach``: opens the screens on a relay that runs already, or on all of them."""
 
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bwtui.cli.options import relay_options
 from bwtui.cli.options.relay_name import name_argument, only_relay, status_of
+from bwtui.console import say
 from bwtui.terminal import need_screens, shows_screens
 
 if TYPE_CHECKING:
     from bwtui.tui.choices.chosen import Choices
+
+#: Seconds after which one who waits is told for what.
+_SLOW = 1.0
 
 _EPILOG = """\b
 Examples:
@@ -41,7 +49,8 @@ def attach(name: str | None, plain: bool, **given: Any) -> None:
     if name is None and not plain and shows_screens() and _run_several():
         _show_all(choices)
         return
-    name = status_of(only_relay(name)).name
+    with _said_when_slow(name):
+        name = status_of(only_relay(name)).name
     need_screens(f"'bwtui status {name}' needs none")
     if show(name, owned=False, fleet="named", choices=choices):
         _show_all(choices, name)
@@ -64,3 +73,17 @@ def _show_all(choices: "Choices", selected: str | None = None) -> None:
         if not show(name, owned=False, fleet="listed", choices=choices):
             return
         selected = name
+
+
+@contextlib.contextmanager
+def _said_when_slow(name: str | None) -> Iterator[None]:
+    """Say on a terminal whose answer is awaited, once that takes long: a relay may be suspended."""
+    whose = "the relays' answers" if name is None else f"the answer of relay {name}"
+    timer = threading.Timer(_SLOW, lambda: say(f"bwtui: waiting for {whose}…", err=True))
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()

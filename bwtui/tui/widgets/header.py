@@ -178,8 +178,8 @@ def _news(model: Model, stopping: bool) -> Content:
         return _as_of(head, status)
     if model.link == "gone" and status is not None:
         # First, where nothing cuts it off.
-        age = Content.styled(f"figures are {figures.duration(model.age)} old  ", "bold $warning")
-        return age + _end(model, status)
+        old = Content.styled(f"figures are {figures.duration(model.age)} old  ", "bold $warning")
+        return old + _end(model, status)
     if stopping:
         return Content.styled("▲ stopping: the relay finishes what is under way", "bold $warning")
     if model.paused is not None:
