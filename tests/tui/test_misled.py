@@ -52,7 +52,7 @@ class Noticed(Shop):
 async def test_the_tab_counts_errors_and_not_how_often_they_came() -> None:
     stage = Stage(Noticed())
     async with stage.run((160, 45)):
-        assert "4 Errors 1 " in lines(stage.app)[0]
+        assert "4Err·1 " in lines(stage.app)[0]
 
 
 async def test_what_a_group_has_never_committed_is_not_nothing() -> None:
