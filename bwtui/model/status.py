@@ -80,6 +80,11 @@ class TableStatus:
     #: Plain sentences about what is special: unkeyed, types sent as text, updates not captured…
     notes: tuple[str, ...] = ()
 
+    @property
+    def is_key_known(self) -> bool:
+        """Whether ``key_columns`` is what the table has: the relay finds them with the first row it sends."""
+        return bool(self.key_columns or self.messages) or self.value_schema_id is not None
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorEntry:

@@ -25,6 +25,7 @@ __all__ = [
     "size",
     "sparkline",
     "took",
+    "when",
 ]
 
 
@@ -46,6 +47,12 @@ def took(seconds: float) -> str:
 def moment(seconds: float) -> str:
     """Return a local date and time of day: ``2026-01-15 12:04:05``."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def when(seconds: float, now: float) -> str:
+    """Return the local time of day, with its date where that is not today's; both are Unix seconds."""
+    told, today = moment(seconds), moment(now)
+    return clock(seconds) if told[:10] == today[:10] else told
 
 
 def percent(share: float) -> str:

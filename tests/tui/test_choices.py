@@ -85,6 +85,13 @@ async def test_other_keys_are_those_of_footer_help_tabs_and_sentences() -> None:
         assert isinstance(stage.app.screen, LeaveScreen)
 
 
+async def test_a_sentence_names_the_key_that_was_chosen() -> None:
+    stage = RecordedStage(session=Session(choices=written('[keys]\nstep-on = "f3"\n')))
+    async with stage.run():
+        await stage.press("2", "g")
+        assert "nothing has happened yet; F3 goes to the first change" in text(stage.app)
+
+
 async def test_the_next_app_has_its_own_keys_again() -> None:
     stage = Stage(session=Session(choices=Choices(keys={"pause": ("P",)})))
     async with stage.run():

@@ -15,6 +15,7 @@ from bwtui.recording.reading import explain as explaining
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.audit.kafka import KafkaSide
 from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
+from bwtui.tui.screens.journey import recorded
 from bwtui.tui.screens.journey.recorded import RecordedJourney
 from bwtui.tui.screens.recording.changes import TransactionScreen
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape
@@ -119,14 +120,14 @@ async def test_the_way_is_drawn_and_kafka_is_asked(tmp_path: Path) -> None:
         assert "COMMIT" in shown
         assert "recorded" in shown
         assert "+80.0 ms" in shown
-        assert "as it was sent, byte for byte" in shown
+        assert "0@14 as of 12:01:00: as it was sent, byte for byte" in shown
         assert "newest there" in shown
         assert "this one; 3 records of the key in all of partition 0" in shown
         assert "+7.50 ms" in shown
         assert "87.5 ms in all" in shown
         assert "billing has read past it, up to 900" in shown
         assert "search has not read it" in shown
-        assert "by what they last committed" in shown
+        assert "by what they last committed, as of 12:01:00" in shown
         assert "not audited: v does it" in shown
         assert "1 change: 1 update in public.orders; Enter shows them" in shown
         assert len(screen.points()) == 3
@@ -151,7 +152,7 @@ async def test_what_kafka_has_otherwise_is_marked(tmp_path: Path) -> None:
         assert any("≠" in line and "PACKED" in line for line in lines(stage.app))
         del stage.keyed.records[place]
         await stage.press("x")
-        assert "the record was deleted" in text(stage.app), "x asks Kafka again"
+        assert "the log begins behind it now" in text(stage.app), "x asks Kafka again"
         assert "Kafka is asked again" in stage.notices
 
 
@@ -172,7 +173,10 @@ async def test_a_frozen_kafka_keeps_nothing_back(tmp_path: Path) -> None:
         assert "can't reach Kafka at kafka:9092: check that the broker runs" in text(stage.app)
         stage.keyed.error = None
         await stage.press("x")
-        assert "as it was sent, byte for byte" in text(stage.app)
+        assert "0@14 as of 12:01:00: as it was sent, byte for byte" in text(stage.app)
+        stage.clock.now += 86_400
+        await stage.settle()
+        assert "0@14 as of 2026-01-15 12:01:00: as it was sent" in text(stage.app)
 
 
 async def test_without_kafka_the_rest_is_there(tmp_path: Path) -> None:
@@ -307,6 +311,32 @@ async def test_what_can_t_be_sent_again_says_why(tmp_path: Path) -> None:
         await stage.journey("no such key")
         await stage.press("R")
         assert "No message of this key was sent" in stage.notices
+
+
+async def test_while_the_recording_is_read_nobody_walks_through_what_is_still_growing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mutated(steps: object) -> None:
+        raise RuntimeError("deque mutated during iteration")
+
+    monkeypatch.setattr(recorded, "newest_of", mutated)
+    stage = JourneyStage(tmp_path)
+    async with stage.run((120, 40)):
+        screen = await stage.journey("9")
+        screen.story.finished = False
+        await stage.press("R")
+        assert "The recording is still being read" in stage.notices
+
+
+async def test_after_damage_the_newest_message_is_not_known(tmp_path: Path) -> None:
+    stage = JourneyStage(tmp_path)
+    async with stage.run((120, 40)):
+        stage.recording.damaged_at = 100
+        await stage.journey("9")
+        await stage.press("R")
+        assert not isinstance(stage.app.screen, FormScreen)
+        assert "its newest can't be known: the recording is damaged" in stage.notices
+        assert "still being read" not in stage.notices
 
 
 async def test_a_row_as_of_a_moment_has_its_journey(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ async def test_every_stage_has_its_milliseconds() -> None:
         ):
             assert word in shown
         assert "of its batch, of 12 messages" in " ".join(shown.split())
-        assert "2 sampled changes · 2 records in Kafka" in shown
-        assert "0@1: JSON is shown, and not judged field by field" in shown
+        assert "2 sampled changes · 2 records in Kafka as of 12:01:02" in shown
+        assert "0@1 as of 12:01:02: JSON is shown, and not judged" in shown
         assert "this one; 2 records of the key" in shown
         assert "lsn 0/2, xid 702, change 2 of it" in shown
         assert len(screen.points()) == 2
@@ -119,7 +119,7 @@ async def test_a_record_that_was_not_sampled_says_so() -> None:
         assert "not sampled" in shown
         assert "not among the sampled changes" in shown
         assert "--record DIR" in shown
-        assert "not known: the record has no headers (--headers)" in shown
+        assert "not known: the record has no headers of a relay (--headers)" in shown
 
 
 async def test_a_frozen_kafka_and_one_that_is_away() -> None:
@@ -148,7 +148,9 @@ async def test_a_key_without_samples_is_looked_for_by_its_text() -> None:
         stage.app.push_screen(LiveJourney(stage.app, replace(ORDER, values=(b"8",))))
         await stage.advance(1)
         assert [row.key for row in stage.app.screen.main_grid().rows] == ["record 0@9"]  # type: ignore[attr-defined]
-        stage.app.push_screen(LiveJourney(stage.app, replace(ORDER, values=(b"9",))))
+        other = LiveJourney(stage.app, replace(ORDER, values=(b"9",)))
+        assert other.why_nothing() == "no change of this key was sampled; Kafka was not asked yet"
+        stage.app.push_screen(other)
         await stage.advance(1)
         assert "no change of this key was sampled, and no record of it was found" in text(stage.app)
 
@@ -162,6 +164,40 @@ async def test_a_changed_key_is_followed() -> None:
         await stage.press("x")
         assert isinstance(stage.app.screen, LiveJourney)
         assert stage.app.screen.key.values == (b"6",)
+
+
+async def test_the_key_that_a_row_had_has_its_tombstone_and_not_the_row_s_place() -> None:
+    fields = (FieldChange("id", "7", "8", "changed"), FieldChange("status", "a", "a", "same"))
+    moved = change(1, "update", "paid", fields=fields, partition=0, offset=40)
+    stage = LiveStage(moved)
+    stage.keyed.records = {
+        ("orders", 0, 5): Stored(0, 5, round(moved.commit_time * 1000), b'{"id": "7"}', None)
+    }
+    async with stage.run((250, 70)):
+        await stage.journey()
+        await stage.press("x")
+        assert isinstance(stage.app.screen, LiveJourney)
+        assert stage.app.screen.key == ORDER
+        shown = " ".join(text(stage.app).split())
+        assert "✓ 0@5 as of 12:01:04: a tombstone, as the row has another key since" in shown
+        assert "0@40" not in shown
+        stage.keyed.records.clear()
+        await stage.press("x", "x")
+        assert stage.app.screen.key == ORDER
+        assert "opening this journey anew asks again" in " ".join(text(stage.app).split())
+
+
+async def test_headers_of_others_end_no_screen() -> None:
+    stage = LiveStage()
+    async with stage.run((160, 45)):
+        headers = tuple((f"bwtui.{name}", b"\xff" * 4_000) for name in ("lsn", "ordinal", "xid"))
+        at = round((NOON + 90) * 1000)
+        stage.keyed.records["orders", 0, 9] = Stored(0, 9, at, b'{"id": "7"}', None, headers)
+        await stage.journey()
+        await stage.press("end")
+        assert "not known: the record has no headers of a relay (--headers)" in " ".join(
+            text(stage.app).split()
+        )
 
 
 async def test_what_has_no_key_says_so() -> None:

@@ -151,14 +151,14 @@ def report(**more: Any) -> AuditReport:
 
 
 def test_a_finding_of_the_change_is_a_cross() -> None:
-    said = audited(report(), subject())
+    said = audited(report(), subject(), NOON)
     assert said.tone == "bad"
     assert said.words.startswith("lost_acked: its place in the log is empty")
 
 
 def test_a_change_without_a_finding_has_a_tick() -> None:
-    assert audited(report(), subject(position=21, key={"id": "77"}, place=None)).tone == "good"
-    said = audited(report(), subject(position=21, place=None))
+    assert audited(report(), subject(position=21, key={"id": "77"}, place=None), NOON).tone == "good"
+    said = audited(report(), subject(position=21, place=None), NOON)
     assert (said.tone, "1 of this key at another change" in said.words) == ("good", True)
 
 
@@ -166,6 +166,9 @@ def test_a_change_without_a_finding_has_a_tick() -> None:
     ("more", "changed", "words"),
     [
         ({}, {"lsn": 0x100}, "it came after the last audit"),
+        ({}, {"lsn": None}, "it is not known whether it came after the last audit"),
+        ({}, {"lsn": None, "time": NOON + 1}, "it came after the last audit"),
+        ({}, {"lsn": None, "time": NOON - 1}, "if the record is older than that audit"),
         ({"recording_id": "another"}, {}, "the last audit was of another recording"),
         ({"question": "recordings"}, {}, "compared recordings"),
         ({"findings": [], "findings_total": {"lost_acked": 9}}, {}, "9 are only counted"),
@@ -173,9 +176,15 @@ def test_a_change_without_a_finding_has_a_tick() -> None:
     ],
 )
 def test_no_tick_without_a_reason(more: dict[str, Any], changed: dict[str, Any], words: str) -> None:
-    said = audited(report(**more), subject(**changed, position=21, place=None, key={"id": "77"}))
+    said = audited(report(**more), subject(**changed, position=21, place=None, key={"id": "77"}), NOON)
     assert words in said.words
     assert said.tone != "good"
+
+
+def test_an_audit_of_another_day_names_it() -> None:
+    said = subject(position=21, key={"id": "77"}, place=None)
+    assert audited(report(), said, NOON + 60).words.endswith("(12:00:00)")
+    assert audited(report(), said, NOON + 86_400).words.endswith("(2026-01-15 12:00:00)")
 
 
 def test_an_audit_of_tables_is_about_the_latest_value() -> None:
@@ -183,11 +192,11 @@ def test_an_audit_of_tables_is_about_the_latest_value() -> None:
         "question": "database", "tables": ["public.orders"], "window": {"fences": ["0/F0", "0/FF"]},
         "findings": [], "findings_total": {},
     }  # fmt: skip
-    said = audited(parse_report(raw), subject(recording=None, position=None))
+    said = audited(parse_report(raw), subject(recording=None, position=None), NOON)
     assert (said.tone, said.words) == ("good", "the topic's latest value is right")
-    assert audited(parse_report(raw), subject(table="public.items")).tone == "muted"
+    assert audited(parse_report(raw), subject(table="public.items"), NOON).tone == "muted"
     finding = {"class": "different_row", "table": "public.orders", "key": {"id": "9"}}
-    bad = audited(parse_report(raw | {"findings": [finding]}), subject())
+    bad = audited(parse_report(raw | {"findings": [finding]}), subject(), NOON)
     assert (bad.tone, bad.words) == ("bad", "different_row")
 
 
@@ -199,7 +208,7 @@ def test_the_key_of_a_finding() -> None:
         dict(report().raw) | {"findings": [dict(report().raw["findings"][0], key={"id": "…"})]}
     )
     assert "--show-values" in str(key_of(masked.findings[0]))
-    assert audited(None, subject()).words == "not audited: v does it"
+    assert audited(None, subject(), NOON).words == "not audited: v does it"
 
 
 # -- what Kafka holds ------
@@ -231,6 +240,10 @@ def test_a_tombstone_is_what_a_delete_asks_for() -> None:
     gone = (FieldChange("id", "9", None, "gone"),)
     assert said_against(gone, stored(None), READER)[0].tone == "good"
     assert said_against(gone, stored({"id": "9"}), READER)[0].tone == "bad"
+    moved = (FieldChange("id", "9", "10", "changed"),)
+    assert said_against(moved, stored(None), READER, "to")[0].tone == "good"
+    assert said_against(moved, stored({"id": "9"}), READER, "to")[0].tone == "bad"
+    assert said_against(moved, stored(None), READER, "from")[0].tone == "bad"
     there = (FieldChange("id", None, "9", "new"),)
     assert said_against(there, stored(None), READER)[0].tone == "bad"
     assert said_against(there, stored({"id": "9"}), READER)[0].tone == "muted", "JSON is not judged"

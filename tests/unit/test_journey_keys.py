@@ -2,11 +2,12 @@
 
 import pytest
 
+from bwtui.model.status import Status, TableStatus
 from bwtui.pgoutput.messages import UNCHANGED
 from bwtui.recording.query.language import parse
 from bwtui.recording.reading.explain import Key, Story, explain
 from bwtui.tui.journey.again import newest_of, query_of
-from bwtui.tui.journey.asked import asked_key, plain_key
+from bwtui.tui.journey.asked import asked_key, plain_key, tables_of
 from tests.recorded_shop import MemoryRecording, Tape, relation, shop_recording
 
 TABLES = {
@@ -66,6 +67,22 @@ def test_what_is_wrong_with_a_key_is_told(text: str, words: str) -> None:
     answer = asked_key(text, TABLES, None)
     assert isinstance(answer, str) == bool(words)
     assert words in str(answer)
+
+
+def test_a_key_is_not_known_before_the_relay_has_sent_a_row() -> None:
+    tables = tables_of(
+        Status("streaming", "shop", "slot", tables={
+            "public.orders": TableStatus("orders"), "public.audit": TableStatus("audit", value_schema_id=7),
+        })
+    )  # fmt: skip
+    for answer in (
+        asked_key("orders id=42", tables, None),
+        asked_key("orders 42", tables, None),
+        plain_key("42", tables, "public.orders"),
+    ):
+        assert "the key of public.orders is not known yet" in str(answer)
+    assert "it has none" in str(asked_key("audit id=1", tables, None))
+    assert "has no key" in str(asked_key("audit 1", tables, None))
 
 
 def test_a_plain_value_is_of_the_selected_table() -> None:

@@ -17,7 +17,17 @@ from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.report import TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.samples import Commit, Samples
-from bwtui.tui.journey.moments import key_of, merged, other_key, role_of, sampled, sampled_key, updated
+from bwtui.tui.journey.moments import (
+    identity,
+    key_of,
+    merged,
+    other_key,
+    role_of,
+    sampled,
+    sampled_key,
+    updated,
+    xid_of,
+)
 from tests.scripted_relay import table
 
 NOON = 1_768_478_400.0
@@ -183,6 +193,28 @@ def test_a_record_is_matched_by_its_place_first() -> None:
     assert moment.is_sure
     (missing,) = merged([(placed, "")], [])
     assert (missing.stored, missing.place, missing.is_sure) == (None, (0, 5), True)
+
+
+def test_the_key_that_a_row_had_has_a_tombstone_somewhere_else() -> None:
+    moved = replace(renamed(), partition=0, offset=9)
+    (alone,) = merged([(moved, "to")], [])
+    assert (alone.place, alone.is_sure) == (None, False)
+    (found,) = merged([(moved, "to")], [stored(5, value=None)])
+    assert (found.place, found.is_sure) == ((0, 5), False)
+    headers = tuple(make_headers(0x1A, 1, "update", 740, b"s"))
+    (sure,) = merged([(moved, "to")], [stored(5, at=NOON + 9, value=None, headers=headers)])
+    assert (sure.place, sure.is_sure) == ((0, 5), True)
+    two = merged([(moved, "to")], [stored(9)])
+    assert {(m.sample is None, m.place) for m in two} == {(False, None), (True, (0, 9))}
+
+
+def test_the_headers_of_others_are_no_change_of_ours() -> None:
+    headers = make_headers(0x1A, 1, "update", 740, b"s")
+    assert identity(stored(0, headers=tuple(headers))) == ("0/1A", 1)
+    assert xid_of(stored(0, headers=tuple(headers))) == 740
+    for size in (0, 3, 9, 4_000):
+        foreign = stored(0, headers=tuple((name, b"\xff" * size) for name, _ in headers))
+        assert (identity(foreign), xid_of(foreign)) == (None, None)
 
 
 def test_a_record_is_matched_by_its_headers() -> None:

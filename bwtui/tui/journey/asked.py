@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bwtui.model.status import ChangeSample
+from bwtui.model.status import ChangeSample, Status
 from bwtui.recording.change import Change
 from bwtui.recording.query.tokens import QueryError, Token, tokens
 from bwtui.recording.reading.explain import Key
@@ -36,8 +36,14 @@ class TypedKey:
         return None
 
 
-#: By table, ``schema.table``, the columns of its key.
-Tables = Mapping[str, Sequence[str]]
+#: By table, ``schema.table``, the columns of its key; None: they are not known.
+Tables = Mapping[str, Sequence[str] | None]
+
+
+def tables_of(status: Status | None) -> Tables:
+    """Return the tables of a relay."""
+    tables = {} if status is None else status.tables
+    return {name: table.key_columns if table.is_key_known else None for name, table in tables.items()}
 
 
 def asked_key(text: str, tables: Tables, selected: str | None) -> Key | str | None:
@@ -88,7 +94,9 @@ def _by_columns(words: list[Token], tables: Tables, selected: str | None) -> Key
             return "write it as: orders id=42, or items order_id=7, line=2"
         given[left[0].text] = left[2].text
         left = left[3:]
-    columns = tables.get(table, ())
+    columns = tables.get(table)
+    if columns is None:
+        return _unknown(table)
     if strange := [name for name in given if name not in columns]:
         return f"{strange[0]} is not in the key of {table}: {', '.join(columns) or 'it has none'}"
     if lacking := [name for name in columns if name not in given]:
@@ -97,12 +105,18 @@ def _by_columns(words: list[Token], tables: Tables, selected: str | None) -> Key
 
 
 def _key(table: str, tables: Tables, values: Sequence[str]) -> Key | str:
-    columns = tuple(tables.get(table, ()))
+    columns = tables.get(table)
+    if columns is None:
+        return _unknown(table)
     if not columns:
         return f"{table} has no key, so its rows can't be told apart"
     if len(columns) != len(values):
         return f"the key of {table} is {', '.join(columns)}"
-    return Key(table, columns, tuple(value.encode("utf-8", "replace") for value in values))
+    return Key(table, tuple(columns), tuple(value.encode("utf-8", "replace") for value in values))
+
+
+def _unknown(table: str) -> str:
+    return f"the key of {table} is not known yet: the relay has sent no row of it since it began"
 
 
 def _table(word: Token, tables: Tables, *, is_whole: bool) -> str | None:

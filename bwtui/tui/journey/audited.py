@@ -27,16 +27,19 @@ class Subject:
     table: str
     #: By column, as text.
     key: Mapping[str, str | None]
-    lsn: int
+    #: None of a record that says nothing of its change.
+    lsn: int | None
     #: The id of the open recording and the change's number in it; of a relay neither.
     recording: str | None = None
     position: int | None = None
     #: Topic, partition and offset.
     place: tuple[str, int, int] | None = None
+    #: When the change was committed, or what its record's timestamp says, in Unix seconds.
+    time: float | None = None
 
 
-def audited(report: AuditReport | None, subject: Subject) -> Audited:
-    """Return what the last report says."""
+def audited(report: AuditReport | None, subject: Subject, now: float) -> Audited:
+    """Return what the last report says; ``now``, in Unix seconds, tells whether that was today."""
     if report is None:
         return Audited("muted", f"not audited: {key_for('verify')} does it")
     if report.question == "recordings":
@@ -50,8 +53,8 @@ def audited(report: AuditReport | None, subject: Subject) -> Audited:
         worst = min(own, key=lambda finding: _RANKS.get(tone_of(finding.name), 3))
         others = f", and {len(own) - 1} more" if len(own) > 1 else ""
         note = f": {worst.note}" if worst.note else ""
-        return Audited(tone_of(worst.name), f"{worst.name}{note}{others}{_when(report)}")
-    return _nothing_of(report, subject, len(found))
+        return Audited(tone_of(worst.name), f"{worst.name}{note}{others}{_when(report, now)}")
+    return _nothing_of(report, subject, len(found), _when(report, now))
 
 
 def key_of(finding: Finding) -> Key | str:
@@ -67,7 +70,7 @@ def key_of(finding: Finding) -> Key | str:
 _RANKS: Mapping[Tone, int] = {"bad": 0, "warn": 1}
 
 
-def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int) -> Audited:
+def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int, when: str) -> Audited:
     """Say whether that nothing was found means that all is well."""
     if report.question == "database":
         if subject.table not in report.raw.get("tables", ()):
@@ -78,10 +81,9 @@ def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int) -> Audite
         )
     else:
         end, well = _lsn([report.raw.get("window", {}).get("last_lsn")]), "nothing wrong was found with it"
-    if end is None or subject.lsn > end:
-        return Audited(
-            "muted", f"it came after the last audit{_when(report)}: {key_for('verify')} audits again"
-        )
+    if (later := _is_later(report, subject, end)) is not False:
+        told = "it came" if later else "it is not known whether it came"
+        return Audited("muted", f"{told} after the last audit{when}: {key_for('verify')} audits again")
     if report.unlisted(None):
         return Audited(
             "warn",
@@ -90,9 +92,22 @@ def _nothing_of(report: AuditReport, subject: Subject, elsewhere: int) -> Audite
     if report.masked:
         return Audited("warn", "the report does not show its keys: 'bwtui verify --show-values' does")
     if report.verdict == "indeterminate":
-        return Audited("warn", f"the audit could not decide everything{_when(report)}")
+        return Audited("warn", f"the audit could not decide everything{when}")
     more = f"; {elsewhere} of this key at another change" if elsewhere else ""
-    return Audited("good", f"{well}{more}{_when(report)}")
+    if subject.lsn is None:
+        # A relay that is behind sends records of old commits, and others may write any timestamp: no tick.
+        older = "if the record is older than that audit, as its timestamp says"
+        return Audited("muted", f"{well}{more}{when}, {older}")
+    return Audited("good", f"{well}{more}{when}")
+
+
+def _is_later(report: AuditReport, subject: Subject, end: int | None) -> bool | None:
+    """Tell whether a change came after what was audited, up to LSN ``end``; None: that is not known."""
+    if subject.lsn is not None:
+        return None if end is None else subject.lsn > end
+    if subject.time is None or report.when is None:
+        return None
+    return subject.time > report.when
 
 
 def _is_of(finding: Finding, subject: Subject) -> bool:
@@ -116,5 +131,5 @@ def _lsn(texts: object) -> int | None:
     return None
 
 
-def _when(report: AuditReport) -> str:
-    return "" if report.when is None else f" ({figures.clock(report.when)})"
+def _when(report: AuditReport, now: float) -> str:
+    return "" if report.when is None else f" ({figures.when(report.when, now)})"

@@ -103,12 +103,19 @@ def sent_against(
     return Audited("bad", f"not what was sent: {_fields(wrong_fields)} different"), wrong_fields
 
 
-def said_against(fields: Sequence[FieldChange], stored: "Stored", reader: Reader) -> tuple[Audited, set[str]]:
-    """Judge a record by what PostgreSQL said of a sampled change, whose message is not at hand."""
-    is_gone = bool(fields) and all(field.mark == "gone" for field in fields)
+def said_against(
+    fields: Sequence[FieldChange], stored: "Stored", reader: Reader, renamed: str = ""
+) -> tuple[Audited, set[str]]:
+    """Judge a record by what PostgreSQL said of a sampled change, whose message is not at hand.
+
+    ``renamed`` as in `bwtui.tui.journey.moments.Moment`: for the key that the row had before, a change of
+    the key is its end.
+    """
+    is_gone = renamed == "to" or (bool(fields) and all(field.mark == "gone" for field in fields))
     if is_gone or stored.value is None:
         if is_gone and stored.value is None:
-            return Audited("good", "a tombstone, as its delete asks for"), set()
+            why = "the row has another key since" if renamed == "to" else "its delete asks for"
+            return Audited("good", f"a tombstone, as {why}"), set()
         return Audited(
             "bad", "a row where a tombstone should be" if is_gone else "a tombstone in place of its row"
         ), set()

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,12 +27,29 @@ _KEY, _RECORD, _GROUPS = "the key's records", "the record", "who reads the topic
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What stands in a place, or which kind of hole, and when that was asked, in Unix seconds."""
+
+    what: "Stored | str"
+    time: float
+
+
 class KafkaHalf:
     """The records of one key, single ones of them, and who reads their topic."""
 
-    def __init__(self, connect: Callable[[], KafkaSide | None], make_reader: Callable[[Ask], Reader]) -> None:
-        """``connect`` makes what is asked; it may take a while, and raise BwtuiError."""
+    def __init__(
+        self,
+        connect: Callable[[], KafkaSide | None],
+        make_reader: Callable[[Ask], Reader],
+        clock: Callable[[], float],
+    ) -> None:
+        """``connect`` makes what is asked; it may take a while, and raise BwtuiError.
+
+        ``clock`` returns Unix seconds.
+        """
         self._connect = connect
+        self._clock = clock
         self._make_reader = make_reader
         self._side: KafkaSide | None = None
         self._keys: KeyReader | None = None
@@ -48,8 +66,9 @@ class KafkaHalf:
         self.found: KeyRecords | None = None
         self.groups: Consumers | None = None
         self.groups_failure = ""
-        #: What stands in a place, or which kind of hole.
-        self.places: dict[Place, Stored | str] = {}
+        #: When these were asked for, in Unix seconds: what came after that is not among them.
+        self.found_time = self.groups_time = 0.0
+        self._places: dict[Place, Held] = {}
 
     async def search(
         self, topic: str, knows: Callable[[Reader], IsKey], partition: int | None = None
@@ -68,7 +87,7 @@ class KafkaHalf:
             return found
 
         try:
-            self.found = await self._asked(_KEY, look, self._records)
+            self.found, self.found_time = await self._asked(_KEY, look, self._records)
             self.failure = "" if self.found is not None else _UNKNOWN
         except BwtuiError as error:
             self.failure = with_hint(error)
@@ -76,7 +95,7 @@ class KafkaHalf:
 
     async def look_at(self, place: Place) -> None:
         """Read the record in a place, unless it is known, or nobody can be asked."""
-        if place in self.places or self.failure:
+        if place in self._places or self.failure:
             return
 
         def look() -> "Stored | str | None":
@@ -87,11 +106,11 @@ class KafkaHalf:
             return found
 
         try:
-            found = await self._asked(_RECORD, look, self._records)
+            found, asked = await self._asked(_RECORD, look, self._records)
             if found is None:
                 self.failure = _UNKNOWN
             else:
-                self.places[place] = found
+                self._places[place] = Held(found, asked)
         except BwtuiError as error:
             self.failure = with_hint(error)
         self.version += 1
@@ -99,19 +118,27 @@ class KafkaHalf:
     async def look_at_groups(self, topic: str) -> None:
         """Ask who reads a topic."""
         try:
-            side = await self._asked(_GROUPS, self._connected, self._groups)
+            side, _ = await self._asked(_GROUPS, self._connected, self._groups)
             if side is not None:
-                self.groups = await self._asked(_GROUPS, partial(side.groups, topic), self._groups)
-                self.groups_failure = self.groups.failure
+                ask = partial(side.groups, topic)
+                groups, self.groups_time = await self._asked(_GROUPS, ask, self._groups)
+                self.groups, self.groups_failure = groups, groups.failure
         except BwtuiError as error:
             self.groups_failure = with_hint(error)
         self.version += 1
+
+    def held(self, place: Place) -> Held | None:
+        """Return what is known to stand in a place."""
+        if (known := self._places.get(place)) is not None:
+            return known
+        met = None if self.found is None else self.found.at(*place[1:])
+        return None if met is None else Held(met, self.found_time)
 
     def forget(self) -> None:
         """Forget what was found, to ask anew."""
         self.failure = self.groups_failure = ""
         self.found = self.groups = None
-        self.places.clear()
+        self._places.clear()
         self.version += 1
 
     def waits_for_records(self) -> str:
@@ -133,11 +160,17 @@ class KafkaHalf:
         self._groups.close()
         self._records.close(lambda: self._keys.close() if self._keys is not None else None)
 
-    async def _asked(self, what: str, call: Callable[[], T], asking: Asking) -> T:
+    async def _asked(self, what: str, call: Callable[[], T], asking: Asking) -> tuple[T, float]:
+        """Return an answer, and when it was asked for."""
+
+        def dated() -> tuple[T, float]:
+            begun = self._clock()
+            return call(), begun
+
         self._since.setdefault(what, time.monotonic())
         self.version += 1
         try:
-            return await asking.make(call)
+            return await asking.make(dated)
         finally:
             self._since.pop(what, None)
 

@@ -59,10 +59,7 @@ class Moment:
         """Partition and offset."""
         if self.stored is not None:
             return self.stored.partition, self.stored.offset
-        sample = self.sample
-        if sample is None or sample.partition is None or sample.offset is None:
-            return None
-        return sample.partition, sample.offset
+        return None if self.sample is None else _place(self.sample, self.renamed)
 
     @property
     def point(self) -> Point:
@@ -105,7 +102,7 @@ def sampled_key(sample: ChangeSample | None, status: Status | None) -> Key | str
     if sample is None:
         return f"No change is selected: {key_for(_CHANGES)} shows what was sampled"
     table = None if status is None else status.tables.get(sample.table)
-    if table is not None and not table.key_columns:
+    if table is not None and table.is_key_known and not table.key_columns:
         return f"{sample.table} has no key, so its rows can't be told apart"
     key = key_of(sample, () if table is None else table.key_columns)
     return key or f"The key of this change of {sample.table} is not known"
@@ -156,7 +153,7 @@ def merged(samples: Sequence[tuple[ChangeSample, str]], records: Sequence["Store
     left = {(one.partition, one.offset): one for one in records}
     found = []
     for sample, role in samples:
-        if (sure := _sure(sample, left)) is not None:
+        if (sure := _sure(sample, role, left)) is not None:
             found.append(Moment(sample, left.pop((sure.partition, sure.offset)), role, is_sure=True))
     done = {moment.sample.sequence for moment in found if moment.sample is not None}
     groups: dict[tuple[int, bool], list[tuple[ChangeSample, str]]] = {}
@@ -169,18 +166,29 @@ def merged(samples: Sequence[tuple[ChangeSample, str]], records: Sequence["Store
             if (one.timestamp, one.value is None) == (stamp, is_tombstone) and identity(one) is None
         ]  # fmt: skip
         for number, (sample, role) in enumerate(alike):
-            stored = left.pop(there[number]) if len(there) == len(alike) and sample.offset is None else None
-            is_placed = sample.offset is not None
+            is_placed = _place(sample, role) is not None
+            stored = left.pop(there[number]) if len(there) == len(alike) and not is_placed else None
             doubtful = 0 if stored is not None or is_placed else len(there)
             found.append(Moment(sample, stored, role, doubtful, is_placed))
     found += [Moment(None, one) for one in left.values()]
     return sorted(found, key=_order)
 
 
-def _sure(sample: ChangeSample, left: Mapping[tuple[int, int], "Stored"]) -> "Stored | None":
+def _place(sample: ChangeSample, role: str) -> tuple[int, int] | None:
+    """Return where a sampled change's record of a key is, if that is known.
+
+    The relay notes the place of the row. A change that gave it another key left a tombstone under the one
+    before, whose place nobody noted.
+    """
+    if role == "to" or sample.partition is None or sample.offset is None:
+        return None
+    return sample.partition, sample.offset
+
+
+def _sure(sample: ChangeSample, role: str, left: Mapping[tuple[int, int], "Stored"]) -> "Stored | None":
     """Return the record that is a sampled change's by its place, or by its LSN and number."""
-    if sample.partition is not None and sample.offset is not None:
-        return left.get((sample.partition, sample.offset))
+    if (place := _place(sample, role)) is not None:
+        return left.get(place)
     wanted = (sample.lsn, sample.ordinal)
     return next((one for one in left.values() if identity(one) == wanted), None)
 
@@ -203,16 +211,19 @@ def _millis(seconds: float) -> int:
 
 def identity(stored: "Stored") -> tuple[str, int] | None:
     """Return the LSN and the number of its change that a record has as headers; None without them."""
-    headers = dict(stored.headers)
-    if _LSN not in headers or _ORDINAL not in headers:
-        return None
-    return format_lsn(int.from_bytes(headers[_LSN], "big")), int.from_bytes(headers[_ORDINAL], "big")
+    lsn, ordinal = _number(stored, _LSN, 8), _number(stored, _ORDINAL, 4, 8)
+    return None if lsn is None or ordinal is None else (format_lsn(lsn), ordinal)
 
 
 def xid_of(stored: "Stored") -> int | None:
     """Return the transaction that a record has as a header."""
-    data = dict(stored.headers).get(_XID)
-    return None if data is None else int.from_bytes(data, "big")
+    return _number(stored, _XID, 4)
+
+
+def _number(stored: "Stored", name: str, *sizes: int) -> int | None:
+    """Return what a header holds, if it has as many bytes as the relay writes: anybody may write others."""
+    data = dict(stored.headers).get(name)
+    return int.from_bytes(data, "big") if data is not None and len(data) in sizes else None
 
 
 def _bytes(key: Key) -> list[bytes | None]:

@@ -10,7 +10,7 @@ from bwtui.model.looks import LookName
 from bwtui.model.status import ChangeSample
 from bwtui.recording.reading.explain import Key
 from bwtui.tui.filtering import Filter
-from bwtui.tui.journey.asked import TypedKey, asked_key, plain_key
+from bwtui.tui.journey.asked import TypedKey, asked_key, plain_key, tables_of
 from bwtui.tui.journey.moments import sampled_key
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
@@ -108,8 +108,7 @@ class OverviewScreen(RelayScreen):
 
     def _understood(self, text: str) -> Key | str | None:
         """Return the key that a text names, or what is wrong with it; None: it is a filter of tables."""
-        status = self.host.model.picture.status
-        tables = {name: table.key_columns for name, table in status.tables.items()} if status else {}
+        tables = tables_of(self.host.model.picture.status)
         if (named := asked_key(text, tables, self._table)) is not None:
             return named
         wanted = Filter.parse(text)

@@ -100,7 +100,12 @@ def _facts(
     ]
     lines.append(_fact("trend", _trend(points), "$success"))
     lines.append(_fact("topic", table.topic))
-    keys = ", ".join(table.key_columns) or "none: the table is unkeyed"
+    none = (
+        "none: the table is unkeyed"
+        if table.is_key_known
+        else "not known yet: the relay has sent no row of it since it began"
+    )
+    keys = ", ".join(table.key_columns) or none
     lines.append(_fact("key", keys, "" if table.key_columns else "$warning"))
     lines.append(_fact("snapshot", _snapshot(table)))
     if toast := _toast(table):

@@ -15,7 +15,7 @@ from bwtui.tui.audit.kafka import Ask, Decoded, Reader
 from bwtui.tui.host import Host
 from bwtui.tui.journey.audited import Audited, Subject, audited
 from bwtui.tui.journey.compared import field_ways, hole
-from bwtui.tui.journey.kafka_half import IsKey, KafkaHalf, Place
+from bwtui.tui.journey.kafka_half import Held, IsKey, KafkaHalf, Place
 from bwtui.tui.journey.readers import readers_of
 from bwtui.tui.journey.way import Way
 from bwtui.tui.keys import key_for
@@ -70,7 +70,7 @@ class JourneyScreen(RelayScreen):
     def __init__(self, host: Host, key: Key) -> None:
         super().__init__(host)
         self.key = key
-        self.kafka = KafkaHalf(host.audit.side, self.reader)
+        self.kafka = KafkaHalf(host.audit.side, self.reader, host.model.clock)
         self._shown: object = None
         #: What Kafka was asked for.
         self._asked: tuple[str, int | None] | None = None
@@ -151,22 +151,23 @@ class JourneyScreen(RelayScreen):
             self.query_one(FieldList).show([], "")
             return
         size = (way.content_size.width, self.has_class("-tall"))
-        asked = (self.kafka.version, self.kafka.seconds_waited, id(self.host.audit.report))
+        today = figures.moment(self.host.model.clock())[:10]
+        asked = (self.kafka.version, self.kafka.seconds_waited, id(self.host.audit.report), today)
         identity = (chosen.identity, size, asked, self.app.theme)
         if identity != self._shown:
             self._shown = identity
             self._show(chosen, way)
 
     def _show(self, chosen: Chosen, way: Detail) -> None:
-        stored = self._stored(chosen)
-        said, wrong = self._said_of(chosen, stored)
+        held = self._held(chosen)
+        said, wrong = self._said_of(chosen, held)
         newest = self.kafka.found.newest if self.kafka.found is not None else None
         facts = (
             *chosen.facts,
             Fact.of("Kafka holds", said),
-            *self._of_newest(chosen),
+            *self._of_newest(chosen, held),
             *self._of_readers(chosen),
-            Fact.of("last audit", audited(self.host.audit.report, chosen.subject)),
+            Fact.of("last audit", audited(self.host.audit.report, chosen.subject, self.host.model.clock())),
             *chosen.more,
         )
         way.border_title = Content(chosen.title)
@@ -175,36 +176,38 @@ class JourneyScreen(RelayScreen):
             chosen.way, facts, self.app.theme_variables, width=width, is_tall=self.has_class("-tall")
         )
         way.show((self._shown,), content)
-        held = None if isinstance(stored, str) else self._decoded(stored)
-        ways = field_ways(chosen.fields, held, self._decoded(newest), wrong)
+        stored = None if held is None or isinstance(held.what, str) else held.what
+        ways = field_ways(chosen.fields, self._decoded(stored), self._decoded(newest), wrong)
         self.query_one(FieldList).show(ways, "no fields are known of this change")
 
     def _decoded(self, stored: "Stored | None") -> Decoded | None:
         reader = self.kafka.reader
         return None if stored is None or reader is None else reader.row(stored.value)
 
-    def _stored(self, chosen: Chosen) -> "Stored | str | None":
-        """Return the record in the change's place, the kind of hole there, or None: it is not known yet."""
+    def _held(self, chosen: Chosen) -> Held | None:
+        """Return what stands in the change's place; None: it is not known yet."""
         place = chosen.subject.place
-        if place is None:
-            return None
-        if (known := self.kafka.places.get(place)) is not None:
-            return known
-        return self.kafka.found.at(*place[1:]) if self.kafka.found is not None else None
+        return None if place is None else self.kafka.held(place)
 
-    def _said_of(self, chosen: Chosen, stored: "Stored | str | None") -> tuple[Audited, set[str]]:
+    def as_of(self, seconds: float) -> str:
+        """Say when Kafka was asked: it is not asked again by itself."""
+        return f"as of {figures.when(seconds, self.host.model.clock())}"
+
+    def _said_of(self, chosen: Chosen, held: Held | None) -> tuple[Audited, set[str]]:
         """Say whether Kafka holds the change, and which fields it has otherwise."""
         place, reader = chosen.subject.place, self.kafka.reader
         if place is None and chosen.unplaced:
             return Audited("muted", chosen.unplaced), set()
-        if stored is None or place is None or reader is None:
+        if held is None or place is None or reader is None:
             if self.kafka.failure:
                 return Audited("bad", self.kafka.failure), set()
             return Audited("muted", self.kafka.waits_for_records() or "not asked yet"), set()
-        said, wrong = (hole(stored), set[str]()) if isinstance(stored, str) else chosen.judge(stored, reader)
-        return replace(said, words=f"{place[1]}@{place[2]}: {said.words}"), wrong
+        what = held.what
+        said, wrong = (hole(what), set[str]()) if isinstance(what, str) else chosen.judge(what, reader)
+        where = f"{place[1]}@{place[2]} {self.as_of(held.time)}"
+        return replace(said, words=f"{where}: {said.words}"), wrong
 
-    def _of_newest(self, chosen: Chosen) -> list[Fact]:
+    def _of_newest(self, chosen: Chosen, held: Held | None) -> list[Fact]:
         """Say which record of the key is the newest one."""
         found, place = self.kafka.found, chosen.subject.place
         if found is None:
@@ -214,12 +217,14 @@ class JourneyScreen(RelayScreen):
         )
         cut = f"among the newest {found.looked:,} offsets of"
         searched = f"{cut if found.is_cut else 'in all of'} {where}"
-        damage = "; some of it is damaged" if found.is_damaged else ""
+        more = "; some of it is damaged" if found.is_damaged else ""
+        if held is None or held.time != self.kafka.found_time:
+            more += f", {self.as_of(self.kafka.found_time)}"
         newest = found.newest
         if newest is None:
-            return [Fact("newest there", f"no record of the key {searched}{damage}", "warn")]
+            return [Fact("newest there", f"no record of the key {searched}{more}", "warn")]
         records = "1 record" if found.count == 1 else f"{found.count:,} records"
-        told = f"{records} of the key {searched}{damage}"
+        told = f"{records} of the key {searched}{more}"
         if place is not None and (newest.partition, newest.offset) == place[1:]:
             return [Fact("newest there", f"this one; {told}", "good")]
         kind = "a tombstone" if newest.value is None else "a row"
@@ -234,16 +239,17 @@ class JourneyScreen(RelayScreen):
         if self.kafka.groups_failure:
             return [Fact("read by", self.kafka.groups_failure, "bad")]
         if self.kafka.groups is None:
-            waits = self.kafka.waits_for_groups()
+            waits = self.kafka.waits_for_groups() or ("" if self.kafka.failure else "not asked yet")
             return [Fact("read by", waits, "muted")] if waits else []
+        asked = self.as_of(self.kafka.groups_time)
         groups = readers_of(self.kafka.groups.groups, *place)
         if not groups:
-            return [Fact("read by", "no group has committed an offset in this topic", "muted")]
+            return [Fact("read by", f"no group has committed an offset in this topic, {asked}", "muted")]
         facts = [Fact("" if number else "read by", f"{one.group} {one.words}", one.tone)
                  for number, one in enumerate(groups[:_GROUPS])]  # fmt: skip
         if len(groups) > _GROUPS:
             facts.append(Fact("", f"and {len(groups) - _GROUPS} more groups", "muted"))
-        return [*facts, Fact("", "by what they last committed", "muted")]
+        return [*facts, Fact("", f"by what they last committed, {asked}", "muted")]
 
     # Asking Kafka.
 
@@ -260,7 +266,7 @@ class JourneyScreen(RelayScreen):
         place = None if chosen is None else chosen.subject.place
         if chosen is None or place is None or self.kafka.found is None:
             return
-        if self._stored(chosen) is None:
+        if self._held(chosen) is None:
             self.run_worker(self._look_at(place), group="place", exclusive=True)
 
     def ask_again(self) -> None:

@@ -89,6 +89,8 @@ class LiveJourney(JourneyScreen):
             return f"no change of this key was sampled, and its records can't be read: {self.kafka.failure}"
         if self._topic() is None:
             return f"the relay has sent nothing of {self.key.table}"
+        if self.kafka.found is None:
+            return "no change of this key was sampled; Kafka was not asked yet"
         return "no change of this key was sampled, and no record of it was found"
 
     def selected_sample(self) -> ChangeSample | None:
@@ -153,7 +155,8 @@ class LiveJourney(JourneyScreen):
         parts = ["1 sampled change" if known == 1 else f"{known:,} sampled changes"]
         if self.kafka.found is not None:
             count = self.kafka.found.count
-            parts.append("1 record in Kafka" if count == 1 else f"{count:,} records in Kafka")
+            records = "1 record" if count == 1 else f"{count:,} records"
+            parts.append(f"{records} in Kafka {self.as_of(self.kafka.found_time)}")
         elif waits := self.kafka.waits_for_records():
             parts.append(waits)
         return " · ".join(parts)
@@ -190,20 +193,12 @@ class LiveJourney(JourneyScreen):
             name: value.decode("utf-8", "replace") if isinstance(value, bytes) else None
             for name, value in zip(self.key.columns, self.key.values, strict=True)
         }
-        lsn = (
-            sample.lsn
-            if sample is not None
-            else (identity(moment.stored) or ("",))[0]
-            if moment.stored
-            else ""
-        )
         subject = Subject(
             self.key.table,
             key,
-            parse_lsn(lsn) if lsn else 0,
-            None,
-            None,
-            None if place is None else (topic, *place),
+            _lsn_of(moment),
+            place=None if place is None else (topic, *place),
+            time=moment.time,
         )
         way, fields = self._way_and_fields(moment)
         return Chosen(
@@ -250,7 +245,7 @@ class LiveJourney(JourneyScreen):
         """Judge a record by its sampled change; what is the change's by its time alone may be another's."""
         if moment.sample is None:
             return Audited("muted", "nothing to compare it with: the change was not sampled"), set()
-        said, wrong = said_against(moment.sample.fields, stored, reader)
+        said, wrong = said_against(moment.sample.fields, stored, reader, moment.renamed)
         if said.tone == "bad" and not moment.is_sure:
             words = (
                 "the record of its moment says something else: it may be of a later change of its transaction"
@@ -267,10 +262,10 @@ class LiveJourney(JourneyScreen):
             many = "1 record" if moment.doubtful == 1 else f"{moment.doubtful} records"
             return f"{many} of the key of its moment: which one is its own can't be told without --headers"
         if sample is not None and sample.passed and not sample.passed[-1]:
-            return f"not yet acknowledged; {FOLLOW()} asks Kafka again"
+            return f"not yet acknowledged; {_again(moment)} asks Kafka again"
         if found.is_cut:
             return f"none of its moment among the newest {found.looked:,} offsets of the topic"
-        why = f"it came after Kafka was asked ({FOLLOW()} asks again), or was compacted away"
+        why = f"it came after Kafka was asked ({_again(moment)} asks again), or was compacted away"
         return f"no record of its moment: {why}"
 
     def _facts(self, moment: Moment, topic: str) -> Iterable[Fact]:
@@ -282,7 +277,7 @@ class LiveJourney(JourneyScreen):
             ids = [
                 f"{name} schema {versions(known, number)}"
                 for name, number in (("key", sample.key_schema_id), ("value", sample.value_schema_id))
-                if number is not None
+                if number is not None and (name, moment.renamed) != ("value", "to")
             ]
         is_there = sample is not None and bool(sample.passed) and bool(sample.passed[-1])
         yield Fact("message", ", ".join((f"{topic}{where}", *ids)), "good" if is_there or place else "plain")
@@ -295,9 +290,9 @@ class LiveJourney(JourneyScreen):
         if sample is None:
             lsn, xid = identity(stored) if stored else None, xid_of(stored) if stored else None
             told = (
-                "not known: the record has no headers (--headers)"
+                "not known: the record has no headers of a relay (--headers)"
                 if lsn is None
-                else f"lsn {lsn[0]}, xid {xid}"
+                else f"lsn {lsn[0]}, xid {figures.NONE if xid is None else xid}"
             )
             yield Fact("transaction", told, "muted" if lsn is None else "plain")
             return
@@ -313,6 +308,19 @@ class LiveJourney(JourneyScreen):
             for table, counts in list(done.items())[:4]
         )
         yield Fact("", f"of it were sampled: {told}", "muted")
+
+
+def _lsn_of(moment: Moment) -> int | None:
+    """Return the LSN of a change; None of a record that was not sampled and has no headers."""
+    if moment.sample is not None:
+        return parse_lsn(moment.sample.lsn) if moment.sample.lsn else None
+    known = None if moment.stored is None else identity(moment.stored)
+    return None if known is None else parse_lsn(known[0])
+
+
+def _again(moment: Moment) -> str:
+    """Say what asks Kafka again: at a change of the key it is not the key that opens the other one."""
+    return "opening this journey anew" if moment.renamed else FOLLOW()
 
 
 def moment_row(moment: Moment) -> Row:

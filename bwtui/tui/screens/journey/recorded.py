@@ -26,6 +26,7 @@ from bwtui.tui.journey.audited import Audited, Subject
 from bwtui.tui.journey.compared import sent_against
 from bwtui.tui.journey.key_bytes import same_bytes
 from bwtui.tui.journey.way import recorded_way, usual
+from bwtui.tui.keys import key_for
 from bwtui.tui.screens.journey.base import FOLLOW, Chosen, JourneyScreen, versions
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column, Row
@@ -120,12 +121,14 @@ class RecordedJourney(JourneyScreen):
 
     def action_send_again(self) -> None:
         """Ask how to send the key again, or say why that can't be."""
-        newest = newest_of(self.story.steps)
-        if not self.story.finished:
+        if self._failure is not None:
+            self._warn(f"Which message of the key is its newest can't be known: {self._failure.message}")
+        elif not self.story.finished:
+            # Until then another thread adds to the steps, so nobody may walk through them.
             self._warn(
                 "The recording is still being read: which message of the key is its newest is not known yet"
             )
-        elif newest is None:
+        elif (newest := newest_of(self.story.steps)) is None:
             self._warn("No message of this key was sent, so there is none to send again")
         elif query_of(self.key) is None:
             self._warn("This key holds a large value that was not sent, so no query finds it")
@@ -199,7 +202,8 @@ class RecordedJourney(JourneyScreen):
         if self._failure is not None:
             parts.append(f"✗ {self._failure.message}")
         elif not story.finished:
-            parts.append(f"{figures.percent(story.read / max(story.total, 1))} read · Esc stops")
+            share = figures.percent(story.read / max(story.total, 1))
+            parts.append(f"{share} read · {key_for('back')} stops")
         return " · ".join(parts)
 
     # Reading.
@@ -327,7 +331,7 @@ def _more(change: Change, transaction: str) -> Iterable[Fact]:
     )
     yield Fact("transaction", number)
     if transaction:
-        yield Fact("", f"{transaction}; Enter shows them")
+        yield Fact("", f"{transaction}; {key_for('drill')} shows them")
 
 
 def transaction_words(number: int, found: Counted) -> str:

@@ -17,6 +17,7 @@ from bwtui.recording.view import RecordingView
 from bwtui.shown import shown
 from bwtui.tui import figures
 from bwtui.tui.host import Host
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, block
 from bwtui.tui.screens.exporting import Objects
 from bwtui.tui.screens.table import OneTableScreen
@@ -244,7 +245,7 @@ class AsOfScreen(OneTableScreen):
         if self._failure is not None:
             grid.empty_text = self._failure.message
         elif self._query is not None:
-            grid.empty_text = "no row at this position matches; Esc shows all"
+            grid.empty_text = f"no row at this position matches; {key_for('back')} shows all"
         else:
             grid.empty_text = "no rows at this position"
         parts = []

@@ -25,6 +25,7 @@ from bwtui.recording.view import RecordedTransaction, RecordingView
 from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
 from bwtui.tui.host import Host
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.recording.changes import TransactionScreen
@@ -251,9 +252,10 @@ class RecordedTransactionsScreen(RelayScreen):
         elif self._work is not None:
             why = "reading the recording's indexes…"
         elif fold.first >= fold.position:
-            why = "nothing has happened yet; → goes to the first change"
+            why = f"nothing has happened yet; {key_for('step(1)')} goes to the first change"
         else:
-            why = "no transaction has ended up to here; ] goes to the end of the next one"
+            key = key_for("step_transaction(1)")
+            why = f"no transaction has ended up to here; {key} goes to the end of the next one"
         listing.say_why_empty(why)
 
     def _sentence(self) -> Content:
@@ -262,7 +264,8 @@ class RecordedTransactionsScreen(RelayScreen):
             return Content.styled(f" ✗ {self._failure.message}", "$error")
         if self._work is not None:
             done, total = self._progress
-            return Content.styled(f" reading, {figures.percent(done / max(total, 1))} · Esc stops", "$quiet")
+            share = figures.percent(done / max(total, 1))
+            return Content.styled(f" reading, {share} · {key_for('back')} stops", "$quiet")
         listed = "all of them are listed. "
         if fold.count > NEWEST:
             listed = (

@@ -80,7 +80,7 @@ class FindingList(Listing):
     def _reason(self) -> str:
         report, name = self._report, self._name
         if report is None:
-            return "nothing was audited yet: v does it"
+            return f"nothing was audited yet: {key_for('verify')} does it"
         if name is None:
             return "✓ nothing was found" if report.verdict == "clean" else "no finding is listed"
         if not report.classes.get(name):
@@ -167,7 +167,7 @@ def _failure(report: AuditReport | None, failed: Ended, now: float) -> Content:
         (failed.error or f"it ended with exit code {failed.code}", "bold"),
         "\n   ",
         (older, "$warning"),
-        (f"→ {failed.hint}" if failed.hint else "v tries it again", "$quiet"),
+        (f"→ {failed.hint}" if failed.hint else f"{key_for('verify')} tries it again", "$quiet"),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from bwtui.model.looks import Look
 from bwtui.tui import figures
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, seen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.panel import Panel
@@ -38,7 +39,7 @@ class Glance(Panel):
     def put_lines(self, lines: list[Content], height: int) -> None:
         """Show as many lines as there is room for, and how many there are besides."""
         if len(lines) > height > 1:
-            more = f"and {len(lines) - height + 1} more: Enter shows all"
+            more = f"and {len(lines) - height + 1} more: {key_for('drill')} shows all"
             lines = [*lines[: height - 1], Content.styled(more, "$quiet")]
         self.put(lines)
 

@@ -136,8 +136,8 @@ class RecordedChanges(Grid):
         if self.window is None or not self.rows:
             return self._reason_for_nothing()
         if self._matches() is not None:
-            return "none of them has happened yet; ↓ goes to the first one"
-        return "nothing has happened yet; → goes to the first change"
+            return f"none of them has happened yet; {key_for('down')} goes to the first one"
+        return f"nothing has happened yet; {key_for('step(1)')} goes to the first change"
 
     # Moving: the list asks the recording, and follows it.
 
