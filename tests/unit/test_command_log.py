@@ -147,6 +147,30 @@ def test_a_look_that_breaks_says_so() -> None:
     watch.stop()
 
 
+def test_a_thread_that_can_not_hang_up_does_not_freeze_the_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "ATTENTION_SECONDS", 0.1)
+    monkeypatch.setattr(attention, "_PAUSE_SECONDS", 0.01)
+    closed, taken = threading.Event(), 0
+
+    def look() -> Consumers:
+        nonlocal taken
+        taken += 1
+        return Consumers(1.0)
+
+    def close() -> None:
+        closed.set()
+        raise ZeroDivisionError
+
+    watch = Watch(look, close, Consumers, "consumers")
+    watch.latest()
+    assert closed.wait(60)
+    eventually("it says so", lambda: "ZeroDivisionError" in watch.shown.failure)
+    eventually("its thread has ended", lambda: not watch._runs)
+    before = taken
+    eventually("it looks again", lambda: watch.latest().time and taken > before)
+    watch.stop()
+
+
 class Refusing:
     """An admin client all of whose requests are refused at once."""
 

@@ -116,13 +116,20 @@ class Watch(Generic[T]):
         self._looked = time.monotonic()
         self._rest = max(_PAUSE_SECONDS, min(_REST * (self._looked - begun), self._most))
 
+    def _hang_up(self) -> None:
+        try:
+            self._close()
+        except Exception as error:
+            # Whoever asks next needs a thread again, so this one has to end in order.
+            self.shown = self._failed(time.time(), crash(error).message)
+
     def _is_wanted(self) -> bool:
         return not self._stop.is_set() and self._attention.is_paid()
 
     def _goes_on(self) -> bool:
         """Say whether to look again; if not, hang up, unless somebody asked meanwhile."""
         if not self._is_wanted():
-            self._close()
+            self._hang_up()
         with self._lock:
             self._runs = self._is_wanted()
             return self._runs
