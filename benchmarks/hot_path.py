@@ -136,7 +136,7 @@ def main() -> None:
     lacking: dict[str, Any] = {part.name: None for part in fields(RelayContext) if part.default is MISSING}
     context = RelayContext(**lacking | {"settings": RelaySettings(), "report": report, "samples": Samples()})
     sink: Any = NoSink()
-    acks = Acknowledgements(measure=report.latency.take)
+    acks = Acknowledgements(measure=report.acknowledged)
     batch = Batch(sink, acks, report)
     handled = Rows(context, batch)
     route = Route(relation, "t", ("id",), TableCounters(), bound, TopicLimits(1 << 26, False))

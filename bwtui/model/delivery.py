@@ -129,3 +129,8 @@ class Span:
         """Take out a message that had failed: it was dropped, or is delivered by now."""
         self.failed -= 1
         self.pending -= 1
+
+    def settle_sampled(self, now: float) -> None:
+        """Tell the sampled messages that all was acknowledged ``now``, by the monotonic clock; 0: never."""
+        for passage in self.sampled:
+            passage.settle(now)

@@ -45,7 +45,7 @@ class Acknowledgements:
         ledger: Ledger | None = None,
         measure: Callable[[Span, float], object] | None = None,
     ) -> None:
-        """``measure`` is told of every span of the stream that was acknowledged, and when: see `Span`."""
+        """``measure`` is told of every span that was acknowledged, with messages or not, and when."""
         #: Everything before this LSN is durable at the sink, and in the recording if there is one.
         self.confirmed = confirmed
         #: Everything before this LSN is durable at the sink.
@@ -87,10 +87,10 @@ class Acknowledgements:
             self._bytes -= span.size
             if span.receipts and self._ledger is not None:
                 self._ledger.settled(span.receipts)
-            if span.parts and self._measure is not None:
-                self._measure(span, time.monotonic())
-            for passage in span.sampled:
-                passage.settle(time.monotonic())
+            now = time.monotonic()
+            if self._measure is not None:
+                self._measure(span, now)
+            span.settle_sampled(now)
             if span.lsn is not None and span.lsn > self.delivered:
                 self.delivered = span.lsn
         self._confirm()
@@ -99,8 +99,7 @@ class Acknowledgements:
     def close(self) -> None:
         """Give the ledger what is known of the spans that are not done; nothing of them is confirmed."""
         for span in self._spans:
-            for passage in span.sampled:
-                passage.settle(0.0)
+            span.settle_sampled(0.0)
         if self._ledger is not None:
             for span in self._spans:
                 self._ledger.settled(span.receipts)

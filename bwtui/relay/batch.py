@@ -163,8 +163,9 @@ class Batch:
 
     def _stamp(self, span: Span, parts: list[Part], encoded: float) -> None:
         now = time.monotonic()
-        span.parts, span.received, span.encoded, span.produced = parts, self.received, encoded, now
+        # The clock first: another thread may read the times while they are set, and needs it for them.
         span.clock = time.time() - now
+        span.parts, span.received, span.encoded, span.produced = parts, self.received, encoded, now
         # What follows before the next turn of the loop is taken from here on.
         self.received = now
 

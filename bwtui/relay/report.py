@@ -161,8 +161,13 @@ class Report:
         return any(entry.dependency == dependency and not entry.is_over for entry in self.errors())
 
     def acknowledged(self, span: Span, now: float) -> None:
-        """Note that all of a batch of the stream was acknowledged, ``now`` by the monotonic clock."""
-        self.latency.take(span, now)
+        """Note that all of a batch of the stream was acknowledged, ``now`` by the monotonic clock.
+
+        A batch without a message has no latency, but transactions may end in it: of rows that made none, or
+        with a COMMIT that came after their rows.
+        """
+        if span.parts:
+            self.latency.take(span, now)
         self.transaction_log.acknowledged(span, now)
 
     def take_deliveries(self, sink: Sink, acks: Acknowledgements | None = None) -> None:

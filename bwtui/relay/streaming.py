@@ -146,6 +146,8 @@ class Streaming:
         """Close the session at once; nothing happens where `run` ended in order."""
         self._stream.finish()
         self._acks.close()
+        # The batch that was not handed over yet is no span that `Acknowledgements` knows.
+        self._batch.span.settle_sampled(0.0)
         self._open.close()
         # The next server may lack what was sent and never confirmed.
         with self._context.report.account.during("state"):

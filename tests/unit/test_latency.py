@@ -63,11 +63,15 @@ def test_each_table_of_a_batch_counts_from_its_oldest_commit(tmp_path: Path) -> 
     }
 
 
-def test_nothing_is_told_of_a_batch_without_messages(tmp_path: Path) -> None:
+def test_a_batch_without_messages_has_no_latency(tmp_path: Path) -> None:
     relay = Relay(tmp_path, record=False)
     relay.begin()
     relay.commit()
-    assert measured(relay) == []
+    ((empty, now),) = measured(relay)
+    assert empty.lsn == relay.report.received_lsn
+    relay.report.acknowledged(empty, now)
+    relay.report.latency.tick(now)
+    assert relay.report.latency.figures.ever == {}
 
 
 def span(committed: float, *, clock: float = 0.0, parts: Sequence[tuple[str, int]] = (("t", 1),)) -> Span:

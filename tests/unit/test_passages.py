@@ -3,18 +3,20 @@
 import json
 import time
 from dataclasses import asdict, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from bwtui.kafka.key_reader import Stored
-from bwtui.model.delivery import Receipt, Span
+from bwtui.model.delivery import Passage, Receipt, Span
 from bwtui.model.headers import make_headers
 from bwtui.model.looks import StageEntry, Stages, look_from_json
 from bwtui.model.status import ChangeSample, FieldChange
 from bwtui.recording.reading.explain import Key
 from bwtui.relay.ack import Acknowledgements
-from bwtui.relay.report import TableCounters
+from bwtui.relay.batch import Batch
+from bwtui.relay.report import Report, TableCounters
 from bwtui.relay.routes.route import Route
 from bwtui.relay.samples import Commit, Samples
 from bwtui.tui.journey.moments import (
@@ -28,7 +30,8 @@ from bwtui.tui.journey.moments import (
     updated,
     xid_of,
 )
-from tests.scripted_relay import table
+from tests.faults.doubles import MemorySink
+from tests.scripted_relay import ScriptedRelay, table
 
 NOON = 1_768_478_400.0
 ORDERS = Key("public.orders", ("id",), (b"7",))
@@ -111,6 +114,46 @@ def test_a_session_that_ends_gives_up_what_was_under_way() -> None:
     assert taken.sample.is_given_up
     assert taken.sample.passed[3] == 0.0
     assert taken.samples.stages().changes[0].is_given_up
+
+
+def test_a_session_that_ends_gives_up_what_it_had_not_handed_over(tmp_path: Path) -> None:
+    relay, relation = ScriptedRelay(tmp_path, record=False), table(7, "t", ["id"])
+    relay.begin()
+    relay.announce(relation)
+    relay.insert(relation, [b"1"])
+    relay.connect()
+    assert relay._streaming is not None
+    relay.context.samples.refill()
+    relay._streaming._read()
+    (passage,) = relay._streaming._batch.span.sampled
+    assert not relay.context.samples.stages().changes[0].is_given_up
+    relay.close()
+    assert relay.context.samples.stages().changes[0].is_given_up
+    assert (passage._span, passage.route) == (None, None), "both are let go"
+
+
+class ReadWhileSet(Span):
+    """Another thread reads its passage after each thing that is set."""
+
+    passage: Passage | None = None
+
+    def __init__(self) -> None:
+        self.readings: list[tuple[float, ...]] = []
+        super().__init__()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if self.passage is not None:
+            self.readings.append(self.passage.passed)
+
+
+def test_no_time_is_read_without_the_clock_that_makes_it_unix_seconds() -> None:
+    span, batch = ReadWhileSet(), Batch(cast(Any, MemorySink()), Acknowledgements(), Report())
+    span.passage = Passage(span, None, 0)
+    batch.received = time.monotonic()
+    batch._stamp(span, [("t", 1, 0)], time.monotonic())
+    assert len(span.readings[-1]) == 4
+    assert all(abs(at - time.time()) < 60 for reading in span.readings for at in reading if at)
 
 
 def test_a_long_key_is_not_kept_and_a_span_that_nobody_measures_has_no_times() -> None:
