@@ -252,6 +252,8 @@ class LetterPlace:
     identity: str
     partition: int
     offset: int
+    #: Letters of the same change that were read before it: only the newest few places are kept.
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,11 @@ class RelayedTransaction:
     commit_seconds: float | None = None
     #: How often it was read; more than once after a reconnect.
     reads: int = 1
+    #: Only the largest tables are named: so many more there are, with so many messages.
+    more_tables: int = 0
+    more_messages: int = 0
+    #: The server that went on does not have it, so that it will never be acknowledged.
+    is_given_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

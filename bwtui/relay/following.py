@@ -164,6 +164,7 @@ class Following:
                 context.recorder.go_back(common_end)
             # A dropped row is known again by its LSN, which may be another row's here.
             context.policy.forget()
+            self._report.transaction_log.go_back(common_end)
         note = context.memory.take_over(server, state, common_end)
         if note is not None:
             _log.warning("%s", note)

@@ -95,6 +95,22 @@ async def test_what_waits_is_marked_and_can_be_shown_alone() -> None:
         assert "read 2 times: the stream was opened again before it was acknowledged" in words(stage)
 
 
+async def test_tables_beyond_the_largest_are_counted_and_what_was_given_up_is_told() -> None:
+    stage = Stage()
+    async with stage.run((250, 70)):
+        tables = {f"public.p{number}": 100 - number for number in range(20)}
+        one = RelayedTransaction(1, 7, "0/7", 0.0, 10**6, 10**6, 1.0, tables, more_tables=4_980)
+        one = replace(one, more_messages=5_000, is_given_up=True)
+        stage.relay.looks["transactions"] = Transactions(stage.clock.now, transactions=(one,))
+        await open_live(stage)
+        seen = words(stage)
+        assert "public.p5 and 4,994 more" in seen
+        assert f"public.p5 95, 4,994 more tables {5_000 + sum(range(81, 95)):,}" in seen
+        assert "given up: the server that answers now does not have it" in seen
+        await stage.press("exclamation_mark")
+        assert keys(stage) == ["1"]
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_enter_opens_the_sampled_changes_and_says_how_many_are_not(size: tuple[int, int]) -> None:
     stage = Stage()

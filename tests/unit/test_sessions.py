@@ -1,5 +1,6 @@
 """What has to hold between one session to PostgreSQL and the next, which another server may answer."""
 
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,7 @@ from bwtui.sink.base import Message
 from bwtui.sink.kafka import KafkaSink
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState
+from bwtui.source.timeline import ENDLESS
 from tests.recorded_stream import Stream
 from tests.recorded_stream import table as recorded_table
 from tests.scripted_relay import ScriptedRelay, table
@@ -81,6 +83,22 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     with pytest.raises(StopRequested):
         one._open_stream(("p",))
     assert session.finished == 0
+
+
+def test_a_server_with_a_shorter_history_gives_up_what_waited_beyond_it(tmp_path: Path) -> None:
+    relay = ScriptedRelay(tmp_path, record=False)
+    log = relay.report.transaction_log
+    for lsn in (1_000, 2_000):
+        log.note((lsn, lsn, 0, 1, 10, 1.0, None))
+    server: Any = SimpleNamespace()
+    for end, given_up in ((ENDLESS, []), (1_500, [2_000])):
+        memory = SimpleNamespace(
+            common_end=lambda *given, end=end, **more: end, take_over=lambda *given: None
+        )
+        relay.context.memory = memory  # type: ignore[assignment]
+        follower(relay)._check_history(server, server)
+        log.tick(time.monotonic())
+        assert [one.xid for one in log.look(0, 2).transactions if one.is_given_up] == given_up
 
 
 def test_a_session_that_begins_earlier_takes_nothing_after_it_for_durable(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -37,9 +38,9 @@ class HeldSink(MemorySink):
 class Relay(ScriptedRelay):
     """A relay whose transactions have the xids that a test gives them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.held_sink = HeldSink()
-        super().__init__(folder, record=False, sink=self.held_sink)
+        super().__init__(folder, record=False, sink=self.held_sink, **settings)
         self.announce(ORDERS)
         self.announce(ITEMS)
 
@@ -126,6 +127,20 @@ def test_a_transaction_of_many_batches_counts_the_messages_of_each_table(tmp_pat
     relay.close()
 
 
+def test_messages_are_counted_behind_those_of_transactions_before_it(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.transaction(1, orders=1, items=1)
+    relay.play()
+    for xid, (orders, items) in {2: (7, 3), 3: (150, 1), 4: (0, 120), 5: (200, 0)}.items():
+        relay.transaction(xid, orders=orders, items=items)
+    relay.play()
+    found = by_xid(relay.listed())
+    assert found[3].tables == {"public.orders": 150, "public.items": 1}
+    assert found[4].tables == {"public.items": 120}
+    assert found[5].tables == {"public.orders": 200}
+    relay.close()
+
+
 def test_the_one_that_is_being_read_is_told_of_until_it_ends(tmp_path: Path) -> None:
     relay = Relay(tmp_path)
     relay.transaction(5, orders=2)
@@ -152,6 +167,21 @@ def test_the_one_that_is_being_read_is_told_of_until_it_ends(tmp_path: Path) -> 
     assert relay.list_now().under_way == ()
 
 
+def test_of_the_one_that_is_being_read_the_largest_tables_are_named(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.begin_as(6)
+    partitions = [table(100 + number, f"p{number}", ["id"]) for number in range(30)]
+    for number, partition in enumerate(partitions):
+        relay.announce(partition)
+        for _ in range(1 + number):
+            relay.insert(partition, [b"1"])
+    relay.play()
+    (one,) = relay.listed().under_way
+    assert one.tables == {f"public.p{number}": 1 + number for number in range(29, 9, -1)}
+    assert (one.more_tables, one.more_messages) == (10, sum(range(1, 11)))
+    relay.close()
+
+
 def test_what_has_no_row_of_the_relays_tables_is_not_listed(tmp_path: Path) -> None:
     relay = Relay(tmp_path)
     relay.transaction(8)
@@ -159,6 +189,47 @@ def test_what_has_no_row_of_the_relays_tables_is_not_listed(tmp_path: Path) -> N
     relay.play()
     look = relay.listed()
     assert (look.total, [one.xid for one in look.transactions]) == (2, [9])
+    relay.close()
+
+
+def test_what_was_noted_of_one_without_a_row_is_not_the_next_ones(tmp_path: Path) -> None:
+    relay = Relay(tmp_path, exclude_tables=("items",))
+    relay.transaction(1, orders=1)
+    # Its table is looked up, for which the batch so far is handed over, and left out.
+    relay.transaction(2, items=1)
+    relay.play()
+    played = time.time()
+    relay.transaction(3, orders=1)
+    relay.play()
+    found = by_xid(relay.listed())
+    assert sorted(found) == [1, 3]
+    assert found[3].tables == {"public.orders": 0}, "it is small, and all in one batch"
+    assert found[3].received == pytest.approx(time.time(), abs=time.time() - played + 0.001)
+    relay.close()
+
+
+def test_one_without_a_message_does_not_wait_for_the_next_one_with_some(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.begin_as(30)
+    relay.truncate(ORDERS)
+    relay.commit()
+    relay.play()
+    one = by_xid(relay.listed())[30]
+    assert one.acknowledged
+    assert one.relayed_seconds is not None
+    relay.close()
+
+
+def test_one_whose_commit_comes_after_its_rows_were_acknowledged_ends_with_that(tmp_path: Path) -> None:
+    relay = Relay(tmp_path)
+    relay.begin_as(31)
+    relay.insert(ORDERS, [b"1", b"x"])
+    relay.play()
+    assert relay.listed().transactions == ()
+    assert relay.acks.is_idle
+    relay.commit()
+    relay.play()
+    assert by_xid(relay.listed())[31].relayed_seconds is not None
     relay.close()
 
 
@@ -274,6 +345,46 @@ def test_an_acknowledgement_of_before_counts_for_nothing_that_is_read_later() ->
     assert log.look(0, 1).transactions[0].relayed_seconds == pytest.approx(2.5)
 
 
+def test_of_thousands_of_tables_the_largest_are_named_and_the_others_counted() -> None:
+    log = TransactionLog()
+    tables = {f"public.p{number}": number for number in range(1, 5_001)}
+    log.note((1_000, 1, 0, 20_000_000, 1, 1.0, tables))
+    small = [table(number, f"p{number}", ["id"]) for number in range(25)]
+    log.note((1_001, 2, 0, 25, 1, 1.0, small))
+    log.tick(time.monotonic())
+    found = by_xid(log.look(0, 2))
+    assert found[1].tables == {f"public.p{number}": number for number in range(5_000, 4_980, -1)}
+    assert (found[1].more_tables, found[1].more_messages) == (4_980, sum(range(1, 4_981)))
+    assert found[2].tables == {f"public.p{number}": 0 for number in range(20)}
+    assert (found[2].more_tables, found[2].more_messages) == (5, 0)
+
+
+def test_what_the_next_server_lacks_is_given_up() -> None:
+    log, now = TransactionLog(), time.monotonic()
+    for number in (1, 2, 3):
+        log.note(note(number, rows=1))
+    log.tick(now)
+    log.note(note(4, rows=1))
+    log.go_back(1_002)
+    # The other history has a transaction of its own there.
+    log.note((1_002, 77, 0, 1, 10, 2.0, ORDERS))
+    log.acknowledged(span_up_to(1_003), now)
+    log.tick(now)
+    found = by_xid(log.look(10**9, 5))
+    assert {xid for xid, one in found.items() if one.is_given_up} == {2, 3, 4}
+    assert {xid for xid, one in found.items() if one.acknowledged} == {1, 77}
+    assert found[77].relayed_seconds is not None
+
+
+def test_one_that_never_comes_again_holds_up_no_other() -> None:
+    log, now = TransactionLog(), time.monotonic()
+    log.note(note(5_000, rows=1))
+    log.note(note(1, rows=1))
+    log.acknowledged(span_up_to(2_000), now)
+    log.tick(now)
+    assert {one.xid: one.acknowledged for one in log.look(0, 2).transactions} == {5_000: False, 1: True}
+
+
 def test_it_goes_through_the_socket_as_it_is() -> None:
     log = TransactionLog()
     log.note(note(1, rows=3))
@@ -304,6 +415,13 @@ def test_noting_and_asking_at_the_same_time_lose_nothing() -> None:
     assert [one.xid for one in sorted(log.look(0, 0).transactions, key=lambda one: one.xid)][
         -NEWEST:
     ] == list(range(20_000 - NEWEST, 20_000))
+
+
+def span_up_to(lsn: int) -> Span:
+    """Return a span up to there."""
+    span = Span()
+    span.lsn = lsn
+    return span
 
 
 def note(number: int, rows: int, received: float = 1.0) -> module._Note:

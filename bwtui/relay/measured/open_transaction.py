@@ -4,9 +4,11 @@ Nothing here is done a row at a time. What must be known of rows is told by what
 messages of a transaction have one and the same object as their timestamp.
 """
 
+from bisect import bisect_left
+
 from bwtui.pgoutput.messages import Relation
 from bwtui.relay.batch import Batch
-from bwtui.relay.measured.transactions import LARGE_BYTES, LARGE_ROWS, Noted, TransactionLog
+from bwtui.relay.measured.transactions import LARGE_BYTES, LARGE_ROWS, Noted, Tables, TransactionLog
 from bwtui.relay.routes.route import Route
 from bwtui.relay.rows import Rows
 
@@ -40,6 +42,8 @@ class OpenTransaction:
         rows, batch = self._rows, self._batch
         size, self._bytes_before = -self._bytes_before, batch.handed_over + batch.bytes
         if not (count := rows.ordinal):
+            # Nothing of it is the next one's.
+            self._received, self._tables = 0.0, {}
             return
         size += self._bytes_before
         if self._received or count >= LARGE_ROWS or size >= LARGE_BYTES:
@@ -66,7 +70,8 @@ class OpenTransaction:
 
     def _hand_over(self, routes: list[Route]) -> None:
         """Note what a batch has of the transaction that is open, before it is handed over."""
-        if self.is_open:
+        # Before its first row the batch has nothing of it.
+        if self.is_open and self._rows.ordinal:
             self._received = self._received or self._batch.received
             self._count(routes)
 
@@ -75,17 +80,17 @@ class OpenTransaction:
         stamp, tables = self._rows.timestamp, self._tables
         for route in routes:
             messages = route.messages
-            number = 0
             if messages[0][2] is stamp:
                 number = len(messages)
+            elif messages[-1][2] is stamp:
+                # They are the last ones, behind those of the transactions before it.
+                number = len(messages) - bisect_left(messages, True, key=lambda one: one[2] is stamp)
             else:
-                while messages[-1 - number][2] is stamp:
-                    number += 1
-            if number:
-                name = route.relation.qualified_name
-                tables[name] = tables.get(name, 0) + number
+                continue
+            name = route.relation.qualified_name
+            tables[name] = tables.get(name, 0) + number
 
-    def so_far(self) -> tuple[Noted, dict[str, int]] | None:
+    def so_far(self) -> tuple[Noted, Tables] | None:
         """Return what is known of the transaction that is being read, or None; any thread may ask."""
         if not self.is_open:
             return None
@@ -94,6 +99,6 @@ class OpenTransaction:
         size = max(batch.handed_over + batch.bytes - self._bytes_before, 0)
         received = self._received or batch.received
         noted = Noted(rows.commit_lsn, rows.xid, rows.committed, count, size, received)
-        tables = dict(self._tables)
+        tables = Tables.of(dict(self._tables))
         # Another one may have begun while this was put together.
         return (noted, tables) if count and self.is_open and stamp is rows.timestamp else None

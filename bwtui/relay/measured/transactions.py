@@ -28,6 +28,8 @@ _MOST, _MOST_LARGE = 4_096, 1_024
 LARGE_ROWS, LARGE_BYTES = 100, 1 << 16
 #: Transactions that wait to be acknowledged, of those that are listed or were.
 _WAITING = 4_096
+#: Tables of one that are named, those with the most messages; of the others there is only their number.
+_NAMED = 20
 _MICROS = 1_000_000
 
 
@@ -46,10 +48,30 @@ class Noted(NamedTuple):
 
 
 #: Messages by table of a large one; of a small one its table, or several; None: they were not looked for.
-_Tables = dict[str, int] | Relation | list[Relation] | None
+_Found = dict[str, int] | Relation | list[Relation] | None
 #: The fields of `Noted`, as a plain tuple is made faster, and the tables.
-_Note = tuple[int, int, int, int, int, float, _Tables]
+_Note = tuple[int, int, int, int, int, float, _Found]
 T = TypeVar("T")
+
+
+class Tables(NamedTuple):
+    """The tables of a transaction, as many as are kept: it may have thousands of partitions.
+
+    ``named`` is messages by table, or 0 where they were not counted; None: the tables are not known. There
+    are so many ``more``, with so many ``messages``.
+    """
+
+    named: dict[str, int] | None = None
+    more: int = 0
+    messages: int = 0
+
+    @classmethod
+    def of(cls, counts: dict[str, int]) -> "Tables":
+        """Return the largest by name, and the others by number."""
+        if len(counts) <= _NAMED:
+            return cls(counts)
+        named = dict(heapq.nlargest(_NAMED, counts.items(), key=lambda one: one[1]))
+        return cls(named, len(counts) - _NAMED, sum(counts.values()) - sum(named.values()))
 
 
 @dataclass(slots=True, eq=False)
@@ -58,13 +80,14 @@ class _Record:
 
     number: int
     noted: Noted
-    #: Messages by table, or 0.
-    tables: dict[str, int] | None
+    tables: Tables
     #: By the monotonic clock; 0: not yet.
     acknowledged: float = 0.0
     reads: int = 1
+    #: It never will be acknowledged: another server goes on, in whose history it is not.
+    is_given_up: bool = False
 
-    def again(self, noted: Noted, tables: dict[str, int] | None) -> None:
+    def again(self, noted: Noted, tables: Tables) -> None:
         """Take note that the transaction was read once more before it was acknowledged."""
         # Since when it is under way is not for the second reading to say.
         self.noted, self.tables = noted._replace(received=self.noted.received), tables
@@ -109,8 +132,8 @@ class _Largest:
 class TransactionLog:
     """The transactions of one run.
 
-    `note`, `note_large` and `acknowledged` are the relay's thread's, `tick` is that of one other thread, and
-    `look` any thread's.
+    `note`, `note_large`, `acknowledged` and `go_back` are the relay's thread's, `tick` is that of one other
+    thread, and `look` any thread's.
     """
 
     def __init__(self) -> None:
@@ -120,7 +143,7 @@ class TransactionLog:
         #: Takes what `Noted` has, of each transaction, and once more of a large one.
         self.note, self.note_large = self._noted.append, self._large.append
         #: Tells of the transaction that is being read, while there is a session; any thread may ask.
-        self.so_far: Callable[[], tuple[Noted, dict[str, int]] | None] | None = None
+        self.so_far: Callable[[], tuple[Noted, Tables] | None] | None = None
         self._newest: deque[_Record] = deque(maxlen=NEWEST)
         self._largest = (_Largest(lambda noted: noted.rows), _Largest(lambda noted: noted.bytes))
         #: Those that are not acknowledged, oldest first.
@@ -134,6 +157,14 @@ class TransactionLog:
         """Note that all of ``span`` was acknowledged, ``now`` by the monotonic clock."""
         if span.lsn is not None:
             self._acks.append((span.lsn, now))
+
+    def go_back(self, common_end: int) -> None:
+        """Give up what waits from ``common_end`` on: the server that answers now does not have it."""
+        # What was only noted by now is given up as well.
+        self.tick(time.monotonic())
+        with self._lock:
+            for key in [key for key in self._waiting if key[0] >= common_end]:
+                self._waiting.pop(key).is_given_up = True
 
     def tick(self, now: float) -> None:
         """Bring the list up to date, ``now`` by the monotonic clock."""
@@ -163,7 +194,7 @@ class TransactionLog:
         before = [noted for noted in fresh[:-NEWEST] if noted[3] > rows or noted[4] > size]
         return before + fresh[-NEWEST:]
 
-    def _list(self, noted: Noted, tables: dict[str, int] | None) -> None:
+    def _list(self, noted: Noted, tables: Tables) -> None:
         key = (noted.commit_lsn, noted.xid)
         before = self._waiting.get(key)
         if before is not None:
@@ -183,7 +214,9 @@ class TransactionLog:
         done = []
         following = iter(acks)
         ack = next(following, None)
-        for key, record in self._waiting.items():
+        # By LSN: one that no server has any more must not hold up those that were read after it.
+        for key in sorted(self._waiting):
+            record = self._waiting[key]
             noted = record.noted
             while ack is not None and (ack[0] <= noted.commit_lsn or ack[1] < noted.received):
                 ack = next(following, None)
@@ -228,15 +261,17 @@ def _taken(noted: deque[T]) -> list[T]:
     return [noted.popleft() for _ in range(len(noted))]
 
 
-def _tables(found: _Tables) -> dict[str, int] | None:
-    if found is None or isinstance(found, dict):
-        return found
+def _tables(found: _Found) -> Tables:
+    if found is None:
+        return Tables()
+    if isinstance(found, dict):
+        return Tables.of(found)
     relations = found if isinstance(found, list) else (found,)
-    return {relation.qualified_name: 0 for relation in relations}
+    return Tables.of({relation.qualified_name: 0 for relation in relations})
 
 
 def _entry(record: _Record, clock: float, confirmed_lsn: int) -> RelayedTransaction:
-    noted, at = record.noted, record.acknowledged
+    noted, at, tables = record.noted, record.acknowledged, record.tables
     committed = (noted.committed + POSTGRES_EPOCH_US) / _MICROS
     return RelayedTransaction(
         number=record.number,
@@ -246,9 +281,12 @@ def _entry(record: _Record, clock: float, confirmed_lsn: int) -> RelayedTransact
         rows=noted.rows,
         bytes=noted.bytes,
         received=round(noted.received + clock, 6),
-        tables=record.tables,
-        acknowledged=bool(at) or noted.commit_lsn < confirmed_lsn,
+        tables=tables.named,
+        acknowledged=bool(at) or (noted.commit_lsn < confirmed_lsn and not record.is_given_up),
         relayed_seconds=round(at - noted.received, 6) if at else None,
         commit_seconds=round(at + clock - committed, 6) if at else None,
         reads=record.reads,
+        more_tables=tables.more,
+        more_messages=tables.messages,
+        is_given_up=record.is_given_up,
     )

@@ -166,22 +166,20 @@ def _under_way(look: Transactions) -> str:
 
 
 def _item(one: RelayedTransaction, now: float) -> Item:
-    waits = 0.0 if one.acknowledged else max(now - one.received, 0.0)
-    is_late = waits >= LATE
+    waits = 0.0 if one.acknowledged or one.is_given_up else max(now - one.received, 0.0)
+    is_trouble = waits >= LATE or one.is_given_up
     if not one.number:
         mark = Cell("▸", "strong")
     else:
-        mark = Cell("▲", "warn") if is_late else Cell("»", "muted") if one.reads > 1 else Cell(" ")
+        mark = Cell("▲", "warn") if is_trouble else Cell("»", "muted") if one.reads > 1 else Cell(" ")
     cells = (
         mark,
         Cell(figures.precise_clock(one.commit_time), "muted"),
         Cell(str(one.xid), "strong"),
         rows_cell(one.rows),
         Cell(figures.size(one.bytes)),
-        tables_cell(one.tables),
-        Cell(f"{figures.took(waits)}…", "warn" if is_late else "muted")
-        if not one.acknowledged
-        else _took(one.relayed_seconds),
+        tables_cell(one.tables, one.more_tables),
+        _relayed(one, waits),
         _took(one.commit_seconds),
         Cell(one.commit_lsn, "muted"),
     )
@@ -193,7 +191,16 @@ def _item(one: RelayedTransaction, now: float) -> Item:
         "relayed": waits if one.relayed_seconds is None else one.relayed_seconds,
         "behind": -1.0 if one.commit_seconds is None else one.commit_seconds,
     }
-    return Item(_key(one), cells, values, f"{one.xid} {one.commit_lsn} {named(one.tables)}", is_late)
+    words = f"{one.xid} {one.commit_lsn} {named(one.tables, one.more_tables)}"
+    return Item(_key(one), cells, values, words, is_trouble)
+
+
+def _relayed(one: RelayedTransaction, waits: float) -> Cell:
+    if one.is_given_up:
+        return Cell("given up", "warn")
+    if not one.acknowledged:
+        return Cell(f"{figures.took(waits)}…", "warn" if waits >= LATE else "muted")
+    return _took(one.relayed_seconds)
 
 
 def _took(seconds: float | None) -> Cell:
@@ -202,11 +209,14 @@ def _took(seconds: float | None) -> Cell:
 
 def _facts(one: RelayedTransaction, now: float) -> Content:
     what = f"{rows_text(one.rows)}, {figures.size(one.bytes)} of messages"
-    lines = fact_lines(one.xid, one.commit_time, one.commit_lsn, what, one.tables)
+    more = (one.more_tables, one.more_messages)
+    lines = fact_lines(one.xid, one.commit_time, one.commit_lsn, what, one.tables, more)
     received = f"received {figures.precise_clock(one.received)}"
     tone = "$quiet"
     if not one.number:
         words, tone = "is being read: rows and bytes are those so far", "$primary"
+    elif one.is_given_up:
+        words, tone = "given up: the server that answers now does not have it", "$warning"
     elif not one.acknowledged:
         words, tone = f"not acknowledged yet, for {figures.took(max(now - one.received, 0.0))}", "$warning"
     elif one.relayed_seconds is None or one.commit_seconds is None:

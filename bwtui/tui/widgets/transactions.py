@@ -27,18 +27,22 @@ def transaction_columns(*durations: Column) -> tuple[Column, ...]:
     )
 
 
-def named(tables: Mapping[str, int] | None) -> str:
-    """Return the tables of a transaction, those with the most messages first."""
+def named(tables: Mapping[str, int] | None, more: int = 0) -> str:
+    """Return the tables of a transaction, those with the most messages first.
+
+    It has ``more`` than those of ``tables``, with fewer messages each.
+    """
     if tables is None:
         return "not noted"
     names = sorted(tables, key=lambda name: (-tables[name], name))
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more if names else "no message"
+    others = len(names[_NAMED:]) + more
+    end = f" and {others:,} more" if others else ""
+    return ", ".join(names[:_NAMED]) + end if names else "no message"
 
 
-def tables_cell(tables: Mapping[str, int] | None) -> Cell:
+def tables_cell(tables: Mapping[str, int] | None, more: int = 0) -> Cell:
     """Return the same as a cell."""
-    return Cell(named(tables), "" if tables else "muted")
+    return Cell(named(tables, more), "" if tables else "muted")
 
 
 def rows_cell(rows: int) -> Cell:
@@ -47,20 +51,30 @@ def rows_cell(rows: int) -> Cell:
 
 
 def fact_lines(
-    xid: int, commit_time: float, lsn: str, what: str, tables: Mapping[str, int] | None
+    xid: int,
+    commit_time: float,
+    lsn: str,
+    what: str,
+    tables: Mapping[str, int] | None,
+    more: tuple[int, int] = (0, 0),
 ) -> list[Content]:
-    """Return what is known of any transaction, in two lines; ``what`` says how large it is."""
+    """Return what is known of any transaction, in two lines; ``what`` says how large it is.
+
+    It has so many ``more`` tables than those of ``tables``, with so many messages.
+    """
     when = f"committed {figures.moment(commit_time)}.{int(commit_time * 1000) % 1000:03}"
     counted = {name: number for name, number in (tables or {}).items() if number}
     if counted:
         most = sorted(counted, key=lambda name: (-counted[name], name))
         parts = [f"{name} {counted[name]:,}" for name in most[:_NAMED]]
-        parts += [f"{len(most) - _NAMED} more tables"] if len(most) > _NAMED else []
+        others = len(most[_NAMED:]) + more[0]
+        messages = sum(counted[name] for name in most[_NAMED:]) + more[1]
+        parts += [f"{others:,} more tables {messages:,}"] if others else []
         of = f"messages by table: {', '.join(parts)}"
     elif tables is None:
         of = "tables not noted: many small transactions of many tables came at once"
     else:
-        of = f"tables: {named(tables)}"
+        of = f"tables: {named(tables, more[0])}"
     return [
         Content.assemble((f"xid {xid}", "bold"), (f"  {when}  LSN {lsn}  ", "$quiet"), (what, "bold")),
         Content(of),
