@@ -4,6 +4,7 @@ The end of each partition is read once, and then what is new. Nothing is committ
 """
 
 import json
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -15,10 +16,16 @@ from bwtui.errors import BwtuiError
 from bwtui.kafka.client import REQUEST_SECONDS, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error
 from bwtui.model.looks import LetterPlace, Letters
 
-#: Records of a partition that are read from its end on, and places that are remembered.
+#: Records of a partition that are read from its end on, and changes whose letters' places are remembered.
 _RECORDS, _REMEMBERED = 20_000, 50_000
-#: Seconds that one look may take; what is left is read by the next one.
+#: Places of each change, the newest: a row that is sent again and again has a letter each time.
+_PLACES = 5
+#: Seconds that one look may take, and bytes that it reads; what is left is read by the next one. Letters are
+#: taken apart in the engine's process, whose relay waits meanwhile.
 _LOOK_SECONDS = 2.0
+_LOOK_BYTES, _AT_ONCE = 16 << 20, 50
+#: All is forgotten so many seconds after nobody looks any more.
+_KEPT_SECONDS = 300.0
 _CONFIG = {
     "group.id": "bwtui-unused",
     "enable.auto.commit": False,
@@ -27,6 +34,7 @@ _CONFIG = {
     "auto.offset.reset": "earliest",
     "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 10,
+    "fetch.max.bytes": 4 << 20,
     "queued.max.messages.kbytes": 4_096,
 }
 
@@ -39,24 +47,30 @@ class LetterReader:
         self._topic = topic
         self._heard = Heard()
         self._consumer: Consumer | None = None
+        self._lock = threading.Lock()
+        self._forgetting: threading.Timer | None = None
         self._forget()
 
     def _forget(self) -> None:
+        #: Whether a look ended since all was forgotten.
+        self.has_read = False
         #: By partition: the next offset that is read.
         self._next: dict[int, int] = {}
-        self._places: dict[str, list[LetterPlace]] = {}
+        self._places: dict[str, tuple[LetterPlace, ...]] = {}
         self._records = self._foreign = self._left_out = 0
 
     def places(self, about: Sequence[str]) -> tuple[LetterPlace, ...]:
         """Return where letters stand, by `identity`, as far as the topic was read; any thread may ask."""
-        return tuple(place for one in about for place in tuple(self._places.get(one, ())))
+        return tuple(place for one in about for place in self._places.get(one, ()))
 
     def look(self) -> Letters:
         """Read on; the places are asked for apart."""
+        self._keep()
         if not self._topic:
             return Letters(time.time())
         try:
             self._read()
+            self.has_read = True
         except KafkaException as error:
             reason = self._heard.instead_of(error.args[0])
             topic = self._topic if reason.code() in TOPIC_GONE else None
@@ -66,10 +80,30 @@ class LetterReader:
         return Letters(time.time(), "", (), self._topic, self._records, self._foreign, self._left_out)
 
     def close(self) -> None:
-        """Hang up; the next look reads on."""
-        if self._consumer is not None:
-            self._consumer.close()
-        self._consumer = None
+        """Hang up; the next look reads on, unless nobody looks for minutes."""
+        self._keep()
+        if self._next:
+            with self._lock:
+                self._forgetting = threading.Timer(_KEPT_SECONDS, self._forget_unlooked)
+                self._forgetting.daemon = True
+                self._forgetting.start()
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def _keep(self) -> None:
+        """Forget nothing for now."""
+        with self._lock:
+            if self._forgetting is not None:
+                self._forgetting.cancel()
+            self._forgetting = None
+
+    def _forget_unlooked(self) -> None:
+        with self._lock:
+            # Somebody may have looked between the timer's end and this line.
+            if self._forgetting is threading.current_thread():
+                self._forgetting = None
+                self._forget()
 
     def _failed(self, error: BwtuiError) -> Letters:
         return Letters(time.time(), error.message, (), self._topic)
@@ -77,7 +111,7 @@ class LetterReader:
     def _read(self) -> None:
         if self._consumer is None:
             self._consumer = new_client(Consumer, {**self._config, **_CONFIG, "error_cb": self._heard})
-        consumer, until = self._consumer, time.monotonic() + _LOOK_SECONDS
+        consumer, until, left = self._consumer, time.monotonic() + _LOOK_SECONDS, _LOOK_BYTES
         with COMMANDS.issued(KAFKA, f"read the end of {self._topic}"):
             ends = self._ends(consumer)
             open_ends = {number: end for number, end in ends.items() if self._next[number] < end}
@@ -85,9 +119,9 @@ class LetterReader:
                 return
             consumer.assign([TopicPartition(self._topic, n, self._next[n]) for n in open_ends])
             try:
-                while open_ends and time.monotonic() < until:
-                    for message in consumer.consume(500, 0.1):
-                        self._take(message, open_ends)
+                while open_ends and left > 0 and time.monotonic() < until:
+                    for message in consumer.consume(_AT_ONCE, 0.1):
+                        left -= self._take(message, open_ends)
             finally:
                 consumer.unassign()
 
@@ -110,20 +144,24 @@ class LetterReader:
             ends[number] = high
         return ends
 
-    def _take(self, message: Message, open_ends: dict[int, int]) -> None:
+    def _take(self, message: Message, open_ends: dict[int, int]) -> int:
+        """Take a record, or what else the consumer says; return its bytes. Raises KafkaException."""
         number, offset, error = message.partition() or 0, message.offset() or 0, message.error()
         if number not in open_ends:
-            return
+            return 0
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
+        size = 0
         if error is None:
             self._next[number] = offset + 1
             self._records += 1
-            which = _identity(message.value())
+            value = message.value()
+            size = len(message.key() or b"") + len(value or b"")
+            which = _identity(value)
             if which is None:
                 self._foreign += 1
             else:
-                self._places.setdefault(which, []).append(LetterPlace(which, number, offset))
+                self._remember(which, number, offset)
             while len(self._places) > _REMEMBERED:
                 del self._places[next(iter(self._places))]
         else:
@@ -131,6 +169,12 @@ class LetterReader:
             self._next[number] = max(self._next[number], offset)
         if self._next[number] >= open_ends[number]:
             del open_ends[number]
+        return size
+
+    def _remember(self, which: str, partition: int, offset: int) -> None:
+        before = self._places.get(which, ())
+        number = before[-1].before + 1 if before else 0
+        self._places[which] = (*before[1 - _PLACES :], LetterPlace(which, partition, offset, number))
 
 
 def _identity(value: bytes | None) -> str | None:

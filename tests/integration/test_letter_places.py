@@ -115,6 +115,47 @@ def test_of_a_long_topic_the_end_is_read(
     assert (found.records, found.left_out) == (100, 9_900)
 
 
+def test_a_look_reads_no_more_than_its_bytes_and_the_next_one_goes_on(
+    services: Services, topic: str, reader: LetterReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(services, topic, *map(letter, range(200)))
+    monkeypatch.setattr(letters, "_AT_ONCE", 10)
+    monkeypatch.setattr(letters, "_LOOK_BYTES", 15 * len(letter(0)))
+    before = looks = 0
+    while before < 200:
+        found = reader.look()
+        assert found.failure == ""
+        assert found.records - before <= 20
+        before, looks = found.records, looks + 1
+    assert looks >= 10
+    assert places(reader, 199) == [(0, 199)]
+
+
+def test_of_one_change_the_newest_letters_are_remembered(
+    services: Services, topic: str, reader: LetterReader
+) -> None:
+    produce(services, topic, *[letter(1)] * 9)
+    read(reader, 9)
+    assert places(reader, 1) == [(0, offset) for offset in range(4, 9)]
+    assert [place.before for place in reader.places([which(1)])] == [4, 5, 6, 7, 8]
+
+
+def test_what_was_read_is_forgotten_some_time_after_the_last_look(
+    services: Services, topic: str, reader: LetterReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(services, topic, letter(1))
+    read(reader, 1)
+    reader.close()
+    assert read(reader, 1).records == 1
+    assert reader._forgetting is None, "somebody looks"
+    monkeypatch.setattr(letters, "_KEPT_SECONDS", 0.05)
+    reader.close()
+    eventually("all is forgotten", lambda: not reader.has_read)
+    assert places(reader, 1) == []
+    assert read(reader, 1).records == 1
+    assert places(reader, 1) == [(0, 0)]
+
+
 def test_kafka_that_is_away_and_a_topic_that_is_not_there_are_one_sentence(services: Services) -> None:
     away = LetterReader({"bootstrap.servers": "127.0.0.1:1", "socket.timeout.ms": 1000}, "t")
     assert away.look().failure.startswith("can't reach Kafka at 127.0.0.1:1")

@@ -217,6 +217,9 @@ async def test_the_place_in_the_topic_is_told_and_what_others_wrote_there(letter
         seen = text(stage.app)
         assert "dead, partition@offset 2@5" in seen
         assert "12 records in topic dead, 7 of which are no letters" in seen
+        stage.relay.looks["letters"] = replace(look, places=(LetterPlace(which, 2, 5, 4),))
+        await stage.advance(2)
+        assert "dead, partition@offset 2@5, and 4 older ones" in text(stage.app)
         stage.relay.looks["letters"] = replace(look, places=())
         await stage.advance(2)
         assert "not found in dead, of which 12 records were read" in " ".join(

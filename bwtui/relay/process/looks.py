@@ -58,7 +58,7 @@ class Looks:
         if name == "subject":
             return self._subjects.latest(about)
         if name == "letters":
-            return replace(self._letters.latest(), places=self._letter_reader.places(about))
+            return self._look_at_letters(about)
         if name == "transactions":
             report = self._report
             return report.transaction_log.look(report.confirmed_lsn, report.transactions)
@@ -72,6 +72,13 @@ class Looks:
         if self._slots_attention.is_due(self._slots_looked, 0.0):
             self._slots_looked = time.monotonic()
             self._slots = look_at(connection)
+
+    def _look_at_letters(self, about: Sequence[str]) -> Letters:
+        look, reader = self._letters.latest(), self._letter_reader
+        if look.topic and not look.failure and not reader.has_read:
+            # What the last look read is forgotten: no letter may be called missing before the next one.
+            return Letters()
+        return replace(look, places=reader.places(about))
 
     def close(self) -> None:
         """Take no look any more."""

@@ -206,9 +206,11 @@ class LettersScreen(RelayScreen):
         look = self.host.model.picture.looks.get("letters")
         if not isinstance(look, Letters) or not look.topic or look.failure or not look.time:
             return ""
-        found = [f"{one.partition}@{one.offset}" for one in look.places if one.identity == letter.identity]
+        found = [one for one in look.places if one.identity == letter.identity]
         if found:
-            return f"{look.topic}, partition@offset {', '.join(found)}"
+            places = ", ".join(f"{one.partition}@{one.offset}" for one in found)
+            older = f", and {found[0].before:,} older ones" if found[0].before else ""
+            return f"{look.topic}, partition@offset {places}{older}"
         return f"not found in {look.topic}, of which {look.records:,} records were read"
 
     def _rows(self, letter: Letter) -> Rows | None:
