@@ -43,6 +43,7 @@ class Stream:
     def __init__(self, frames: deque[bytes]) -> None:
         self.warning = ""
         self.patience = 0.0
+        self.arrived_at = 0.0
         self._frames = frames
 
     def frames(self) -> Iterator[bytes]:

@@ -90,6 +90,8 @@ class Report:
         #: were last looked at, and since when the oldest message in flight waits, and the recording's disk is
         #: waited for; 0: not so.
         self.heard_at = self.called_at = self.settled_at = self.oldest_since = self.ledger_since = 0.0
+        #: When a part of a message came that is not whole yet.
+        self.partial_at = 0.0
         #: Tables of the selection of which nothing is sent, since no publication of the stream has them.
         self.not_captured: tuple[str, ...] = ()
         #: Told of every error that is new; any thread may be the one that tells.

@@ -171,6 +171,9 @@ class Streaming:
         if had_data:
             report.heard_at = time.monotonic()
         else:
+            if self._stream.arrived_at > report.heard_at:
+                # Part of a large row, which is handed out once it is whole.
+                report.heard_at = report.partial_at = self._stream.arrived_at
             self._call()
             if not self._acks.is_idle:
                 # Deliveries and new data both end this wait soon: the stream's socket, or 5 ms.

@@ -65,6 +65,8 @@ class LetterFile:
         self.letters: list[Letter] = []
         #: Lines that are no letter, and bytes before the end that were left out.
         self.unreadable = self.left_out = 0
+        #: Letters that were read, and are older than those that are kept.
+        self.cut = 0
         #: Up to where it was read.
         self.end = 0
         self._file: tuple[int, int] | None = None
@@ -93,6 +95,7 @@ class LetterFile:
                     break
                 self._take(line)
                 self.end += len(line)
+        self.cut += max(0, len(self.letters) - _MOST_LETTERS)
         del self.letters[:-_MOST_LETTERS]
 
     def rows(self, letter: Letter) -> Rows | None:

@@ -49,6 +49,8 @@ class ReplicationStream:
         """
         self.connection = connection
         self._ahead: deque[bytes] = deque()
+        #: When the last bytes came, whole messages or not, by ``time.monotonic``.
+        self.arrived_at = 0.0
         #: After so many seconds without a word from us the server ends the stream; 0 for never.
         self.patience = _sender_timeout(connection)
         decode = raw_decoder(connection)
@@ -172,6 +174,7 @@ class ReplicationStream:
                 self._consume()
 
     def _consume(self) -> None:
+        self.arrived_at = time.monotonic()
         try:
             self.connection.consume_input()
         except psycopg.Error as error:

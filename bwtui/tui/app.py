@@ -24,6 +24,7 @@ from bwtui.tui.audit.session import AuditSession, RelayAuditSession
 from bwtui.tui.choices.chosen import Choices
 from bwtui.tui.choices.themes import cycle
 from bwtui.tui.host import Host, Opener, RecordingHost, Selection
+from bwtui.tui.keys import key_for
 from bwtui.tui.palette import ActionProvider
 from bwtui.tui.plain import LastWord
 from bwtui.tui.running import run_app
@@ -288,7 +289,8 @@ class RelayApp(RelayAuditing):
             text = "This terminal started the relay: 'bwtui attach' in another one shows all that run"
             self.notify(text, timeout=4)
         elif self.audit.job is not None:
-            text = f"{self.audit.job.title} is still running, and would end: v shows how far it is"
+            running = f"{self.audit.job.title} is still running, and would end"
+            text = f"{running}: {key_for('verify')} shows how far it is"
             self.notify(text, severity="warning", timeout=4)
         else:
             self.exit("fleet")

@@ -108,16 +108,20 @@ def _bound(action: Action, key: str) -> str:
     return f"{action.name}('{key}')" if end is not None and key in keys_of(end) else action.name
 
 
-def rebind(node: DOMNode, scope: Scope) -> None:
-    """Give a screen or a list the keys that the user has chosen: Textual's BINDINGS are older than those."""
+def rebind(node: DOMNode, scope: Scope, only: str = "") -> None:
+    """Give a screen or a list the keys that the user has chosen: Textual's BINDINGS are older than those.
+
+    ``only``: the one action of the scope that the widget has.
+    """
     if not has_chosen_keys():
         return
     bound = node._bindings.key_to_bindings
     for key in (key for action in ACTIONS if action.scope == scope for key in action.default_keys):
         bound.pop(key, None)
-    for binding in bindings(scope):
+    chosen = [binding for binding in bindings(scope) if only in ("", binding.action)]
+    for binding in chosen:
         bound[binding.key] = []
-    for binding in bindings(scope):
+    for binding in chosen:
         bound[binding.key].append(binding)
 
 

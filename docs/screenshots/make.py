@@ -52,7 +52,16 @@ async def picture(name: str) -> str:
         await stage.advance(18)
         await stage.press(*keys)
         await stage.advance(12 if name in ("paused", "changes") else 1)
-        return stage.app.export_screenshot(title="bwtui")
+        return even(stage.app.export_screenshot(title="bwtui"))
+
+
+def even(svg: str) -> str:
+    """Give a chart's blanks the width of its dots, whichever font the reader has for them."""
+
+    def blanks(run: re.Match[str]) -> str:
+        return run[0].replace("&#160;", "\u2800") if re.search("[\u2801-\u28ff]", run[0]) else run[0]
+
+    return re.sub(r">[^<>]+</text>", blanks, svg)
 
 
 def to_png(svg: str, path: Path) -> None:

@@ -84,6 +84,7 @@ class FedStream:
 
     warning = ""
     patience = 0.0
+    arrived_at = 0.0
 
     def __init__(self, frames: Iterable[bytes]) -> None:
         self._frames = iter(frames)

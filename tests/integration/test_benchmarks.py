@@ -25,6 +25,7 @@ _ON_SERVICES = {
     "replay": ["--messages", "1000", "--runs", "1"],
     "verify": ["--messages", "1000", "--runs", "1"],
     "kafka_spark": ["--messages", "1000", "--runs", "1"],
+    "screens": ["--minutes", "0.02", "--seconds", "1", "--rounds", "1", "--starts", "1"],
 }
 
 

@@ -170,7 +170,7 @@ async def test_nothing_yet_says_why() -> None:
     async with stage.run((80, 24)):
         stage.relay.looks["transactions"] = Transactions(stage.clock.now)
         await open_live(stage)
-        assert "no transaction of the relay's tables yet; 1 shows what the relay is doing" in words(stage)
+        assert "no transaction of the relay's tables yet; 1 shows what it is doing" in words(stage)
     stage = Stage(Shop(state="snapshot"))
     async with stage.run((80, 24)):
         stage.relay.looks["transactions"] = Transactions(stage.clock.now)

@@ -46,6 +46,36 @@ def test_a_sender_that_hangs_is_one_stall_whatever_is_written_meanwhile() -> Non
     assert "SELECT pg_terminate_backend(4712)" in verdict.hint
 
 
+def test_a_sender_that_answers_and_sends_nothing_is_a_stall() -> None:
+    """Such as one that waits for a standby before it sends what that lacks: every call is answered."""
+    waits: dict[str, Any] = {**BACKLOG, "server_waits_for": "WaitForStandbyConfirmation", "sent_lsn": 5}
+    verdict = after(10, then={"heard_at": 1_009.9, "called_at": 1_009.8}, **waits)
+    assert (verdict.condition, verdict.cause) == ("stalled", "postgresql")
+    assert "has sent nothing for" in verdict.sentence
+
+
+def test_a_large_row_that_arrives_piece_by_piece_is_no_stall() -> None:
+    writes: dict[str, Any] = {
+        **BACKLOG,
+        "server_waits_for": "WalSenderWriteData",
+        "sent_lsn": 5,
+        "sender_pid": 7,
+    }
+    arrives: dict[str, Any] = {"heard_at": 1_029.8, "partial_at": 1_029.8, "called_at": 1_001.0}
+    assert after(30, then=arrives, **writes).condition != "stalled"
+    stopped = after(
+        30, **{**writes, **arrives, "heard_at": 1_001.0, "partial_at": 1_001.0, "called_at": 1_002.0}
+    )
+    assert stopped.condition == "stalled"
+    assert "pg_terminate_backend" not in stopped.hint, "that would begin the row anew"
+
+
+def test_a_look_from_before_the_call_blames_nobody_yet() -> None:
+    old: dict[str, Any] = {"server_waits_for": "WalSenderWaitForWal", "sender_pid": 7, "called_at": 1_002.0}
+    assert after(5, **old, lag_age=4.0).condition == "healthy"
+    assert after(8, **old, lag_age=7.0).condition == "stalled"
+
+
 def test_dropped_rows_are_told_of_while_all_goes_well() -> None:
     assert "; 1 row was dropped into the dead letters" in after(60, dropped=1).sentence
     assert "; 1,200 rows were dropped into the dead letters" in after(60, dropped=1_200).sentence

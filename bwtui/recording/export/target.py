@@ -1,6 +1,7 @@
 """Where an export goes: a new file that appears only once it is whole, or stdout."""
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from typing import BinaryIO
 from bwtui.durable import private, sync
 from bwtui.errors import BwtuiError, UsageError
 from bwtui.file_errors import file_failed
+
+_NUMBERS = itertools.count(1)
 
 
 def target_path(output: str, name: str, suffix: str) -> Path:
@@ -42,7 +45,8 @@ def opened(path: Path | None, *, force: bool) -> Iterator[BinaryIO]:
 
 
 def _new_file(path: Path, force: bool) -> Iterator[BinaryIO]:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    # Another export of this process may be on its way to the same name.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_NUMBERS)}.partial")
     try:
         # Rows are nobody else's business, as in the recording itself.
         with open(temporary, "xb", opener=private) as file:

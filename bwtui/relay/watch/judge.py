@@ -37,6 +37,8 @@ BEHIND_BYTES, _FULL = 16 << 20, 0.6
 _MANY = 0.05
 #: A main thread that has so much of a processor's time computes.
 _COMPUTES = 0.2
+#: PostgreSQL's wait event of a sender whose data nobody takes.
+_WRITES = "WalSenderWriteData"
 _HANDING_OVER: tuple[Activity, ...] = ("produce", "room")
 #: While a transaction is open the server writes whole pages, which nobody can read to their end.
 _UNREADABLE_BYTES = 64 << 10
@@ -227,22 +229,31 @@ class Judge:
         if seen.activity == "read" and seen.server_waits_for != "" and self._has_unread(seen):
             is_much = (seen.unread_bytes or 0) > _UNREADABLE_BYTES
             read_up = self._read_up[_UNREADABLE_BYTES if is_much else 0]
-            since = self._since(seen.heard_at, self._moved["sent_lsn"], read_up)
+            moved = self._moved
+            # Not when anything was heard: a sender that waits for something answers all the same.
+            since = self._since(
+                moved["rows"], moved["transactions"], moved["sent_lsn"], read_up, seen.partial_at
+            )
             left = f", though {size(seen.unread_bytes or 0)} of WAL is to be read{sender(seen)}"
             if is_much or seen.now - since >= _UNREADABLE_SECONDS:
                 yield Wait("postgresql", server, "read", since, "has sent nothing", left)
 
     def _called(self, seen: Seen) -> Iterator[Wait]:
         """Yield PostgreSQL while its sender has not answered; one that decodes may answer later."""
-        is_fresh = seen.lag_age <= FRESH_SECONDS
         if seen.activity != "read" or seen.called_at <= seen.heard_at:
             return
-        if is_fresh and seen.server_waits_for == "":
+        # A look from before the call says nothing of a sender that may have begun to decode since.
+        was_before = seen.now - seen.lag_age < seen.called_at
+        is_fresh = not was_before and seen.lag_age <= FRESH_SECONDS
+        may_decode = was_before and seen.now - seen.called_at < FRESH_SECONDS
+        if may_decode or (is_fresh and seen.server_waits_for == ""):
             return
         since = self._since(seen.called_at, self._moved["sent_lsn"])
         says, process, hint = "has not answered on the stream", "", ""
         if is_fresh and seen.sender_pid:
-            process, hint = sender(seen), END_SENDER.format(pid=seen.sender_pid)
+            process = sender(seen)
+            # One that writes waits for the network, or for us.
+            hint = "" if seen.server_waits_for == _WRITES else END_SENDER.format(pid=seen.sender_pid)
         yield Wait(
             "postgresql", self.names.postgresql, "read", since, says, process, UNANSWERED_SECONDS, hint
         )

@@ -46,6 +46,8 @@ class Seen:
     #: When the stream last said anything, and when it was last asked to.
     heard_at: float = 0.0
     called_at: float = 0.0
+    #: When a part of a message came that is not whole yet.
+    partial_at: float = 0.0
     outage: str | None = None
     backlog_bytes: int = 0
     backlog_seconds: float = 0.0

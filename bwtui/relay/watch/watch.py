@@ -86,6 +86,7 @@ class Watch:
             settled_at=report.settled_at,
             heard_at=report.heard_at,
             called_at=report.called_at,
+            partial_at=report.partial_at,
             outage=self._outage(),
             backlog_bytes=max(0, server - confirmed) if confirmed else 0,
             backlog_seconds=sampler.seconds_behind(confirmed) if confirmed else 0.0,

@@ -9,6 +9,7 @@ from bwtui.relay.process.control import DoesNotAnswer
 from bwtui.tui import figures, judgement
 from bwtui.tui.fleet.model import FleetModel, RelayEntry
 from bwtui.tui.judgement import Verdict
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content, with_hint
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
@@ -45,7 +46,9 @@ class FleetScreen(RelayScreen):
         sortable = ("state", "relay", "rate", "behind", "lag", "kept", "since")
         listing = Listing(COLUMNS, sortable, id="relays", noun="relays")
         listing.border_title = "Relays"
-        listing.say_why_empty("no relay is running: start one with 'bwtui connect'; q leaves")
+        listing.say_why_empty(
+            f"no relay is running: start one with 'bwtui connect'; {key_for('leave')} leaves"
+        )
         return (listing, Detail(id="relay", title="Relay"))
 
     def crumbs(self) -> tuple[str, ...]:

@@ -103,7 +103,11 @@ class LettersScreen(RelayScreen):
     def row_text(self) -> str:
         """Return the selected letter as it stands in the file."""
         letter = self._selected()
-        return "" if letter is None else self._file.line(letter)
+        try:
+            return "" if letter is None else self._file.line(letter)
+        except OSError as error:
+            self._fail(error)
+            return ""
 
     # -- reading -------------------------------------------------------------------------------------------
 
@@ -156,6 +160,8 @@ class LettersScreen(RelayScreen):
             return "they can't be read"
         if not self._is_read:
             return "reading…"
+        if self._file.unreadable:
+            return "no line of the file is a letter"
         return "no row was dropped: with --on-error log each one that is would stand here"
 
     def _sentence(self, picture: Picture) -> Content:
@@ -167,6 +173,8 @@ class LettersScreen(RelayScreen):
         parts: list[str | tuple[str, str]] = [(f" {count}", "bold"), (f" in {file.path}", "$quiet")]
         if file.unreadable:
             parts.append((f" · ▲ {file.unreadable:,} lines of it are no letters", "$warning"))
+        if file.cut:
+            parts.append((f" · ▲ {file.cut:,} older ones are not listed", "$warning"))
         if file.left_out:
             parts.append((f" · ▲ its first {figures.size(file.left_out)} were left out", "$warning"))
         return Content("\n").join(

@@ -41,11 +41,12 @@ class LookScreen(RelayScreen):
         assert self.wants_look is not None
         look = picture.looks.get(self.wants_look)
         parts = [self._trouble(look, picture)]
-        if look is not None and not look.failure and look.time:
-            parts.insert(0, self.show_look(look, picture))
         is_known = look is not None and bool(look.time) and not look.failure
         for listing in self.query(Listing):
             listing.say_why_empty("" if is_known else "not known", is_known=is_known)
+        if look is not None and is_known:
+            # It may know better why a list is empty.
+            parts.insert(0, self.show_look(look, picture))
         said = self.query_one("#said", Line)
         said.put(Content("\n").join([part for part in parts if part.plain]), layout=True)
 

@@ -143,7 +143,9 @@ def _besides(look: Slots, most: SlotEntry, own: str) -> Iterator[str]:
     for slot in look.slots:
         if slot.name == own and slot is not most and (why := _held_back(look, slot)):
             yield f"This relay's slot keeps {figures.size(slot.retained_wal_bytes or 0)}{why}"
-    unread = [slot for slot in look.slots if not slot.active and (slot.retained_wal_bytes or 0) >= _SEGMENT]
+    # This relay's slot is not read between two of its sessions, and is the last one to be dropped.
+    others = [slot for slot in look.slots if slot.name != own and not slot.active]
+    unread = [slot for slot in others if (slot.retained_wal_bytes or 0) >= _SEGMENT]
     for slot in sorted(unread, key=lambda one: -(one.retained_wal_bytes or 0))[:_TOLD]:
         whose = f"{slot.name}, which nobody reads, keeps {figures.size(slot.retained_wal_bytes or 0)}: "
         whose += f"read it, or drop it: bwtui slots drop {slot.name}"

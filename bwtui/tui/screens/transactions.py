@@ -10,6 +10,7 @@ from bwtui.model.looks import Look, LookName, RelayedTransaction, Transactions
 from bwtui.tui import figures
 from bwtui.tui.filtering import Filter
 from bwtui.tui.host import Host
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.screens.changes import SampledPair
 from bwtui.tui.screens.looking import LookScreen
@@ -38,6 +39,9 @@ COLUMNS = transaction_columns(
     Column("relayed", "Recv→ack", 9, "right"), Column("behind", "Commit→ack", 10, "right", drop=2)
 )
 
+#: The action that shows what the relay is doing.
+_OVERVIEW = "show('overview')"
+
 
 class TransactionsScreen(LookScreen):
     """The newest and the largest, and the selected one in words; Enter opens its sampled changes."""
@@ -62,7 +66,7 @@ class TransactionsScreen(LookScreen):
         listing.say_why_empty(
             "the snapshot is under way: its rows belong to no transaction"
             if is_copying
-            else "no transaction of the relay's tables yet; 1 shows what the relay is doing"
+            else f"no transaction of the relay's tables yet; {key_for(_OVERVIEW)} shows what it is doing"
         )
         every = (*look.under_way, *look.transactions)
         listing.set_items([_item(one, look.time) for one in every], picture.received)

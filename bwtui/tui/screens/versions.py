@@ -10,9 +10,10 @@ from textual.containers import Container
 from textual.widget import Widget
 
 from bwtui.encode.differences import Difference, differences
-from bwtui.model.looks import CHANGES, NEWEST, LookName, Subject
+from bwtui.model.looks import CHANGES, NEWEST, Look, LookName, Subject
 from bwtui.tui import figures
 from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.keys import key_for
 from bwtui.tui.plain import Content
 from bwtui.tui.registry import words
 from bwtui.tui.registry.versions import Version, before, versions
@@ -43,6 +44,9 @@ _TEXTS = 40
 #: Seconds of one paint that may go into comparing versions that nobody has selected.
 _SPARE = 0.03
 
+#: The action that shows all schemas.
+_REGISTRY = "show('registry')"
+
 
 class VersionsScreen(LookScreen):
     """A timeline of versions; the selected one is compared with the one before, or with one that is held."""
@@ -70,7 +74,7 @@ class VersionsScreen(LookScreen):
         """Return the screen of the selected subject, or of the selected table's."""
         subject = selection.selected_subject()
         if subject is None:
-            return "No schema is selected: 3 shows those that are known here"
+            return f"No schema is selected: {key_for(_REGISTRY)} shows those that are known here"
         return cls(host, subject)
 
     def body(self) -> Iterable[Widget]:
@@ -134,6 +138,10 @@ class VersionsScreen(LookScreen):
         return None if 0 < look.time < self._opened - OLD_AFTER else look
 
     # -- showing -------------------------------------------------------------------------------------------
+
+    def rest_after(self, look: Look) -> float:
+        """Return the longest rest of `bwtui.relay.process.subjects`, and as long again for the next look."""
+        return 10.0
 
     def paint(self, picture: Picture) -> None:
         """Show a picture."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 from textual.message import Message
 
-from bwtui.tui.keys import bindings
+from bwtui.tui.keys import bindings, rebind
 from bwtui.tui.plain import Content
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.line import Line
@@ -27,6 +27,7 @@ class Panel(Line, can_focus=True):
 
     def __init__(self, title: str, *, id: str) -> None:
         super().__init__(id=id, classes="panel")
+        rebind(self, "list", "drill")
         self.border_title = Content(title)
         self._picture: Picture | None = None
         self._drawn: object = None

@@ -62,6 +62,8 @@ def _own(picture: Picture, status: Status, width: int) -> Iterator[Content]:
     if safe is None:
         yield Content.assemble(("retained ", "$quiet"), (figures.size(retained), "bold"))
         text = "· no limit is set (max_slot_wal_keep_size): a slot that nobody reads fills the disk"
+        if not status.wal_status:
+            text = "· it is not known yet whether a limit is set"
         yield from wrapped(text, width, "$quiet")
     else:
         yield from _bar(retained, max(safe, 0), width)
