@@ -33,8 +33,8 @@ class SampledPair(ChangesPair):
     """The changes are sampled from a relay."""
 
     wants_changes: bool = True
-    #: The change that is shown in full, and in which theme.
-    _told: object = None
+    #: The change that is shown in full.
+    _told: ChangeSample | None = None
 
     def paint(self, picture: Picture) -> None:
         model = self.host.model
@@ -45,7 +45,8 @@ class SampledPair(ChangesPair):
             stands_still = "no news from the relay"
         self.main_grid().show(picture, stands_still)
         # The same row may hold another change by now, which nobody is told of.
-        self._show_selected()
+        if self.main_grid().selected() != self._told:
+            self._show_selected()
 
     def main_grid(self) -> ChangeList:
         return self.query_one(ChangeList)
@@ -76,10 +77,8 @@ class SampledPair(ChangesPair):
         self._show_selected()
 
     def _show_selected(self) -> None:
-        change = self.main_grid().selected()
-        if (change, self.app.theme) != self._told:
-            self._told = change, self.app.theme
-            self.query_one(ChangeDetail).show_change(change)
+        self._told = self.main_grid().selected()
+        self.query_one(ChangeDetail).show_change(self._told)
 
     def action_follow(self) -> None:
         """Follow the newest change again, from within a change's fields too."""
