@@ -50,7 +50,7 @@ class KeyLine(Line):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Say what the key does that the mouse is on."""
         place = self._at(event.x)
-        self.tooltip = place[1] if place else None
+        self.tooltip = Content(place[1]) if place else None
 
     def _at(self, x: int) -> tuple[str, str] | None:
         return next(((key, text) for begin, end, key, text in self._places if begin <= x < end), None)
