@@ -89,7 +89,7 @@ ACTIONS = (
             short="Txn",
         ),
     ),
-    *_group(
+    *_looking(
         "Screens",
         "everywhere",
         Action(

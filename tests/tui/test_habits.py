@@ -62,7 +62,8 @@ async def test_a_tabs_letter_shows_it_and_escape_leaves_everything_as_it_was() -
         errors = next(
             letter
             for letter, place in jump.places.items()
-            if lines(stage.app)[0][place.offset.x + 3 :].startswith("Errors")
+            # The letter and a blank stand over the key and the first letter of "Err".
+            if lines(stage.app)[0][place.offset.x + 2 :].startswith("rr ")
         )
         await stage.press(errors)
         assert stage.app.current_mode == "errors"
