@@ -49,7 +49,8 @@ def planned(relay: Relay) -> Plan:
 
 
 def topic_of(relay: Relay) -> str:
-    return relay.last_status().tables["public.items"].topic
+    known = relay.wait("the table", lambda status: "public.items" in status.tables)
+    return known.tables["public.items"].topic
 
 
 def test_rows_are_sent_as_they_are_by_then_and_in_their_place(
