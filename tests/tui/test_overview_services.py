@@ -1,5 +1,6 @@
 """What the overview shows of slots and consumer groups, where they stand, and how it asks for that."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -144,6 +145,11 @@ async def test_enter_goes_to_the_screen_that_has_more(kind: type[Runway] | type[
         assert stage.app.current_mode == mode
 
 
+def shapes(shown: list[str]) -> list[str]:
+    """Return lines without what their figures are."""
+    return [re.sub(r"[0-9.]+", "0", " ".join(line.split())) for line in shown]
+
+
 @pytest.mark.parametrize("size", [(100, 40), (160, 45), (250, 70)])
 async def test_the_chart_and_the_latencies_can_have_the_whole_screen(size: tuple[int, int]) -> None:
     stage = Stage()
@@ -164,7 +170,9 @@ async def test_the_chart_and_the_latencies_can_have_the_whole_screen(size: tuple
             assert sum(not line.strip("│ ") for line in body) < 6, "it uses the room"
             await stage.press("escape")
             await stage.press("shift+tab")
-        assert [line.strip() for line in lines(stage.app)[2:-1]][:3] == [line.strip() for line in before][:3]
+        # Whatever got its old width back is painted with the next figures.
+        await stage.advance(1)
+        assert shapes(lines(stage.app)[2:5]) == shapes(before[:3])
         assert "Tables" in text(stage.app)
 
 
