@@ -27,6 +27,15 @@ RecordHeaders = list[tuple[str, bytes | None]]
 #: Stands for the headers of a record of which one has a name that is no UTF-8: the client gives none of them.
 UNREADABLE: RecordHeaders = [("(a name that is no UTF-8)", None)]
 
+#: Of a consumer that reads between offsets: it is in no group, and makes no topic by asking for it.
+READING: Config = {
+    "group.id": "bwtui-unused",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": True,
+    "allow.auto.create.topics": False,
+}
+
 REQUEST_SECONDS = 10.0
 #: A broker that is down, or is no broker, is told of after so long: the first of several addresses, or of a
 #: name's, may be the one that is.

@@ -16,6 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from bwtui.errors import ConnectionFailed
 from bwtui.kafka.client import (
     QUICK_SECONDS,
+    READING,
     REQUEST_SECONDS,
     Config,
     Heard,
@@ -39,13 +40,9 @@ _NO_ANSWER = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError
 #: What ends the reading of a partition: its end, or that its beginning was deleted meanwhile.
 _ENDS = frozenset({KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
 _SETTINGS: Mapping[str, Any] = {
-    "group.id": "bwtui-unused",
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
+    **READING,
     "auto.offset.reset": "error",
     "check.crcs": True,
-    "allow.auto.create.topics": False,
     "isolation.level": "read_uncommitted",
     "queued.max.messages.kbytes": 16_384,
     # A partition that has nothing more would keep the next one waiting.

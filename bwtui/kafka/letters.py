@@ -13,7 +13,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from bwtui.command_log import COMMANDS, KAFKA
 from bwtui.errors import BwtuiError
-from bwtui.kafka.client import REQUEST_SECONDS, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error
+from bwtui.kafka.client import (
+    READING,
+    REQUEST_SECONDS,
+    TOPIC_GONE,
+    Config,
+    Heard,
+    new_client,
+    plain_kafka_error,
+)
 from bwtui.model.looks import LetterPlace, Letters
 
 #: Records of a partition that are read from its end on, and changes whose letters' places are remembered.
@@ -27,12 +35,8 @@ _LOOK_BYTES, _AT_ONCE = 16 << 20, 50
 #: All is forgotten so many seconds after nobody looks any more.
 _KEPT_SECONDS = 300.0
 _CONFIG = {
-    "group.id": "bwtui-unused",
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
+    **READING,
     "auto.offset.reset": "earliest",
-    "allow.auto.create.topics": False,
     "fetch.wait.max.ms": 10,
     "fetch.max.bytes": 4 << 20,
     "queued.max.messages.kbytes": 4_096,

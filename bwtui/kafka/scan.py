@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from bwtui.errors import BwtuiError, ConnectionFailed
-from bwtui.kafka.client import TOPIC_GONE, Config, Heard, new_client, plain_kafka_error, topic_gone
+from bwtui.kafka.client import READING, TOPIC_GONE, Config, Heard, new_client, plain_kafka_error, topic_gone
 from bwtui.kafka.columns import Hole
 from bwtui.kafka.damage import begins, is_always_told, is_damage, is_within, readable_behind
 from bwtui.kafka.offsets import ends
@@ -40,13 +40,9 @@ _SILENCE_SECONDS = 30.0
 _MOST_MESSAGES = 10_000
 _AIM_BYTES = 4 * 1024 * 1024
 _SETTINGS = {
-    "group.id": "bwtui-unused",
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "enable.partition.eof": True,
+    **READING,
     "auto.offset.reset": "error",
     "check.crcs": True,
-    "allow.auto.create.topics": False,
     # A full queue makes librdkafka wait a second before it fetches again, unless it is told otherwise.
     "fetch.queue.backoff.ms": 1,
     # Bounds what is read ahead: in memory, and in vain at the end of a split.

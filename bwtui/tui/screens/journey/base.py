@@ -35,8 +35,24 @@ if TYPE_CHECKING:
 #: The keys that follow a changed key, and that send one again, as a sentence names them.
 FOLLOW = partial(key_for, "look_closer('journey')")
 AGAIN = partial(key_for, "send_again")
+#: Of a change; each journey may add its own.
+COLUMNS = (
+    Column("mark", "", 1),
+    Column("time", "Committed", 12),
+    Column("op", "Op", 10),
+    Column("fields", "What changed", 18, grow=80),
+    Column("lsn", "LSN", 11, "right", drop=2, grow=17),
+    Column("xid", "Xid", 8, "right", drop=1),
+    Column("place", "Part@offset", 12, "right", drop=3, grow=18),
+)
 #: Groups that are told of one by one.
 _GROUPS = 6
+
+
+def renaming(renamed: str) -> str:
+    """Say of a change which way it led from one key to another; nothing of one that did not."""
+    words = {"from": "was another key before", "to": "has another key since"}
+    return f"{words[renamed]}: {FOLLOW()} follows it" if renamed else ""
 
 
 @dataclass(frozen=True, slots=True)

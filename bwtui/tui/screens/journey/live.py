@@ -16,7 +16,15 @@ from bwtui.tui.journey.compared import said_against, with_before
 from bwtui.tui.journey.key_bytes import same_bytes, same_text
 from bwtui.tui.journey.moments import Moment, identity, merged, other_key, sampled, updated, xid_of
 from bwtui.tui.journey.way import Way, sampled_way
-from bwtui.tui.screens.journey.base import AGAIN, FOLLOW, Chosen, JourneyScreen, versions
+from bwtui.tui.screens.journey.base import (
+    AGAIN,
+    COLUMNS,
+    FOLLOW,
+    Chosen,
+    JourneyScreen,
+    renaming,
+    versions,
+)
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
@@ -26,15 +34,6 @@ from bwtui.tui.widgets.journey.way import Fact
 if TYPE_CHECKING:
     from bwtui.kafka.key_reader import Stored
 
-COLUMNS = (
-    Column("mark", "", 1),
-    Column("time", "Committed", 12),
-    Column("op", "Op", 10),
-    Column("fields", "What changed", 18, grow=80),
-    Column("lsn", "LSN", 11, "right", drop=2, grow=17),
-    Column("xid", "Xid", 8, "right", drop=1),
-    Column("place", "Part@offset", 12, "right", drop=3, grow=18),
-)
 NOT_SAMPLED = (
     "not among the sampled changes: all but its record is unknown. The relay samples at most 50 changes a "
     "second; 'bwtui connect --record DIR' keeps every one"
@@ -329,11 +328,7 @@ def moment_row(moment: Moment) -> Row:
     sign, tone = OPERATIONS.get(moment.operation, ("•", ""))
     place = figures.NONE if moment.place is None else f"{moment.place[0]}@{moment.place[1]}"
     changed = "" if sample is None else ", ".join(f.name for f in sample.fields if f.mark == "changed")
-    words = {
-        "from": f"was another key before: {FOLLOW()} follows it",
-        "to": f"has another key since: {FOLLOW()} follows it",
-    }
-    story = " · ".join(filter(None, (words.get(moment.renamed, ""), changed)))
+    story = " · ".join(filter(None, (renaming(moment.renamed), changed)))
     cells = (
         Cell("", ""),
         Cell(figures.precise_clock(moment.time), "muted"),

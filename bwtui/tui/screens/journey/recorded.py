@@ -27,7 +27,7 @@ from bwtui.tui.journey.compared import sent_against
 from bwtui.tui.journey.key_bytes import same_bytes
 from bwtui.tui.journey.way import recorded_way, usual
 from bwtui.tui.keys import key_for
-from bwtui.tui.screens.journey.base import FOLLOW, Chosen, JourneyScreen, versions
+from bwtui.tui.screens.journey.base import COLUMNS, Chosen, JourneyScreen, renaming, versions
 from bwtui.tui.widgets.changes import OPERATIONS
 from bwtui.tui.widgets.columns import Cell, Column, Row
 from bwtui.tui.widgets.grid import Grid
@@ -35,16 +35,6 @@ from bwtui.tui.widgets.journey.lifeline import Point
 from bwtui.tui.widgets.journey.way import Fact
 from bwtui.tui.widgets.recording.change import WITHOUT, delivery_words
 
-COLUMNS = (
-    Column("mark", "", 1),
-    Column("time", "Committed", 12),
-    Column("op", "Op", 10),
-    Column("fields", "What changed", 18, grow=80),
-    Column("lsn", "LSN", 11, "right", drop=2, grow=17),
-    Column("xid", "Xid", 8, "right", drop=1),
-    Column("place", "Part@offset", 12, "right", drop=3, grow=18),
-    Column("schema", "ValId", 5, "right", drop=4),
-)
 #: Changes of a transaction that are counted.
 _COUNTED = 20_000
 
@@ -52,7 +42,7 @@ _COUNTED = 20_000
 class RecordedJourney(JourneyScreen):
     """Filled while the recording is read; Esc stops the reading, and goes back."""
 
-    columns: ClassVar[tuple[Column, ...]] = COLUMNS
+    columns: ClassVar[tuple[Column, ...]] = (*COLUMNS, Column("schema", "ValId", 5, "right", drop=4))
 
     def __init__(self, host: Host, key: Key, position: int | None = None) -> None:
         """``position``: the change that is selected to begin with; else the key's last one."""
@@ -380,11 +370,7 @@ def step_row(step: Step) -> Row:
 
 def _story(step: Step) -> str:
     """Say what a step did, in a few words."""
-    words = {
-        "from": f"was another key before: {FOLLOW()} follows it",
-        "to": f"has another key since: {FOLLOW()} follows it",
-    }
-    parts = [words.get(step.renamed, ""), step.changed, "sent again" if step.is_repeat else ""]
+    parts = [renaming(step.renamed), step.changed, "sent again" if step.is_repeat else ""]
     parts.append(f"no message: {step.without}" if step.without else "")
     if step.state in ("refused", "unknown"):
         parts.append(f"delivery {step.state}")
