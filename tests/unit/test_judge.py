@@ -114,7 +114,18 @@ def test_progress_of_a_full_queue_is_no_stall() -> None:
         verdict = judge.look(replace(START, now=now, totals=totals, **full, **moving, **BACKLOG))
     assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "kafka", "acknowledge")
     assert "what holds it up is Kafka at k:9092, which takes 9.0 s to acknowledge" in verdict.sentence
-    assert judge.busy == {"produce": 0.9, "encode": 0.1}
+    assert judge.busy == {"acknowledge": 0.9, "encode": 0.1}
+
+
+def test_who_waits_for_room_waits_for_acknowledgements() -> None:
+    judge = Judge(NAMES)
+    for step in range(20):
+        now = 1_000.0 + step / 2
+        totals: Any = {"room": step * 0.45, "work": step * 0.05}
+        young: Any = {"in_flight": 900, "oldest_since": now - 0.8, "activity": "work", "activity_since": now}
+        moving: Any = {"durable": step, "rows": step * 500, "transactions": step, "settled_at": now}
+        verdict = judge.look(replace(START, now=now, totals=totals, **young, **moving, **BACKLOG))
+    assert (verdict.condition, verdict.cause, verdict.stage) == ("behind", "kafka", "acknowledge")
 
 
 @pytest.mark.parametrize(

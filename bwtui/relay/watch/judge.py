@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from bwtui.model.figures import duration, rate, size
 from bwtui.model.verdict import Cause, Verdict, runway
-from bwtui.relay.watch.account import Activity
 from bwtui.relay.watch.bottleneck import busy, slowest
 from bwtui.relay.watch.seen import Names, Seen
 from bwtui.relay.watch.unsent import BEHIND_SECONDS, FRESH_SECONDS, idle, missing_right
@@ -39,7 +38,6 @@ _MANY = 0.05
 _COMPUTES = 0.2
 #: PostgreSQL's wait event of a sender whose data nobody takes.
 _WRITES = "WalSenderWriteData"
-_HANDING_OVER: tuple[Activity, ...] = ("produce", "room")
 #: While a transaction is open the server writes whole pages, which nobody can read to their end.
 _UNREADABLE_BYTES = 64 << 10
 #: At the latest so long after, it writes the rest: its standby snapshot, every 15 s, may be 10 s late.
@@ -338,11 +336,6 @@ class Judge:
             and seen.now - seen.oldest_since >= _TOLD_SECONDS + self.names.linger
         )
 
-    def _has_no_room(self, seen: Seen) -> bool:
-        first, last = self._looks[0], seen
-        spent = {name: last.totals.get(name, 0.0) - first.totals.get(name, 0.0) for name in _HANDING_OVER}
-        return spent["room"] > spent["produce"]
-
     def _slow(self, seen: Seen, stage: str) -> tuple[Cause, str, str]:
         """Return who is behind a slow stage, and what to say of it."""
         names = self.names
@@ -350,7 +343,7 @@ class Judge:
             is_busy = seen.server_waits_for == ""
             decodes = f"{names.postgresql}, which decodes its WAL" if is_busy else names.postgresql
             return "postgresql", names.postgresql, decodes
-        if stage == "acknowledge" or (stage == "produce" and self._has_no_room(seen)):
+        if stage == "acknowledge":
             late = f", which takes {duration(seen.now - seen.oldest_since)} to acknowledge"
             return "kafka", names.sink, names.sink + (late if seen.oldest_since else "")
         if stage == "":
