@@ -1,0 +1,82 @@
+"""Rows of a table that are put into the stream beside its changes: what is asked of a relay, and how far it is."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from bwtui.model.from_json import made_of
+
+#: Who asked: a person, a table that has joined the publications, a repair of what an audit found, or a slot
+#: that was lost.
+BackfillReason = Literal["snapshot", "joined", "repair", "heal"]
+BackfillState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRequest:
+    """Which rows of one table to put into the stream: all, those that ``where`` chooses, or those of keys.
+
+    ``table`` is its qualified name, unquoted, as `bwtui.model.status.Status.tables` has it. ``where`` is an
+    SQL expression over its columns. ``keys`` is the path of a file with one key a line, see
+    `bwtui.relay.backfill.keys`: of each the row as it is is sent, or a tombstone where there is none.
+    ``unkeyed``: a table without a key may be sent, which doubles its rows in the topic.
+    """
+
+    table: str
+    where: str = ""
+    keys: str = ""
+    reason: BackfillReason = "snapshot"
+    unkeyed: bool = False
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "BackfillRequest":
+        """Rebuild it from ``dataclasses.asdict``; what this version does not know is left out."""
+        made: BackfillRequest = made_of(cls, data)
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillStatus:
+    """How far one request is; immutable, for screens and ``--json``. Times are Unix seconds."""
+
+    #: Short, and unique in one relay.
+    id: str
+    table: str
+    reason: BackfillReason = "snapshot"
+    where: str = ""
+    state: BackfillState = "waiting"
+    #: What is waited for, or what is under way, in a few words.
+    detail: str = ""
+    #: Rows that Kafka has acknowledged, tombstones not counted.
+    rows: int = 0
+    tombstones: int = 0
+    #: Rows and tombstones that were left out, since the stream has sent a newer state of their keys.
+    left_out: int = 0
+    #: Rows (or keys) to be looked at, as far as it is known; PostgreSQL's estimate of a whole table.
+    estimate: int | None = None
+    #: Chunks that Kafka has acknowledged, and which are not sent again after a restart.
+    chunks: int = 0
+    #: Chunks that were read again, since the table was altered or truncated meanwhile, or the session broke.
+    again: int = 0
+    requested: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    #: Why it has failed, and what helps.
+    error: str = ""
+    hint: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.state in ("done", "failed", "cancelled")
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "BackfillStatus":
+        """Rebuild it from ``dataclasses.asdict``; what this version does not know is left out."""
+        made: BackfillStatus = made_of(cls, data)
+        return made
+
+
+def to_json(status: BackfillStatus) -> dict[str, Any]:
+    """Return the JSON object of ``status --json`` and ``snapshot --json``."""
+    return dataclasses.asdict(status)
