@@ -1,4 +1,4 @@
-"""Rows of a table that are put into the stream beside its changes: what is asked of a relay, and how far it is."""
+"""Rows of a table that are put into the stream beside its changes: what is asked for, and how far it is."""
 
 import dataclasses
 from dataclasses import dataclass
