@@ -1,6 +1,7 @@
 """A made-up stream, recorded by the relay's own recorder, and a plain model of what a reader should find."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from bwtui.model.delivery import Receipt
 from bwtui.model.status import SchemaEntry, Status
 from bwtui.pgoutput.frames import POSTGRES_EPOCH_US
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
+from bwtui.recording.change import OF_TRANSACTIONS
 from bwtui.recording.continuing import continue_in
 from bwtui.recording.format.batch import Without
 from bwtui.relay.recording.recorder import Recorder
@@ -76,6 +78,8 @@ class Stream:
         self._pass = 0
         self._ordinal = 0
         self._snapshot: Relation | None = None
+        #: How many rows this run has put into the stream, by table.
+        self._put: dict[int, int] = {}
         self.start()
 
     # -- sessions ------------------------------------------------------------------------------------------
@@ -91,6 +95,7 @@ class Stream:
             report.schemas[f"{route.topic}-value", route.value_schema_id or 0] = schema(route)
         self.report = report
         self._routes = {}
+        self._put = {}
 
     def stop(self) -> None:
         """End a session in order."""
@@ -233,6 +238,29 @@ class Stream:
         self._snapshot = None
         self._written()
 
+    def put(
+        self, relation: Relation, keys: Sequence[int], gone: Sequence[int] = (), body: bytes = b"p"
+    ) -> None:
+        """Put rows into the stream, and tombstones for keys that are ``gone``, as a backfill does."""
+        self.commit()
+        self.flush()
+        route = self._route(relation)
+        # No LSN is closer to the next transaction's: where one commit record ends, the next may begin.
+        lsn, width = self.lsn + 10, len(relation.columns)
+        for some, op in ((keys, "backfill"), (gone, "cleanup")):
+            self.recorder.begin_rows(relation, lsn, 5, self._put.get(relation.oid, 0))
+            for key in some:
+                ordinal = self._put[relation.oid] = self._put.get(relation.oid, 0) + 1
+                after: list[Field] = [b"%d" % key, body, *[b"x"] * (width - 2)]
+                message = (b"%d" % key, body if op == "backfill" else None)
+                self._add(route, *message)
+                row = tuple(after) if op == "backfill" else None
+                self._expect(op, relation, (lsn, ordinal, 0), None, row, [message], None)
+                if op == "backfill":
+                    self.recorder.frames.append(b"\t".join(after))  # type: ignore[arg-type]
+            self.flush()
+        self.recorder.end_rows()
+
     def flush(self) -> None:
         """Hand the batch over."""
         routes, self._batch_routes = self._batch_routes, []
@@ -281,7 +309,6 @@ class Stream:
         messages: list[Any],
         without: Without | None,
     ) -> None:
-        in_stream = operation not in ("snapshot", "cleanup")
         self._pending.append(
             Expected(
                 operation,
@@ -291,7 +318,7 @@ class Stream:
                 after,
                 tuple(messages),
                 without.name.lower() if without is not None else None,
-                in_stream and identity[:2] <= self._pass_seen,
+                operation in OF_TRANSACTIONS and identity[:2] <= self._pass_seen,
                 self._pass,
             )
         )
@@ -299,7 +326,7 @@ class Stream:
     def _written(self) -> None:
         self.changes += self._pending
         for one in self._pending:
-            if one.operation not in ("snapshot", "cleanup"):
+            if one.operation in OF_TRANSACTIONS:
                 self._seen = max(self._seen, (one.lsn, one.ordinal))
         self._pending.clear()
 

@@ -6,7 +6,11 @@ from typing import Literal
 from bwtui.model.lsn import format_lsn
 from bwtui.pgoutput.messages import Field, Relation
 
-Operation = Literal["snapshot", "insert", "update", "delete", "truncate", "cleanup"]
+#: snapshot: a row of one. backfill: a row of a table that was put into the stream. cleanup: a tombstone for a
+#: key of which the table has no row, behind an unfinished snapshot or put into the stream.
+Operation = Literal["snapshot", "insert", "update", "delete", "truncate", "cleanup", "backfill"]
+#: Operations of the stream's transactions: ``(lsn, ordinal)`` identifies their changes.
+OF_TRANSACTIONS: frozenset[Operation] = frozenset(("insert", "update", "delete", "truncate"))
 #: acknowledged: Kafka said where it is. refused: Kafka refused it, and the row was dropped by --on-error log.
 #: unknown: no word came before the relay ended; it may be in the topic. unsent: recorded without Kafka.
 DeliveryState = Literal["acknowledged", "refused", "unknown", "unsent"]
@@ -20,6 +24,7 @@ COUNTERS: dict[Operation, str] = {
     "delete": "deletes",
     "truncate": "truncates",
     "cleanup": "cleanups",
+    "backfill": "backfill_rows",
 }
 
 
@@ -46,17 +51,19 @@ class SentMessage:
 class Change:
     """One change of one row, or one TRUNCATE of one or more tables.
 
-    ``(lsn, ordinal)`` identifies a change of the stream; a row of a snapshot is identified by its consistent
-    point, its table and its key.
+    ``(lsn, ordinal)`` identifies a change of a transaction; a row of a snapshot is identified by its
+    consistent point, its table and its key. What was put into the stream may have the LSN of the transaction
+    that follows it.
     """
 
     #: Its number among the changes of the recording, from 0.
     position: int
     #: The snapshot, or the stretch of streaming, that it came with; each begins anew from the confirmed LSN.
     pass_number: int
-    #: Where the transaction commits; in a snapshot, its consistent point.
+    #: Where the transaction commits; in a snapshot, its consistent point; of what was put into the stream,
+    #: where that stood: what commits before was sent before.
     lsn: int
-    #: Among the row changes of its transaction, from 1; in a snapshot, among the rows of its table.
+    #: Among the row changes of its transaction, from 1; of other rows, among those of its table.
     ordinal: int
     xid: int
     #: Microseconds since the Unix epoch: the commit's, and when the relay recorded it.

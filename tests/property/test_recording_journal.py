@@ -22,16 +22,23 @@ from tests.recorded_stream import Expected, Stream, table
 
 TABLES = [table(1, "a"), table(2, "b", "f"), table(1, "a", version=1)]
 OPERATIONS = ("insert", "update", "rename", "toast", "delete", "dropped", "truncate")
-COUNTERS = {"snapshot": "snapshot_rows", "truncate": "truncates"}
+COUNTERS = {"snapshot": "snapshot_rows", "truncate": "truncates", "backfill": "backfill_rows"}
 CHANGE = st.tuples(
     st.sampled_from(OPERATIONS),
     st.sampled_from(TABLES),
     st.integers(1, 5),
     st.one_of(st.none(), st.sampled_from([b"", b"body", b"x" * 300])),
 )
+PUT = st.tuples(
+    st.just("put"),
+    st.sampled_from(TABLES),
+    st.lists(st.integers(1, 5), max_size=3),
+    st.lists(st.integers(1, 5), max_size=3),
+)
 STEP = st.one_of(
     CHANGE,
     CHANGE,
+    PUT,
     st.sampled_from(["commit", "flush", "deliver", "settle", "stop", "begin"]),
     st.integers(0, 2),
 )
@@ -60,7 +67,7 @@ def play(folder: Path, rows: Sequence[Any], steps: Sequence[Any], segment_bytes:
     stream.begin_pass()
     for step in steps:
         if isinstance(step, tuple):
-            stream.change(*step)
+            stream.put(*step[1:]) if step[0] == "put" else stream.change(*step)
         elif isinstance(step, int):
             stream.repeat(step)
         elif step == "stop":
@@ -163,7 +170,17 @@ def numbers(counts: dict[str, TableCounts]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(getattr(one, counter) for counter in NUMBERS) for name, one in counts.items()}
 
 
-NUMBERS = ("snapshot_rows", "inserts", "updates", "deletes", "truncates", "messages", "bytes", "dropped")
+NUMBERS = (
+    "snapshot_rows",
+    "backfill_rows",
+    "inserts",
+    "updates",
+    "deletes",
+    "truncates",
+    "messages",
+    "bytes",
+    "dropped",
+)
 
 
 def model_counts(changes: list[Change]) -> dict[str, tuple[int, ...]]:

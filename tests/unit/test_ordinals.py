@@ -66,8 +66,8 @@ def test_a_recording_ends_before_it_numbers_wrong(tmp_path: Path, add: Add, word
     add(stream, 1)
     stream.flush()
     stream.deliver()
-    before = stream.recorder._transaction
-    stream.recorder._transaction = before._replace(ordinal=LARGEST_ORDINAL - 1)
+    before = stream.recorder._under_way.transaction
+    stream.recorder._under_way.transaction = before._replace(ordinal=LARGEST_ORDINAL - 1)
     add(stream, 2)
     stream.flush()
     add(stream, 3)
@@ -91,8 +91,10 @@ def test_the_next_transaction_is_numbered_from_one(tmp_path: Path) -> None:
     of_the_stream(stream, 1)
     stream.commit()
     stream.flush()
-    stream.recorder._transaction = stream.recorder._transaction._replace(ordinal=LARGEST_ORDINAL)
+    stream.recorder._under_way.transaction = stream.recorder._under_way.transaction._replace(
+        ordinal=LARGEST_ORDINAL
+    )
     of_the_stream(stream, 2)
     stream.flush()
-    assert stream.recorder._transaction.ordinal == 1
+    assert stream.recorder._under_way.transaction.ordinal == 1
     stream.stop()

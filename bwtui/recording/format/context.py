@@ -55,6 +55,11 @@ class SegmentContext:
         return int(self.current_pass.get("pass", 0))
 
     @property
+    def puts_rows(self) -> bool:
+        """Whether ROWS are put into the stream, and of no snapshot."""
+        return self.current_pass.get("kind") == "stream"
+
+    @property
     def seen(self) -> tuple[int, int]:
         """The identity up to which the recording had everything when the pass began."""
         lsn, ordinal = self.current_pass.get("seen", (0, 0))
@@ -140,7 +145,8 @@ def summarize(block: Block, batch: Batch, context: SegmentContext, position: int
             frame == NO_FRAME for section in batch.sections for frame in section.frames
         )
         if batch.frames:
-            counts.append((table, "snapshot_rows", len(batch.frames)))
+            counter = "backfill_rows" if context.puts_rows else "snapshot_rows"
+            counts.append((table, counter, len(batch.frames)))
         last = batch.before._replace(ordinal=batch.before.ordinal + len(batch.frames))
         found = Scan(changes, b"", 0, batch.before.commit_lsn, last)
     else:

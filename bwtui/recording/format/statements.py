@@ -93,6 +93,8 @@ class Foot(SegmentEnd):
     #: Up to which LSN all was durable at the sink.
     reached: int
     tables: dict[str, dict[str, int]]
+    #: Of a table's snapshot_rows, those that were put into the stream; older recordings have none.
+    backfill_rows: NotRequired[dict[str, int]]
 
 
 def is_sent(head: Head) -> bool:
@@ -233,6 +235,8 @@ def _foot(foot: dict[str, Any]) -> None:
         text(table)
         for value in obj(counters).values():
             number(value)
+    for table, rows in obj(foot.get("backfill_rows", {})).items():
+        number(rows, least=1, most=number(obj(foot["tables"][table])["snapshot_rows"]))
 
 
 _NUMBERS = (

@@ -1,7 +1,11 @@
-"""What a segment holds so far, as its foot says it."""
+"""What a segment holds so far, as its foot says it.
+
+The first versions know no rows that are put into the stream: they count them as a snapshot's, and compare the
+foot with that. So it says them twice, among those of a snapshot and by themselves.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,4 +44,24 @@ class Totals:
 
     def to_json(self) -> dict[str, Any]:
         """Return what the foot says of it."""
-        return dataclasses.asdict(self)
+        tables = {table: dict(counters) for table, counters in self.tables.items()}
+        put = {table: counters.pop(_PUT, 0) for table, counters in tables.items()}
+        for table, rows in put.items():
+            if rows:
+                tables[table][_ROWS] = tables[table].get(_ROWS, 0) + rows
+        found = {**dataclasses.asdict(self), "tables": tables}
+        return {**found, _PUT: {table: rows for table, rows in put.items() if rows}}
+
+
+_ROWS, _PUT = "snapshot_rows", "backfill_rows"
+
+
+def counters_of(foot: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return the tables' counters out of a foot: those that were given to `Totals.add`."""
+    tables = {table: dict(counters) for table, counters in foot["tables"].items()}
+    for table, rows in foot.get(_PUT, {}).items():
+        tables[table][_ROWS] -= rows
+        tables[table][_PUT] = rows
+        if not tables[table][_ROWS]:
+            del tables[table][_ROWS]
+    return tables

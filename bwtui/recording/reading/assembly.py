@@ -10,7 +10,7 @@ from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.decoder import decode
 from bwtui.pgoutput.frames import PAYLOAD_OFFSET
 from bwtui.pgoutput.messages import Begin, Delete, Field, Insert, Relation, Truncate, Update
-from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
+from bwtui.recording.change import OF_TRANSACTIONS, Change, DeliveryState, Operation, SentMessage
 from bwtui.recording.format.batch import NO_FRAME, Batch, HeaderForm, Section, Transaction
 from bwtui.recording.format.blocks import Block, Kind
 from bwtui.recording.format.context import RecordedRoute, SegmentContext
@@ -61,19 +61,23 @@ class Assembly:
     def changes(self) -> Iterator[Change]:
         """Yield the batch's changes."""
         if self._block.kind == Kind.ROWS:
-            yield from self._snapshot()
+            yield from self._rows()
         else:
             yield from self._stream()
 
-    def _snapshot(self) -> Iterator[Change]:
+    def _rows(self) -> Iterator[Change]:
         relation = self._context.relations[self._batch.relation]
-        before = self._batch.before
+        before, puts_rows = self._batch.before, self._context.puts_rows
+        operation: Operation = "backfill" if puts_rows else "snapshot"
         for frame, line in enumerate(self._batch.frames):
             transaction = before._replace(ordinal=before.ordinal + frame + 1)
             row = tuple(unescape_copy_line(line)) if relation.columns else ()
-            yield self._change("snapshot", frame, transaction, relation, None, row)
+            yield self._change(operation, frame, transaction, relation, None, row)
+        transaction = before
         for sent in self._sent.get(NO_FRAME, ()):
-            yield self._change("cleanup", NO_FRAME, before, relation, None, None, only=sent)
+            if puts_rows:
+                transaction = transaction._replace(ordinal=transaction.ordinal + 1)
+            yield self._change("cleanup", NO_FRAME, transaction, relation, None, None, only=sent)
 
     def _stream(self) -> Iterator[Change]:
         transaction = self._batch.before
@@ -129,7 +133,6 @@ class Assembly:
             route = self._context.routes[self._batch.sections[sent[0].section].route]
         without = self._batch.without.get(frame)
         identity = (transaction.commit_lsn, transaction.ordinal)
-        in_stream = operation not in ("snapshot", "cleanup")
         position = self._position
         self._position += 1
         return Change(
@@ -151,7 +154,7 @@ class Assembly:
             filled=tuple(relation.columns[column].name for column, _ in filled),
             messages=messages,
             without=without.name.lower() if without is not None else None,
-            is_repeat=in_stream and identity <= self._context.seen,
+            is_repeat=operation in OF_TRANSACTIONS and identity <= self._context.seen,
         )
 
     def _message(self, part: int, sent: _Sent, operation: Operation, transaction: Transaction) -> SentMessage:

@@ -14,6 +14,7 @@ from bwtui.recording.folder import existing_segments, is_being_written
 from bwtui.recording.format.blocks import Block, Kind, Place, damaged
 from bwtui.recording.format.context import SegmentContext, read_batch, summarize
 from bwtui.recording.format.statements import Head
+from bwtui.recording.format.totals import counters_of
 from bwtui.recording.format.walk import BATCHES, DESCRIBING
 from bwtui.recording.reading import transaction_index
 from bwtui.recording.reading.assembly import Assembly
@@ -234,7 +235,7 @@ class Recording:
             if segment.first_position >= position and segment.changes:
                 break
             whole = segment.stop_position <= position
-            for table, counters in segment.foot["tables"].items() if whole else ():
+            for table, counters in counters_of(segment.foot).items() if whole else ():
                 _add(totals.setdefault(table, {}), counters)
             context = self._replay(segment, position, None if whole else totals)
             for route in context.routes.values():

@@ -14,8 +14,6 @@ from bwtui.model.status import ErrorEntry, RecordingStatus, Status
 from bwtui.pgoutput.messages import Field, Relation
 from bwtui.recording.continuing import Continuation
 from bwtui.recording.format.batch import (
-    LARGEST_ORDINAL,
-    NO_FRAME,
     Delivery,
     HeaderForm,
     Section,
@@ -25,7 +23,7 @@ from bwtui.recording.format.batch import (
     pack_delivery,
 )
 from bwtui.recording.format.blocks import Kind
-from bwtui.recording.format.parsing import Counts, count_changes, count_messages, scan, size_of, tags
+from bwtui.recording.format.parsing import count_messages, size_of
 from bwtui.recording.format.statements import Head, Pass, SegmentEnd
 from bwtui.recording.journal import Journal, Opening, cannot_write
 from bwtui.recording.segment import BlockOut
@@ -41,6 +39,7 @@ from bwtui.relay.recording.as_json import (
 )
 from bwtui.relay.recording.giving_up import GivingUp
 from bwtui.relay.recording.references import References
+from bwtui.relay.recording.under_way import UnderWay
 from bwtui.relay.recording.unsent import Unsent
 from bwtui.relay.report import Report
 from bwtui.relay.routes.route import Route
@@ -76,8 +75,7 @@ class Recorder:
         self._batch = self._segment_batch = before.batch
         self._seen = before.seen
         self._pass: Pass = {"pass": before.pass_number}
-        self._transaction = Transaction()
-        self._snapshot: Relation | None = None
+        self._under_way = UnderWay()
         self._unsent = Unsent()
         self._references = References(self._append, report)
         #: Whether this run has taken a snapshot, after which nothing is missing.
@@ -103,8 +101,7 @@ class Recorder:
         """Note that a snapshot, or streaming, begins at ``start_lsn``; what follows may have come before."""
         self._forget_batch()
         self._references.begin_pass()
-        self._transaction = Transaction()
-        self._snapshot = None
+        self._under_way.begin_pass()
         number = self._pass["pass"] + 1
         if kind == "snapshot":
             self._began_anew = True
@@ -136,8 +133,25 @@ class Recorder:
     def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
         """Note that the frames that follow are rows of a snapshot of ``relation``."""
         self.relation(relation)
-        self._snapshot = relation
-        self._transaction = Transaction(lsn, time_ms * 1000, 0, 0)
+        self._under_way.begin_table(relation, lsn, time_ms)
+
+    def begin_rows(self, relation: Relation, lsn: int, time_ms: int, ordinal: int) -> None:
+        """Note that what follows is rows of ``relation`` that are put into the stream, until `end_rows`.
+
+        What was collected before must be written, and no transaction be open. ``lsn`` is where the stream
+        stands: all that commits before it was sent. ``time_ms`` is the timestamp of the messages. ``ordinal``
+        is that of the row before the first, so that `--headers` and the recording number them alike; a run
+        never gives one to two rows of a table that have the same ``lsn``. Frames are lines of COPY. A batch
+        of messages without any frame is tombstones, numbered as rows are; no batch has both.
+        """
+        assert not self.frames
+        self.relation(relation)
+        self._under_way.begin_rows(relation, lsn, time_ms, ordinal)
+
+    def end_rows(self) -> None:
+        """Note that the stream goes on behind rows that were put into it, and that are written."""
+        assert not self.frames
+        self._under_way.end_rows()
 
     def relation(self, relation: Relation) -> None:
         """Note what a relation is from here on; rows of its former form stand in batches before."""
@@ -169,7 +183,7 @@ class Recorder:
     def write_batch(self, routes: Sequence[Route]) -> list[Receipt]:
         """Write the batch; return a receipt for each route's messages. Raises StateFailed, see `settle`."""
         frames = self.frames
-        if (not frames and not routes) or self._ending.gave_up or self._is_past_numbering():
+        if (not frames and not routes) or self._ending.gave_up or self._is_past_numbering(routes):
             self._forget_batch()
             return []
         self._make_room(len(routes) + len(self._unsent))
@@ -177,82 +191,68 @@ class Recorder:
         for route in self._unsent.routes:
             self._references.number(route)
         sections = [self._section(route, route.messages, route.positions) for route in routes]
-        snapshot = self._snapshot
+        under_way = self._under_way
         tables = [route.relation.qualified_name for route in routes]
         counts = count_messages(tables, sections, [route.bytes for route in routes]) + self._unsent.counts()
         parts = pack_batch(
             self._batch,
-            snapshot.oid if snapshot else 0,
-            self._transaction,
+            under_way.table.oid if under_way.table else 0,
+            under_way.transaction,
             frames,
             sections,
             self._unsent.reasons,
             self._unsent.filled,
         )
-        if snapshot is None:
+        if under_way.table is None:
             tables += [route.relation.qualified_name for route in self._unsent.routes]
             # Every change either makes a message, or stands among those without.
             only = tables[0] if len(set(tables)) == 1 else None
-            written = self._write_changes(parts, counts, only)
+            position = self._position - self._segment_position
+            relations = self._references.relations
+            written = self._write(*under_way.changes(parts, frames, counts, relations, only, position))
         else:
-            counts.append((snapshot.qualified_name, "snapshot_rows", len(frames)))
-            written = self._write_rows(parts, len(frames), counts)
-            ordinal = self._transaction.ordinal + len(frames)
-            self._transaction = self._transaction._replace(ordinal=ordinal)
+            written = self._write(*under_way.rows(parts, len(frames), sections, counts))
         self._forget_batch()
         self._see_failure()
         return self._receipts(sections) if written else []
 
-    def _is_past_numbering(self) -> bool:
+    def _is_past_numbering(self, routes: Sequence[Route]) -> bool:
         """Whether the batch goes past the numbers that there are. Raises StateFailed unless it may go on."""
-        if self._transaction.ordinal + len(self.frames) <= LARGEST_ORDINAL:
-            return False
-        if self._snapshot is None and tags(self.frames[:1]) == b"B":
-            return False
-        what = "rows of one table" if self._snapshot else "changes of one transaction"
-        self._ending.give_up(past_numbering(what))
-        return True
+        what = self._under_way.past_numbering(self.frames, sum(len(route.messages) for route in routes))
+        if what:
+            self._ending.give_up(past_numbering(what))
+        return bool(what)
 
     def write_cleanup(self, route: Route, messages: Sequence[MessageTuple]) -> Receipt:
         """Write tombstones that clear up after an unfinished snapshot. Raises StateFailed, see `settle`."""
         self._make_room(1)
-        section = self._section(route, messages, [NO_FRAME] * len(messages), HeaderForm.SESSION)
-        parts = pack_batch(self._batch, route.relation.oid, self._transaction, [], [section])
+        section = self._section(route, messages, (), HeaderForm.SESSION)
+        parts = pack_batch(self._batch, route.relation.oid, self._under_way.transaction, [], [section])
         counts = count_messages([route.relation.qualified_name], [section], [size_of(section)])
-        written = self._write_rows(parts, len(messages), counts)
+        written = self._write(*self._under_way.rows(parts, 0, [section], counts))
         self._see_failure()
         return self._receipts([section])[0] if written else Receipt(self._batch, 0, len(messages))
 
-    def _write_rows(self, parts: list[bytes], rows: int, counts: Counts) -> bool:
-        lsn = self._transaction.commit_lsn
-        written = self._journal.write(BlockOut(Kind.ROWS, parts, (lsn, lsn), rows, counts=counts))
-        self._position += rows if written else 0
-        return written
-
-    def _write_changes(self, parts: list[bytes], counts: Counts, only: str | None) -> bool:
-        frame_tags = tags(self.frames)
-        seen = scan(self.frames, frame_tags, self._transaction, self._position - self._segment_position)
-        counts = count_changes(self.frames, frame_tags, self._references.relations, only) + counts
-        lsns = (seen.first_lsn, seen.last.commit_lsn)
-        block = BlockOut(Kind.CHANGES, parts, lsns, seen.changes, seen.entries, seen.transactions, counts)
+    def _write(self, block: BlockOut, last: Transaction) -> bool:
         if not self._journal.write(block):
             # What the foot says, if there will be one, is what the file holds.
             return False
-        self._transaction = seen.last
-        self._seen = max(self._seen, (seen.last.commit_lsn, seen.last.ordinal))
-        self._position += seen.changes
+        self._under_way.transaction = last
+        if block.kind == Kind.CHANGES:
+            self._seen = max(self._seen, (last.commit_lsn, last.ordinal))
+        self._position += block.changes
         return True
 
     def _section(
         self,
         route: Route,
         messages: Sequence[MessageTuple],
-        frames: Sequence[int],
+        positions: Sequence[int],
         headers: HeaderForm | None = None,
     ) -> Section:
         if headers is None:
-            headers = HeaderForm.SESSION if self._snapshot else HeaderForm.NONE
-            headers = HeaderForm.FULL if self._settings.headers else headers
+            headers = HeaderForm.FULL if self._settings.headers else self._under_way.headers
+        frames = self._under_way.frames_of(messages, positions, len(self.frames))
         keys, values = [message[0] for message in messages], [message[1] for message in messages]
         return Section(self._references.number(route), headers, frames, keys, values)
 
