@@ -10,6 +10,8 @@ from bwtui.model.from_json import made_of
 #: that was lost.
 BackfillReason = Literal["snapshot", "joined", "repair", "heal"]
 BackfillState = Literal["waiting", "running", "paused", "done", "failed", "cancelled"]
+#: What may be asked of one that is not over.
+BackfillCommand = Literal["pause", "resume", "cancel"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,319 @@
+"""What is to be put into the stream, on the disk: nothing that was asked for is lost by a kill.
+
+Each request is a small JSON file, ``ID.json``, in a folder of the relay; its list of keys, if it has one, is
+``ID.keys`` beside it, until the request is over. The main thread works on the tasks; any other may submit
+one, and ask for it to pause or to end. The main thread waits here for a file of a few hundred bytes at most,
+never for a client.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bwtui.durable import private_file, private_folders, sync, write_durably
+from bwtui.errors import RefusedError
+from bwtui.file_errors import file_failed
+from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+from bwtui.relay.backfill.keys import count_keys
+from bwtui.relay.backfill.task import Task
+
+__all__ = ["Store", "Task"]
+
+#: How many of those that are over are remembered.
+KEPT = 20
+#: Letters of the table's name in an id.
+_LETTERS = 12
+_NAME = re.compile(r"(\d+)(-\w+)?\.json", re.ASCII)
+
+
+@dataclass(slots=True)
+class _Entry:
+    number: int
+    task: Task
+    #: What its file says.
+    saved: dict[str, Any]
+
+
+class Store:
+    """All requests of one relay, oldest first."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take up what earlier runs left. A damaged file is a task that has failed. Raises StateFailed."""
+        self._folder = folder
+        #: Held for moments only, never while a file is written.
+        self._lock = threading.Lock()
+        #: Held while the file of a task is replaced. Whoever needs both takes this one first.
+        self._disk = threading.Lock()
+        #: Held by the one who submits. Taken before either of the others.
+        self._submitting = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+        #: The task that the main thread has in hand.
+        self._in_hand = ""
+        try:
+            self._take_up()
+        except OSError as error:
+            raise file_failed(f"the tasks in {folder} can't be read", error, name=str(folder)) from error
+        self._last_number = max((entry.number for entry in self._entries.values()), default=0)
+        self._forget_oldest()
+
+    # -- for any thread ------------------------------------------------------------------------------------
+
+    def submit(self, request: BackfillRequest) -> str:
+        """Take a request; it is durable when this returns its id.
+
+        Its list of keys is taken into the folder, and stays where it was, too. Raises RefusedError where one
+        of the same table and reason is not over, and StateFailed.
+        """
+        with self._submitting:
+            self._refuse_second(request)
+            self._last_number += 1
+            number = self._last_number
+            id = f"{number}-{letters}" if (letters := _letters(request.table)) else str(number)
+            task = Task(id, request, requested=time.time())
+            try:
+                for _ in private_folders(self._folder):
+                    pass
+                if request.keys:
+                    task.estimate = self._take_keys(Path(request.keys), id)
+                    task.request = dataclasses.replace(request, keys=str(self._keys(id)))
+                saved = task.to_json()
+                write_durably(self._path(id), json.dumps(saved))
+            except OSError as error:
+                self._remove(id)
+                raise file_failed(
+                    f"what is to be sent again of {request.table} can't be kept",
+                    error,
+                    name=str(self._folder),
+                ) from error
+            with self._lock:
+                self._entries[id] = _Entry(number, task, saved)
+        return id
+
+    def ask(self, id: str, what: BackfillCommand) -> BackfillStatus:
+        """Have a task pause, go on or end; that is durable when this returns how the task is.
+
+        One that the main thread has in hand does so at the end of its chunk. Raises RefusedError for an
+        unknown id and for a task that is over, and StateFailed.
+        """
+        with self._disk:
+            entry = self._unfinished(id)
+            wanted = "" if what == "resume" else what
+            if entry.task.wanted == "cancel" and wanted != "cancel":
+                raise RefusedError(f"{id} is being cancelled", "ask for it again once it has ended")
+            if entry.task.wanted != wanted:
+                # Not what the main thread has made of it since: that is for `save` alone.
+                saved = {**entry.saved, "wanted": wanted, "asked": time.time()}
+                self._write(id, saved)
+                with self._lock:
+                    entry.saved = saved
+                    entry.task.wanted, entry.task.asked = wanted, saved["asked"]
+                    if id != self._in_hand:
+                        self._apply(entry.task)
+            status = entry.task.status()
+        self._clean_up(entry.task)
+        return status
+
+    def statuses(self) -> tuple[BackfillStatus, ...]:
+        """Return how all are, oldest first, with the newest 20 of those that are over."""
+        with self._lock:
+            return tuple(_picture(entry) for entry in self._sorted())
+
+    # -- for the main thread -------------------------------------------------------------------------------
+
+    def next(self) -> Task | None:
+        """Return the first task that may run, or None; the same one as long as nobody asks otherwise.
+
+        Marks those that were to pause or to end: no more of such a task is to be sent.
+        """
+        ended: list[Task] = []
+        with self._lock:
+            chosen = None
+            for entry in self._sorted():
+                task = entry.task
+                if not task.is_over:
+                    self._apply(task)
+                    ended += [task] if task.is_over else []
+                if chosen is None and task.state in ("waiting", "running"):
+                    chosen = task
+                elif task.state == "running":
+                    # One that was asked for earlier goes on, and this one after it.
+                    task.state = "waiting"
+            self._in_hand = chosen.id if chosen is not None else ""
+        for task in ended:
+            self._clean_up(task)
+        return chosen
+
+    def save(self, task: Task) -> None:
+        """Write progress, or the end, durably. Raises StateFailed.
+
+        What was asked meanwhile stays asked. A task that is over stays so.
+        """
+        with self._disk:
+            with self._lock:
+                entry = self._entries.get(task.id)
+                saved = task.to_json()
+            if entry is None or entry.saved["state"] in ("done", "failed"):
+                return
+            self._write(task.id, saved)
+            with self._lock:
+                entry.saved = saved
+                if task.is_over and self._in_hand == task.id:
+                    self._in_hand = ""
+        self._clean_up(task)
+
+    # -- the entries ---------------------------------------------------------------------------------------
+
+    def _sorted(self) -> list[_Entry]:
+        return sorted(self._entries.values(), key=lambda entry: entry.number)
+
+    @staticmethod
+    def _apply(task: Task) -> None:
+        task.obey()
+        if task.state == "paused" and not task.wanted:
+            task.state = "waiting"
+
+    def _unfinished(self, id: str) -> _Entry:
+        with self._lock:
+            entry = self._entries.get(id)
+            if entry is None:
+                raise RefusedError(
+                    f"there is no task {id}", "'bwtui snapshot --status' lists those that there are"
+                )
+            if entry.task.is_over:
+                raise RefusedError(f"{id} is over: {entry.task.state}", "nothing need be done, or ask anew")
+            return entry
+
+    def _refuse_second(self, request: BackfillRequest) -> None:
+        with self._lock:
+            for entry in self._entries.values():
+                other = entry.task.request
+                is_same = (other.table, other.reason) == (request.table, request.reason)
+                if is_same and not entry.task.is_over:
+                    id = entry.task.id
+                    raise RefusedError(
+                        f"{request.table} is being sent again already: {id}",
+                        f"wait until it is done, or end it with 'bwtui snapshot --cancel {id}'",
+                    )
+
+    # -- the files -----------------------------------------------------------------------------------------
+
+    def _path(self, id: str) -> Path:
+        return self._folder / f"{id}.json"
+
+    def _keys(self, id: str) -> Path:
+        return self._folder / f"{id}.keys"
+
+    def _write(self, id: str, saved: dict[str, Any]) -> None:
+        try:
+            write_durably(self._path(id), json.dumps(saved))
+        except OSError as error:
+            raise file_failed(f"the task {self._path(id)} can't be written", error) from error
+
+    def _take_keys(self, source: Path, id: str) -> int:
+        """Put the list into the folder, durably; return how many keys it has. Raises OSError."""
+        target = self._keys(id)
+        if source.exists() and not source.is_file():
+            raise OSError(errno.EINVAL, "the list of keys is no file", str(source))
+        target.unlink(missing_ok=True)
+        try:
+            os.link(source.resolve(), target)
+        except OSError:
+            # On another file system, or of another user.
+            shutil.copyfile(source, target)
+        private_file(target)
+        count = count_keys(target)
+        sync(target)
+        return count
+
+    def _remove(self, id: str) -> None:
+        for path in (self._path(id), self._keys(id)):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+
+    def _clean_up(self, task: Task) -> None:
+        """Remove what is of no more use once a task is over; what can't be removed does no harm."""
+        if task.is_over:
+            with contextlib.suppress(OSError):
+                self._keys(task.id).unlink(missing_ok=True)
+            self._forget_oldest()
+
+    def _forget_oldest(self) -> None:
+        """Forget those that are over but the newest. The newest of all stays, so that no id comes again."""
+        with self._disk, self._lock:
+            over = [entry for entry in self._sorted() if entry.task.is_over]
+            forgotten = [entry.task.id for entry in over[:-KEPT]]
+            for id in forgotten:
+                del self._entries[id]
+        with contextlib.suppress(OSError):
+            for id in forgotten:
+                self._path(id).unlink(missing_ok=True)
+
+    def _take_up(self) -> None:
+        if not self._folder.is_dir():
+            return
+        for path in sorted(self._folder.iterdir()):
+            if match := _NAME.fullmatch(path.name):
+                self._entries[path.stem] = self._read(path, int(match[1]))
+            elif path.suffix == ".partial":
+                path.unlink(missing_ok=True)
+        self._remove_keys(self._folder.glob("*.keys"))
+
+    def _read(self, path: Path, number: int) -> _Entry:
+        content = path.read_bytes()
+        try:
+            task = Task.from_json(json.loads(content))
+            if task.id != path.stem:
+                raise ValueError("another's")
+        except (ValueError, RecursionError):
+            # Said once: at the next start it is a task that has failed, like any other.
+            task = _damaged(path)
+            path.replace(path.with_name(f"{path.name}.damaged"))
+            write_durably(path, json.dumps(task.to_json()))
+        if task.request.keys:
+            # The folder may have moved.
+            keys = self._keys(task.id)
+            task.request = dataclasses.replace(task.request, keys=str(keys))
+            if not task.is_over and not keys.exists():
+                _fail(task, f"the list of keys of task {task.id} is gone from {keys}")
+                write_durably(path, json.dumps(task.to_json()))
+        return _Entry(number, task, task.to_json())
+
+    def _remove_keys(self, paths: Iterable[Path]) -> None:
+        """Remove lists of tasks that are over, and of those that were never submitted."""
+        for path in paths:
+            entry = self._entries.get(path.stem)
+            if entry is None or entry.task.is_over:
+                path.unlink(missing_ok=True)
+
+
+def _letters(table: str) -> str:
+    return "".join(re.findall("[a-z0-9]+", table.rpartition(".")[2].lower()))[:_LETTERS]
+
+
+def _picture(entry: _Entry) -> BackfillStatus:
+    """Return how a task is; that it is over only once all of it is said, and durable."""
+    status = entry.task.status()
+    if status.state in ("done", "failed") and entry.saved["state"] != status.state:
+        return dataclasses.replace(status, state="running", ended=0.0, error="", hint="")
+    return status
+
+
+def _damaged(path: Path) -> Task:
+    task = Task(path.stem, BackfillRequest("?"), requested=path.stat().st_mtime)
+    _fail(task, f"what was asked for as {path.stem} can't be read: its file {path} is damaged")
+    return task
+
+
+def _fail(task: Task, message: str) -> None:
+    task.state, task.ended, task.error = "failed", time.time(), message
+    task.hint = "ask for it again; nothing of it is sent until then"

@@ -1,0 +1,131 @@
+"""One request as the relay works on it, and as it stands in its file."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillState, BackfillStatus
+
+#: What was asked of a task that the main thread has in hand, and not done yet.
+Wanted = Literal["", "pause", "cancel"]
+
+_PENDING = {"pause": "will pause", "cancel": "will be cancelled"}
+
+
+@dataclass(slots=True)
+class Task:
+    """One request, and how far it is.
+
+    The main thread owns all but ``wanted`` and ``asked``, which `Store.ask` sets from any thread. Times are
+    Unix seconds.
+    """
+
+    id: str
+    request: BackfillRequest
+    state: BackfillState = "waiting"
+    #: The last key of the last finished chunk, as PostgreSQL's texts; None: from the beginning.
+    after: tuple[str, ...] | None = None
+    #: Of a list of keys: how many lines are done.
+    done_keys: int = 0
+    detail: str = ""
+    rows: int = 0
+    tombstones: int = 0
+    left_out: int = 0
+    estimate: int | None = None
+    chunks: int = 0
+    again: int = 0
+    requested: float = 0.0
+    started: float = 0.0
+    ended: float = 0.0
+    error: str = ""
+    hint: str = ""
+    wanted: Wanted = ""
+    #: When ``wanted`` was asked for.
+    asked: float = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return self.state in ("done", "failed", "cancelled")
+
+    def status(self) -> BackfillStatus:
+        """Return how far it is at this moment."""
+        state = self.state
+        pending = _PENDING.get(self.wanted, "") if state in ("waiting", "running") else ""
+        return BackfillStatus(
+            id=self.id,
+            table=self.request.table,
+            reason=self.request.reason,
+            where=self.request.where,
+            state=state,
+            detail=pending or self.detail,
+            rows=self.rows,
+            tombstones=self.tombstones,
+            left_out=self.left_out,
+            estimate=self.estimate,
+            chunks=self.chunks,
+            again=self.again,
+            requested=self.requested,
+            started=self.started,
+            ended=self.ended,
+            error=self.error,
+            hint=self.hint,
+        )
+
+    def obey(self) -> None:
+        """Do what was asked of it; only where nobody works on it."""
+        if self.is_over or not self.wanted:
+            return
+        if self.wanted == "cancel":
+            self.state, self.ended, self.detail = "cancelled", self.asked, ""
+        else:
+            self.state, self.detail = "paused", ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `from_json` makes a task of."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Task":
+        """Rebuild a task of another run, which nobody works on. Raises ValueError where that is none."""
+        if not isinstance(data, dict):
+            raise ValueError("not an object")
+        known = {field.name: data[field.name] for field in dataclasses.fields(cls) if field.name in data}
+        request = data.get("request")
+        if not isinstance(request, dict):
+            raise ValueError("without a request")
+        if isinstance(known.get("after"), list):
+            known["after"] = tuple(known["after"])
+        try:
+            known["request"] = BackfillRequest.from_json(request)
+            task = cls(**known)
+            task._check()
+        except TypeError as error:
+            raise ValueError(str(error)) from error
+        if not task.is_over:
+            task.state = "paused" if task.wanted == "pause" else "waiting"
+            task.detail = ""
+            task.obey()
+        return task
+
+    def _check(self) -> None:
+        """Raise ValueError where a value is not what its field holds."""
+        request = self.request
+        texts = (self.id, self.detail, self.error, self.hint, request.table, request.where, request.keys)
+        counts = (self.rows, self.tombstones, self.left_out, self.chunks, self.again, self.done_keys)
+        times = (self.requested, self.started, self.ended, self.asked)
+        is_sound = (
+            all(isinstance(text, str) for text in (*texts, *(self.after or ())))
+            and all(
+                type(count) is int and count >= 0
+                for count in (*counts, 0 if self.estimate is None else self.estimate)
+            )
+            and all(type(time) in (int, float) for time in times)
+            and isinstance(self.after, tuple | None)
+            and isinstance(request.unkeyed, bool)
+            and self.state in get_args(BackfillState)
+            and request.reason in get_args(BackfillReason)
+            and self.wanted in get_args(Wanted)
+        )
+        if not is_sound or not self.id or not request.table:
+            raise ValueError("a field holds what it can't")

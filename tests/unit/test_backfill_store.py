@@ -1,0 +1,336 @@
+"""What is to be sent again, on the disk: nothing is lost, and an `ask` holds whatever is saved meanwhile."""
+
+import json
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from bwtui.durable import write_durably
+from bwtui.errors import RefusedError, StateFailed
+from bwtui.model.backfill import BackfillCommand, BackfillRequest
+from bwtui.relay.backfill.keys import read_keys, write_keys
+from bwtui.relay.backfill.store import KEPT, Store
+from bwtui.relay.backfill.task import Task
+
+ORDERS = BackfillRequest("public.orders", where="id > 7")
+USERS = BackfillRequest("public.users")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where the tasks lie; it is made with the first."""
+    return tmp_path / "relay" / "backfills"
+
+
+def in_hand(store: Store, id: str) -> Task:
+    """The task that the main thread works on, as it begins."""
+    task = store.next()
+    assert task is not None
+    assert task.id == id
+    task.state = "running"
+    store.save(task)
+    return task
+
+
+def test_it_is_durable_private_and_told(folder: Path) -> None:
+    store = Store(folder)
+    id = store.submit(ORDERS)
+    assert id == "1-orders"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / f"{id}.json").stat().st_mode) == 0o600
+    for one in (store, Store(folder)):
+        (status,) = one.statuses()
+        assert (status.id, status.table, status.where, status.state) == (
+            id,
+            ORDERS.table,
+            "id > 7",
+            "waiting",
+        )
+        assert status.requested
+
+
+def test_they_run_one_by_one_the_oldest_first(folder: Path) -> None:
+    store = Store(folder)
+    orders, users = store.submit(ORDERS), store.submit(USERS)
+    task = in_hand(store, orders)
+    assert store.next() is task
+    task.state = "done"
+    store.save(task)
+    in_hand(store, users)
+
+
+def test_progress_is_what_was_saved(folder: Path) -> None:
+    store = Store(folder)
+    task = in_hand(store, store.submit(ORDERS))
+    task.after, task.rows, task.chunks = ("7", "ü\x01"), 1000, 1
+    store.save(task)
+    task.rows = 2000
+    again = Store(folder).next()
+    assert again is not None
+    assert (again.after, again.rows, again.chunks, again.state) == (("7", "ü\x01"), 1000, 1, "waiting")
+
+
+def test_no_second_of_the_same_table_and_reason(folder: Path) -> None:
+    store = Store(folder)
+    id = store.submit(ORDERS)
+    with pytest.raises(RefusedError, match=f"public.orders is being sent again already: {id}"):
+        store.submit(BackfillRequest("public.orders"))
+    store.submit(BackfillRequest("public.orders", reason="joined"))
+    store.ask(id, "cancel")
+    store.submit(ORDERS)
+
+
+@pytest.mark.parametrize(("what", "state"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_one_that_nobody_works_on_obeys_at_once(folder: Path, what: BackfillCommand, state: str) -> None:
+    store = Store(folder)
+    id = store.submit(ORDERS)
+    assert store.ask(id, what).state == state
+    assert store.next() is None
+    assert [one.state for one in Store(folder).statuses()] == [state]
+
+
+@pytest.mark.parametrize(("what", "state"), [("pause", "paused"), ("cancel", "cancelled")])
+def test_one_under_way_obeys_at_the_end_of_its_chunk(folder: Path, what: BackfillCommand, state: str) -> None:
+    store = Store(folder)
+    orders, users = store.submit(ORDERS), store.submit(USERS)
+    task = in_hand(store, orders)
+    status = store.ask(orders, what)
+    assert (status.state, status.detail.partition(" ")[0]) == ("running", "will")
+    assert task.state == "running"
+    # The chunk that was under way is acknowledged, and counted.
+    task.rows = 1000
+    store.save(task)
+    following = store.next()
+    assert following is not None
+    assert following.id == users
+    for one in (store, Store(folder)):
+        assert one.statuses()[0].state == state
+        assert one.statuses()[0].rows == 1000
+
+
+def test_a_pause_ends(folder: Path) -> None:
+    store = Store(folder)
+    id = store.submit(ORDERS)
+    store.ask(id, "pause")
+    store = Store(folder)
+    assert store.next() is None
+    assert store.ask(id, "resume").state == "waiting"
+    in_hand(store, id)
+    store.ask(id, "pause")
+    assert store.ask(id, "resume").state == "running"
+    in_hand(store, id)
+
+
+def test_one_that_goes_on_has_its_turn_before_those_asked_for_later(folder: Path) -> None:
+    store = Store(folder)
+    orders, users = store.submit(ORDERS), store.submit(USERS)
+    store.ask(orders, "pause")
+    task = in_hand(store, users)
+    store.ask(orders, "resume")
+    in_hand(store, orders)
+    assert task.state == "waiting"
+
+
+def test_what_is_asked_is_refused_of_unknown_ones_and_those_that_are_over(folder: Path) -> None:
+    store = Store(folder)
+    with pytest.raises(RefusedError, match="there is no task 7"):
+        store.ask("7", "cancel")
+    id = store.submit(ORDERS)
+    in_hand(store, id)
+    store.ask(id, "cancel")
+    with pytest.raises(RefusedError, match="is being cancelled"):
+        store.ask(id, "resume")
+    store.next()
+    with pytest.raises(RefusedError, match="is over: cancelled"):
+        store.ask(id, "pause")
+
+
+def test_it_is_told_as_over_only_once_that_is_durable(folder: Path) -> None:
+    store = Store(folder)
+    task = in_hand(store, store.submit(ORDERS))
+    task.state, task.error = "failed", "the table is gone"
+    assert store.statuses()[0].state == "running"
+    store.save(task)
+    assert (store.statuses()[0].state, store.statuses()[0].error) == ("failed", "the table is gone")
+    task.state = "running"
+    store.save(task)
+    assert Store(folder).statuses()[0].state == "failed"
+
+
+def test_keys_are_taken_over_and_removed_with_their_task(folder: Path, tmp_path: Path) -> None:
+    listed = tmp_path / "keys"
+    assert write_keys(listed, [("1", "a"), b"\x00\xff", ("2", "")]) == 3
+    store = Store(folder)
+    id = store.submit(BackfillRequest("public.orders", keys=str(listed), reason="repair"))
+    listed.unlink()
+    task = Store(folder).next()
+    assert task is not None
+    assert task.estimate == 3
+    assert stat.S_IMODE(Path(task.request.keys).stat().st_mode) == 0o600
+    assert list(read_keys(Path(task.request.keys), done=1)) == [b"\x00\xff", ("2", "")]
+    store.ask(id, "cancel")
+    assert sorted(path.name for path in folder.iterdir()) == [f"{id}.json"]
+
+
+def test_a_list_that_is_no_file_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    store = Store(folder)
+    for name in ("pipe", "link", "missing", "."):
+        with pytest.raises(StateFailed, match=r"what is to be sent again of public.orders can't be kept: \w"):
+            store.submit(BackfillRequest("public.orders", keys=str(tmp_path / name)))
+    assert list(folder.iterdir()) == []
+    assert store.statuses() == ()
+
+
+def test_lists_without_a_task_are_removed(folder: Path) -> None:
+    Store(folder).submit(ORDERS)
+    (folder / "2-orders.keys").write_text('["1"]\n')
+    (folder / "2-orders.json.partial").write_text("{")
+    Store(folder)
+    assert [path.name for path in folder.iterdir()] == ["1-orders.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b'{"id": "1-orders"}',
+        b'{"id": "1-orders", "request": {}}',
+        b'{"id": "1-orders", "request": {"table": 7}}',
+        b'{"id": "1-orders", "request": {"table": "t"}, "rows": "many"}',
+        b'{"id": "1-orders", "request": {"table": "t"}, "after": 7}',
+        b'{"id": "1-orders", "request": {"table": "t"}, "state": "unheard of"}',
+        b'{"id": "2-users", "request": {"table": "t"}}',
+    ],
+)
+def test_a_damaged_file_is_one_task_that_failed(folder: Path, content: bytes) -> None:
+    store = Store(folder)
+    id, users = store.submit(ORDERS), store.submit(USERS)
+    (folder / f"{id}.json").write_bytes(content)
+    for _ in range(2):
+        store = Store(folder)
+        failed, waiting = store.statuses()
+        assert (failed.id, failed.state) == (id, "failed")
+        assert "is damaged" in failed.error
+        assert failed.hint
+        assert waiting.id == users
+        in_hand(store, users)
+    assert (folder / f"{id}.json.damaged").read_bytes() == content
+
+
+def test_a_task_whose_keys_are_gone_fails(folder: Path, tmp_path: Path) -> None:
+    write_keys(tmp_path / "keys", [("1",)])
+    id = Store(folder).submit(BackfillRequest("public.orders", keys=str(tmp_path / "keys")))
+    (folder / f"{id}.keys").unlink()
+    store = Store(folder)
+    assert store.next() is None
+    assert "is gone" in store.statuses()[0].error
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b'["1"]\n[]\n', "line 2 is no key"),
+        (b'["1"]\n[1]\n', "line 2 is no key"),
+        (b'["1"]\n{"raw": "?"}\n', "line 2 is no key"),
+        (b'["1"]\n{"raw": 7}\n', "line 2 is no key"),
+        (b'["1"]\n"1"\n', "line 2 is no key"),
+        (b'["1"]\n["2"]', "line 2 is torn"),
+        (b'["1"]\n\xff\n', "it is no UTF-8"),
+    ],
+)
+def test_a_damaged_list_is_told(tmp_path: Path, content: bytes, what: str) -> None:
+    (tmp_path / "keys").write_bytes(content)
+    with pytest.raises(StateFailed, match=f"is damaged: {what}"):
+        list(read_keys(tmp_path / "keys"))
+
+
+def test_only_the_newest_that_are_over_are_kept_and_no_id_comes_again(folder: Path) -> None:
+    store = Store(folder)
+    first = store.submit(USERS)
+    ids = [first]
+    for _ in range(KEPT + 5):
+        ids.append(store.submit(ORDERS))
+        store.ask(ids[-1], "cancel")
+    for _ in range(2):
+        assert [status.id for status in store.statuses()] == [first, *ids[-KEPT:]]
+        store = Store(folder)
+        assert [status.id for status in store.statuses()] == [first, *ids[-KEPT:]]
+        ids.append(store.submit(ORDERS))
+        store.ask(ids[-1], "cancel")
+    assert len(set(ids)) == len(ids)
+    assert len(list(folder.iterdir())) == KEPT + 1
+
+
+def test_a_folder_that_can_not_be_used_is_told(folder: Path) -> None:
+    folder.parent.mkdir()
+    folder.write_text("")
+    store = Store(folder)
+    with pytest.raises(StateFailed, match=r"what is to be sent again of public.orders can't be kept"):
+        store.submit(ORDERS)
+
+
+def test_what_is_asked_from_other_threads_is_not_overwritten(folder: Path) -> None:
+    """The main thread saves as fast as it can, while others submit tasks and cancel them."""
+    store = Store(folder)
+    asked: list[str] = []
+    failures: list[BaseException] = []
+
+    def ask(table: str) -> None:
+        try:
+            for number in range(10):
+                # Another table: one that is under way stays so until the end of its chunk.
+                id = store.submit(BackfillRequest(f"{table}_{number}"))
+                store.ask(id, "pause")
+                store.ask(id, "resume")
+                store.ask(id, "cancel")
+                asked.append(id)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(f"public.t{n}",)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        task = store.next()
+        if task is not None:
+            task.state = "running"
+            for _ in range(3):
+                task.chunks += 1
+                store.save(task)
+    assert failures == []
+    assert store.next() is None
+    for one in (store, Store(folder)):
+        assert {status.state for status in one.statuses()} == {"cancelled"}
+    assert len(set(asked)) == 30
+
+
+def test_a_cancel_that_comes_while_progress_is_written_holds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`save` has made its text, and is at the disk, when somebody asks."""
+    store = Store(folder)
+    id = store.submit(ORDERS)
+    task = in_hand(store, id)
+    asking: list[threading.Thread] = []
+
+    def slow(path: Path, content: str) -> None:
+        if not asking:
+            asking.append(threading.Thread(target=store.ask, args=(id, "cancel")))
+            asking[0].start()
+            asking[0].join(0.1)
+        write_durably(path, content)
+
+    monkeypatch.setattr("bwtui.relay.backfill.store.write_durably", slow)
+    store.save(task)
+    asking[0].join()
+    assert json.loads((folder / f"{id}.json").read_text())["wanted"] == "cancel"
+    store.save(task)
+    assert Store(folder).statuses()[0].state == "cancelled"
