@@ -5,10 +5,8 @@ server's threads read statuses. The engine never waits for a reader.
 """
 
 import logging
-import os
 import secrets
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -20,16 +18,13 @@ from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName
-from bwtui.model.lsn import format_lsn
-from bwtui.model.status import LAG_IS_OLD, ChangeSample, SchemaEntry, Status
-from bwtui.model.verdict import Verdict, ended
+from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
-from bwtui.relay import status_builder
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.following import Following
-from bwtui.relay.measured.recent import Recent, Slot
 from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.patience import Patience
+from bwtui.relay.picture import Picture
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.portable_settings import portable
 from bwtui.relay.process.looks import Looks
@@ -45,24 +40,16 @@ from bwtui.relay.snapshot.copying import Copying
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.relay.watch.account import Activity
-from bwtui.relay.watch.seen import Names
-from bwtui.relay.watch.watch import Watch
 from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DeadLetters
 from bwtui.sink.destination import kind_of
 from bwtui.source import slot
-from bwtui.source.connection import Connection, connect, describe, statement_failed
+from bwtui.source.connection import Connection, connect, statement_failed
 from bwtui.source.lag import LagSampler
 from bwtui.source.preflight import Findings, inspect
 from bwtui.state_folder import state_folder
 
 _log = logging.getLogger(__name__)
-#: The states in which rows pass, or should.
-_UNDER_WAY = ("snapshot", "streaming")
-#: Past this age the last look at the slot says nothing of the present.
-_LAG_IS_OLD_SECONDS = 10.0
-
-
 T = TypeVar("T")
 
 #: The hint of a note on a slot that this relay does not remember.
@@ -86,21 +73,16 @@ class Engine:
         self._portable_settings = portable(settings)
         self._report = Report()
         self._samples = Samples()
-        self._rates = status_builder.Rates()
         self._stop = threading.Event()
         self._destination = kind_of(settings).open_destination(settings)
-        self._recorder: Recorder | None = None
         self._patience = Patience(settings.postgres, self._report, self._pulse)
         self._cluster = ""
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
-        self._recent = Recent(self._report, self._slot_stands)
-        self._findings: Findings | None = None
+        self._picture = Picture(settings, self._report, self._destination, self._lag)
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
-        self._database = describe(settings.postgres)
-        self._watch = Watch(self._report, self._lag, self._names, self._destination.service.outage)
 
     # -- for other threads ---------------------------------------------------------------------------------
 
@@ -110,91 +92,15 @@ class Engine:
 
     def status(self) -> Status:
         """Return the status of this moment."""
-        report, settings, lag, findings = self._report, self._settings, self._lag.lag, self._findings
-        verdict, busy = self._verdict()
-        numbers = status_builder.totals(report)
-        rates = self._rates.update(numbers)
-        confirmed = report.confirmed_lsn
-        server = max(lag.server_lsn, report.server_lsn)
-        return Status(
-            state="stalled"
-            if verdict.condition == "stalled" and report.state in _UNDER_WAY
-            else report.state,
-            phase=report.state,
-            verdict=verdict,
-            name=settings.relay_name,
-            slot=settings.slot,
-            detail=self._detail(),
-            pid=os.getpid(),
-            started=report.started,
-            time=time.time(),
-            publication=settings.publication_name,
-            database=self._database,
-            broker=self._destination.address,
-            registry=self._destination.registry.url_without_user,
-            server_version=findings.server_version if findings else "",
-            confirmed_lsn=confirmed,
-            received_lsn=report.received_lsn,
-            server_lsn=server,
-            restart_lsn=lag.restart_lsn,
-            wal_lag_bytes=max(0, server - confirmed) if confirmed else 0,
-            wal_lag_seconds=round(self._lag.seconds_behind(confirmed), 3) if confirmed else 0.0,
-            retained_wal_bytes=lag.retained_bytes,
-            wal_status=lag.wal_status,
-            safe_wal_bytes=lag.safe_wal_bytes,
-            spill_bytes=lag.spill_bytes,
-            transactions=report.transactions,
-            resident_bytes=status_builder.resident_bytes(),
-            cpu_seconds=status_builder.cpu_seconds(),
-            tables=status_builder.tables(report, rates, self._recent.tables),
-            stages=status_builder.stages(report, numbers, rates, busy),
-            latency=dict(report.latency.figures.ten_seconds),
-            latency_minute=dict(report.latency.figures.minute),
-            latency_since_start=dict(report.latency.figures.ever),
-            errors=report.errors(),
-            not_captured=report.not_captured,
-            recording=self._recorder.status() if self._recorder is not None else None,
-        )
-
-    def _verdict(self) -> tuple[Verdict, dict[str, float]]:
-        report = self._report
-        if report.state not in ("stopped", "failed"):
-            return self._watch.look()
-        error = report.fatal
-        confirmed = format_lsn(report.confirmed_lsn) if report.confirmed_lsn else ""
-        return ended(error.message if error else None, error.hint if error else None, confirmed=confirmed), {}
-
-    def _names(self) -> Names:
-        """Return what those are called that the relay waits for."""
-        kind, address = self._destination.service.name, self._destination.address
-        return Names(
-            f"PostgreSQL at {self._database}",
-            f"{kind} at {address}" if kind else "the sink",
-            f"the schema registry at {self._destination.registry.url_without_user}",
-            f"the recording in {self._settings.record}" if self._settings.record else "",
-            self._destination.service.lingers,
-        )
-
-    def _detail(self) -> str:
-        last = self._lag.lag.time
-        if last and time.time() - last > _LAG_IS_OLD_SECONDS and self._report.state in _UNDER_WAY:
-            return f"{LAG_IS_OLD} {time.strftime('%T', time.localtime(last))}: the lag shown is that old"
-        return self._destination.service.outage() or self._report.detail
-
-    def _slot_stands(self) -> Slot:
-        """Return how the slot stands, for the history."""
-        lag, confirmed = self._lag.lag, self._report.confirmed_lsn
-        server = max(lag.server_lsn, self._report.server_lsn)
-        behind = self._lag.seconds_behind(confirmed) if confirmed else 0.0
-        return Slot(max(0, server - confirmed) if confirmed else 0, round(behind, 3), lag.retained_bytes)
+        return self._picture.status()
 
     def history(self, after: float) -> History:
         """Return the last ten minutes behind ``after``."""
-        return self._recent.history(after)
+        return self._picture.recent.history(after)
 
     def audited(self, verdict: str) -> None:
         """Mark in the history how an audit of the tables has ended."""
-        self._recent.mark("audit", f"an audit of the tables ended: {verdict}")
+        self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return sampled changes after sequence ``after``, oldest first."""
@@ -217,7 +123,7 @@ class Engine:
     def run(self) -> None:
         """Relay until stopped, or until the target LSN is confirmed. Raises BwtuiError."""
         failure: BwtuiError | None = None
-        self._watch.start()
+        self._picture.watch.start()
         try:
             self._run()
         except StopRequested:
@@ -229,9 +135,9 @@ class Engine:
             failure = self._failed(error)
             raise
         finally:
-            self._watch.stop()
+            self._picture.watch.stop()
             self._lag.stop()
-            self._recent.stop()
+            self._picture.recent.stop()
             self._looks.close()
             self._destination.close()
             self._patience.close()
@@ -241,7 +147,7 @@ class Engine:
 
     def _close_recording(self, ended: BwtuiError | None) -> None:
         """Finish the recording; that it can't be is an error of its own only where there is no other."""
-        recorder, self._recorder = self._recorder, None
+        recorder, self._picture.recorder = self._picture.recorder, None
         if recorder is None:
             return
         try:
@@ -267,7 +173,7 @@ class Engine:
             findings = self._inspect(connection)
             context = self._make_context(findings)
             self._lag.start()
-            self._recent.start()
+            self._picture.recent.start()
             publications = findings.publications
             if findings.slot is None:
                 # A snapshot has each key once, and no row of it is read again for another's sake.
@@ -293,12 +199,12 @@ class Engine:
 
     def _inspect(self, connection: Connection) -> Findings:
         info = connection.info
-        self._database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
+        self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
         findings = inspect(connection, self._settings, self._waiting)
         self._cluster = self._ask("topics", self._destination.service.check)
         if self._settings.output_format == "avro":
             self._ask("registry", self._destination.registry.check)
-        self._findings = findings
+        self._picture.findings = findings
         self._name_topics(findings)
         return findings
 
@@ -356,7 +262,7 @@ class Engine:
         toast = ToastFill(settings, patience.look, self._pulse)
         session = secrets.token_bytes(8)
         if settings.record:
-            self._recorder = self._begin_recording(findings, session)
+            self._picture.recorder = self._begin_recording(findings, session)
         return RelayContext(
             settings,
             report,
@@ -369,7 +275,7 @@ class Engine:
             memory,
             self._stop.is_set,
             session,
-            self._recorder,
+            self._picture.recorder,
         )
 
     def _begin_recording(self, findings: Findings, session: bytes) -> Recorder:

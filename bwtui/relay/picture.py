@@ -1,0 +1,124 @@
+"""What a relay says of itself at a moment, put together for other threads out of what its parts know."""
+
+import os
+import time
+
+from bwtui.model.lsn import format_lsn
+from bwtui.model.status import LAG_IS_OLD, Status
+from bwtui.model.verdict import Verdict, ended
+from bwtui.relay import status_builder
+from bwtui.relay.measured.recent import Recent, Slot
+from bwtui.relay.recording.recorder import Recorder
+from bwtui.relay.report import Report
+from bwtui.relay.watch.seen import Names
+from bwtui.relay.watch.watch import Watch
+from bwtui.settings import RelaySettings
+from bwtui.sink.destination import Destination
+from bwtui.source.connection import describe
+from bwtui.source.lag import LagSampler
+from bwtui.source.preflight import Findings
+
+#: The states in which rows pass, or should.
+_UNDER_WAY = ("snapshot", "streaming")
+#: Past this age the last look at the slot says nothing of the present.
+_LAG_IS_OLD_SECONDS = 10.0
+
+
+class Picture:
+    """One relay as others see it; the engine tells it what it finds."""
+
+    def __init__(
+        self, settings: RelaySettings, report: Report, destination: Destination, lag: LagSampler
+    ) -> None:
+        self._settings = settings
+        self._report = report
+        self._destination = destination
+        self._lag = lag
+        self._rates = status_builder.Rates()
+        #: Where the database is, and what was found there, once the relay has connected.
+        self.database = describe(settings.postgres)
+        self.findings: Findings | None = None
+        self.recorder: Recorder | None = None
+        self.recent = Recent(report, self._slot_stands)
+        self.watch = Watch(report, lag, self._names, destination.service.outage)
+
+    def status(self) -> Status:
+        """Return the status of this moment; any thread may ask."""
+        report, settings, lag = self._report, self._settings, self._lag.lag
+        findings, recorder = self.findings, self.recorder
+        verdict, busy = self._verdict()
+        numbers = status_builder.totals(report)
+        rates = self._rates.update(numbers)
+        confirmed = report.confirmed_lsn
+        server = max(lag.server_lsn, report.server_lsn)
+        return Status(
+            state="stalled"
+            if verdict.condition == "stalled" and report.state in _UNDER_WAY
+            else report.state,
+            phase=report.state,
+            verdict=verdict,
+            name=settings.relay_name,
+            slot=settings.slot,
+            detail=self._detail(),
+            pid=os.getpid(),
+            started=report.started,
+            time=time.time(),
+            publication=settings.publication_name,
+            database=self.database,
+            broker=self._destination.address,
+            registry=self._destination.registry.url_without_user,
+            server_version=findings.server_version if findings else "",
+            confirmed_lsn=confirmed,
+            received_lsn=report.received_lsn,
+            server_lsn=server,
+            restart_lsn=lag.restart_lsn,
+            wal_lag_bytes=max(0, server - confirmed) if confirmed else 0,
+            wal_lag_seconds=round(self._lag.seconds_behind(confirmed), 3) if confirmed else 0.0,
+            retained_wal_bytes=lag.retained_bytes,
+            wal_status=lag.wal_status,
+            safe_wal_bytes=lag.safe_wal_bytes,
+            spill_bytes=lag.spill_bytes,
+            transactions=report.transactions,
+            resident_bytes=status_builder.resident_bytes(),
+            cpu_seconds=status_builder.cpu_seconds(),
+            tables=status_builder.tables(report, rates, self.recent.tables),
+            stages=status_builder.stages(report, numbers, rates, busy),
+            latency=dict(report.latency.figures.ten_seconds),
+            latency_minute=dict(report.latency.figures.minute),
+            latency_since_start=dict(report.latency.figures.ever),
+            errors=report.errors(),
+            not_captured=report.not_captured,
+            recording=recorder.status() if recorder is not None else None,
+        )
+
+    def _verdict(self) -> tuple[Verdict, dict[str, float]]:
+        report = self._report
+        if report.state not in ("stopped", "failed"):
+            return self.watch.look()
+        error = report.fatal
+        confirmed = format_lsn(report.confirmed_lsn) if report.confirmed_lsn else ""
+        return ended(error.message if error else None, error.hint if error else None, confirmed=confirmed), {}
+
+    def _names(self) -> Names:
+        """Return what those are called that the relay waits for."""
+        kind, address = self._destination.service.name, self._destination.address
+        return Names(
+            f"PostgreSQL at {self.database}",
+            f"{kind} at {address}" if kind else "the sink",
+            f"the schema registry at {self._destination.registry.url_without_user}",
+            f"the recording in {self._settings.record}" if self._settings.record else "",
+            self._destination.service.lingers,
+        )
+
+    def _detail(self) -> str:
+        last = self._lag.lag.time
+        if last and time.time() - last > _LAG_IS_OLD_SECONDS and self._report.state in _UNDER_WAY:
+            return f"{LAG_IS_OLD} {time.strftime('%T', time.localtime(last))}: the lag shown is that old"
+        return self._destination.service.outage() or self._report.detail
+
+    def _slot_stands(self) -> Slot:
+        """Return how the slot stands, for the history."""
+        lag, confirmed = self._lag.lag, self._report.confirmed_lsn
+        server = max(lag.server_lsn, self._report.server_lsn)
+        behind = self._lag.seconds_behind(confirmed) if confirmed else 0.0
+        return Slot(max(0, server - confirmed) if confirmed else 0, round(behind, 3), lag.retained_bytes)
