@@ -12,7 +12,7 @@ import json
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,12 +136,25 @@ class Journal:
             self._named_size = synced
         return written
 
-    def reach(self, lsn: int) -> None:
+    def promise(self) -> Callable[[], bool]:
+        """Return what says whether all that was written so far is on the disk, and asks for it until then."""
+        written = self.bytes_written
+
+        def is_kept() -> bool:
+            if self._finished_bytes + self._synced_size < written:
+                self.reach(self._asked_lsn, anew=True)
+            return self._finished_bytes + self._synced_size >= written
+
+        return is_kept
+
+    def reach(self, lsn: int, *, anew: bool = False) -> None:
         """Ask for everything written so far to become durable, and `durable_lsn` then to be ``lsn``.
 
         One request at a time is under way, so a caller that wants an LSN goes on asking until it is durable.
+        ``anew``: also where that LSN was asked for before.
         """
-        if lsn <= self._asked_lsn or not self._synced.is_set() or self.failure is not None:
+        is_new = lsn > self._asked_lsn or anew
+        if not is_new or not self._synced.is_set() or self.failure is not None:
             return
         now = time.monotonic()
         if now >= self._synced_at + (_SYNC_IDLE_SECONDS if self.is_waited_for else _SYNC_SECONDS):

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from bwtui.model.delivery import Part, Receipt, Span
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.backfill.window import Window
 from bwtui.relay.careful import Careful
 from bwtui.relay.policy import RowTooLarge
 from bwtui.relay.recording.recorder import Recorder
@@ -52,6 +53,8 @@ class Batch:
         self.handed_over = 0
         #: Told of the routes of a batch that is handed over.
         self.on_hand_over: Callable[[list[Route]], None] | None = None
+        #: What a chunk that is read beside the stream must know of what was sent meanwhile.
+        self.window: Window | None = None
         #: While recording: bytes that wait to be recorded, beside the messages.
         self.held = 0
 
@@ -117,6 +120,8 @@ class Batch:
         span = self.span
         if self.routes and self.on_hand_over is not None:
             self.on_hand_over(self.routes)
+        if self.window is not None:
+            self.window.see(self.routes)
         routes, self.routes = self.routes, []
         receipts: list[Receipt] | None = None
         parts: list[Part] = []

@@ -6,12 +6,11 @@ See docs/adr/0040-a-refused-row-is-found-within-its-batch.md.
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from bwtui.errors import RowError
+from bwtui.errors import BwtuiError, RowError
 from bwtui.model.delivery import REFUSED, Receipt, Span
 from bwtui.relay.context import Redrive
-from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure, MessageTuple, Sink
 from bwtui.sink.dead_letter import DroppedRow, Identity
@@ -19,6 +18,16 @@ from bwtui.sink.dead_letter import DroppedRow, Identity
 #: So few messages are sent one by one; more are sent together, in halves.
 _FEW = 32
 _WAIT_SECONDS = 0.1
+
+
+class Policy(Protocol):
+    """What decides on rows that are refused; see `bwtui.relay.policy.RowPolicy`."""
+
+    def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
+        """Drop ``row``, or raise RowError."""
+
+    def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """Return the failures that are none of dead letters."""
 
 
 class _Sent(NamedTuple):
@@ -40,7 +49,7 @@ class Careful:
     Until a batch is settled nothing else is under way, so nothing newer can get ahead of what failed.
     """
 
-    def __init__(self, sink: Sink, policy: RowPolicy, pulse: Callable[[], None]) -> None:
+    def __init__(self, sink: Sink, policy: Policy, pulse: Callable[[], None]) -> None:
         """``pulse()`` is called while waiting; it keeps the server informed, and raises to stop."""
         self._sink = sink
         self._policy = policy

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from bwtui.relay.backfill.streamed import Streamed
 from bwtui.relay.memory import SlotMemory
 from bwtui.relay.patience import Patience
 from bwtui.relay.policy import RowPolicy
@@ -63,6 +64,8 @@ class RelayContext:
     recorder: Recorder | None = None
     #: While the relay streams.
     suspension: Suspension | None = None
+    #: Which transactions were sent.
+    streamed: Streamed = field(default_factory=Streamed)
 
     @property
     def sink(self) -> Sink:

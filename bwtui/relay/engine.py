@@ -16,12 +16,11 @@ import psycopg2
 from bwtui.blocking import BlockingCalls
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
-from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
-from bwtui.relay.backfill.asking import Asking
+from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.following import Following
@@ -83,11 +82,11 @@ class Engine:
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
-        self._backfills = Store(state_folder(settings.relay_name) / "backfills")
-        self._asking = Asking(self._backfills, self._report)
-        self._picture = Picture(settings, self._report, self._destination, self._lag, self._backfills)
+        self._picture = Picture(settings, self._report, self._destination, self._lag)
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
+        self._backfills = Store(state_folder(settings.relay_name) / "backfills")
+        self._backfill: Backfill | None = None
 
     # -- for other threads ---------------------------------------------------------------------------------
 
@@ -122,14 +121,6 @@ class Engine:
     def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return what is asked of the services while somebody looks; see `bwtui.relay.process.looks`."""
         return self._looks.look(name, about, glance=glance)
-
-    def backfill(self, request: BackfillRequest) -> str:
-        """Take a request to put rows into the stream; return its id. Raises RefusedError and StateFailed."""
-        return self._asking.submit(request)
-
-    def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
-        """Have one pause, go on or end. Raises RefusedError and StateFailed."""
-        return self._asking.control(id, what)
 
     # -- the main thread -----------------------------------------------------------------------------------
 
@@ -203,7 +194,8 @@ class Engine:
         finally:
             connection.close()
         self._new_tables.reads = publications
-        Following(context, self._enter).run(publications, target)
+        self._backfill = Backfill(context, self._backfills, publications)
+        Following(context, self._enter, self._backfill).run(publications, target)
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
@@ -315,4 +307,6 @@ class Engine:
         """Once a second, in the sampler's thread: report tables that the publication leaves out, and look."""
         self._lag.forget_before(self._report.confirmed_lsn)
         self._new_tables.look(connection)
+        if self._backfill is not None:
+            self._backfill.look(connection)
         self._looks.tick(connection)

@@ -12,10 +12,12 @@ from psycopg import pq
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.context import REFUSED, Redrive, RelayContext, check_stop
 from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.suspension import Suspension
+from bwtui.source.chunks.visibility import running_transactions
 from bwtui.source.connection import ServerError, connect_raw
 from bwtui.source.preflight import wait_for_release
 from bwtui.source.slot import SlotState, check_readable, slot_state
@@ -33,17 +35,25 @@ class _SessionStart(NamedTuple):
     server: Server
     slot: SlotState | None
     published: PublicationStates
+    #: Transactions that were under way.
+    running: set[int]
 
 
 class Following:
     """The stream of one slot, for as many sessions as it takes."""
 
-    def __init__(self, context: RelayContext, on_phase: Callable[[Streaming | None, str], None]) -> None:
+    def __init__(
+        self,
+        context: RelayContext,
+        on_phase: Callable[[Streaming | None, str], None],
+        backfill: Beside | None = None,
+    ) -> None:
         """``on_phase`` is called with each session, and the slot."""
         self._settings = context.settings
         self._report = context.report
         self._context = context
         self._on_phase = on_phase
+        self._backfill = backfill
         self._session: Streaming | None = None
         self._has_streamed = False
         self._published = Published(self._settings.publication_name, self._report, context.memory)
@@ -77,7 +87,7 @@ class Following:
                 acks = Acknowledgements(confirmed, context.recorder, self._report.acknowledged)
                 if context.recorder is not None:
                     context.recorder.begin_pass("stream", confirmed)
-                streaming = Streaming(context, stream, acks, target)
+                streaming = Streaming(context, stream, acks, target, self._backfill)
                 streaming.careful_until = careful_until
                 # Another server may answer: what is asked beside the stream is asked there.
                 context.patience.begin_session()
@@ -119,6 +129,9 @@ class Following:
             check_readable(answer.slot, answer.connection.server_version)
             self._check_history(answer.server, answer.slot)
             self._published.take(publications, answer.published)
+            self._context.streamed.begin(
+                (answer.server.system_identifier, answer.server.timeline), answer.running
+            )
         except BaseException:
             answer.connection.finish()
             raise
@@ -138,7 +151,10 @@ class Following:
         connection = connect_raw(self._settings.postgres)
         try:
             server, state = identify(connection), self._released(connection)
-            return _SessionStart(connection, server, state, self._published.ask(connection, publications))
+            # Before anything is read: the session before may have sent what is not visible yet.
+            running = running_transactions(connection)
+            published = self._published.ask(connection, publications)
+            return _SessionStart(connection, server, state, published, running)
         except ServerError as error:
             connection.finish()
             raise ConnectionFailed(error.message, "check PostgreSQL's log") from error

@@ -185,6 +185,8 @@ class Rows:
         if not routes:
             return LEFT_OUT
         self.ordinal += 1
+        if self._batch.window is not None:
+            self._batch.window.truncate([route.relation.qualified_name for route in routes])
         for route in routes:
             route.counters.truncates += 1
             route.counters.note("truncated: the topic still holds the rows from before")

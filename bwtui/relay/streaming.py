@@ -12,6 +12,7 @@ from typing import NoReturn
 from bwtui.errors import ConnectionFailed, RefusedError, RowError, ServiceRefused
 from bwtui.pgoutput.frames import BODY_OFFSET, PAYLOAD_OFFSET, XLOG_DATA
 from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.backfill.beside import Beside
 from bwtui.relay.batch import IN_FLIGHT_BYTES, IN_FLIGHT_ROWS, Batch
 from bwtui.relay.careful import Careful
 from bwtui.relay.context import REFUSED, Redrive, RelayContext, StopRequested, check_stop
@@ -51,9 +52,14 @@ class Streaming:
     """One session of streaming, from its START_REPLICATION until it ends or breaks."""
 
     def __init__(
-        self, context: RelayContext, stream: ReplicationStream, acks: Acknowledgements, target_lsn: int | None
+        self,
+        context: RelayContext,
+        stream: ReplicationStream,
+        acks: Acknowledgements,
+        target_lsn: int | None,
+        backfill: Beside | None = None,
     ) -> None:
-        """``target_lsn``: end once this LSN is confirmed."""
+        """``target_lsn``: end once this LSN is confirmed. ``backfill`` puts rows of tables in."""
         self._context = context
         self._stream = stream
         self._acks = acks
@@ -62,6 +68,10 @@ class Streaming:
         self._batch = Batch(context.sink, acks, context.report, context.recorder)
         self._rows = Rows(context, self._batch, self._read_ahead)
         self._open = OpenTransaction(self._batch, self._rows, context.report.transaction_log)
+        self._backfill = backfill
+        self._streamed = context.streamed
+        #: Everything that commits before this LSN was read.
+        self._passed = 0
         self._confirmed = 0
         self._confirmed_at = 0.0
         self._told_at = 0.0
@@ -92,10 +102,12 @@ class Streaming:
             # The server calls for a sign of life when half of its patience is over, and nobody may read that.
             self._status_seconds = min(_STATUS_SECONDS, self._stream.patience / 4)
         if self.careful_until:
-            self._batch.careful = Careful(self._context.sink, self._context.policy, self._while_settling)
+            self._batch.careful = Careful(self._context.sink, self._context.policy, self.while_settling)
             self._by_transaction = self._context.settings.on_error == "exit"
         # Nothing that a session before was asked is still to be answered.
         self._context.report.heard_at = time.monotonic()
+        if self._backfill is not None:
+            self._backfill.begin_session(self)
         try:
             self._loop()
         except StopRequested:
@@ -112,7 +124,8 @@ class Streaming:
                 return
             if not self._step() and self._acks.is_idle:
                 account.turn_to("read")
-                self._stream.wait(0.25)
+                is_busy = self._backfill is not None and self._backfill.is_busy
+                self._stream.wait(0.002 if is_busy else 0.25)
 
     def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:
         """Whether a stop was asked for; the open transaction is read to its end, if ``seconds`` are enough.
@@ -131,6 +144,21 @@ class Streaming:
         if self._is_time_to_stop(_STOP_WAITING_SECONDS):
             raise StopRequested
 
+    # -- for rows that are put into the stream: see `bwtui.relay.backfill.running.Stream` --------------------
+
+    @property
+    def batch(self) -> Batch:
+        """What rows are added to."""
+        return self._batch
+
+    def promise(self) -> Callable[[], bool]:
+        """Return what says whether all that was recorded so far is on the disk."""
+        return self._recorder.promise() if self._recorder is not None else lambda: True
+
+    def ask_position(self) -> None:
+        """Have the server say, in a keepalive, how far it has come."""
+        self._stream.send_status(self._confirmed, answer=True)
+
     @property
     def begun_lsn(self) -> int:
         """Where the newest transaction of which anything was read commits."""
@@ -144,6 +172,8 @@ class Streaming:
 
     def abandon(self) -> None:
         """Close the session at once; nothing happens where `run` ended in order."""
+        if self._backfill is not None:
+            self._backfill.end_session()
         self._stream.finish()
         self._acks.close()
         # The batch that was not handed over yet is no span that `Acknowledgements` knows.
@@ -161,8 +191,14 @@ class Streaming:
         account = report.account
         account.turn_to("work")
         self._context.samples.refill()
+        begun = time.monotonic()
         had_data = self._read()
         self._batch.flush()
+        if self._streamed.is_full:
+            self._streamed.tidy()
+        if self._backfill is not None:
+            seconds, at_boundary = time.monotonic() - begun, not self._open.is_open
+            self._backfill.turn(self._passed, seconds, at_boundary=at_boundary, is_idle=not had_data)
         if self.careful_until and self._acks.advance() >= self.careful_until:
             self.careful_until = 0
             self._by_transaction = False
@@ -196,6 +232,9 @@ class Streaming:
         """Handle frames until a turn has enough or nothing more has arrived; False when there was none."""
         batch, handlers = self._batch, self._handlers
         record = self._recorder.frames.append if self._recorder is not None else None
+        by_transaction = self._by_transaction or (
+            self._backfill is not None and self._backfill.wants_boundary
+        )
         frames = self._stream.frames()
         first = next(frames, None)
         if first is None:
@@ -214,7 +253,7 @@ class Streaming:
                 if record is not None and not left_out:
                     record(data)
                     batch.held += len(data)
-                if batch.is_full() or (self._by_transaction and batch.span.lsn is not None):
+                if batch.is_full() or (by_transaction and batch.span.lsn is not None):
                     return True
             else:
                 self._on_keepalive(data)
@@ -280,7 +319,7 @@ class Streaming:
         self._told_at = now
         self._stream.send_status(self._confirmed)
 
-    def _while_settling(self) -> None:
+    def while_settling(self) -> None:
         """Keep the server informed while a batch is waited for; raise StopRequested when it is time to."""
         self._check_awake()
         check_stop(self._context.stop_requested)
@@ -327,18 +366,21 @@ class Streaming:
         if not self._open.is_open:
             self._batch.flush()
             self._acks.keepalive(wal_end)
+            self._passed = max(self._passed, wal_end)
         if reply_requested:
             self._acks.advance()
             self._confirm(time.monotonic())
 
     def _on_begin(self, data: bytes) -> bool | None:
         self._rows.begin(data)
+        self._streamed.note(self._rows.xid)
         self._open.is_open = True
         return None
 
     def _on_commit(self, data: bytes) -> bool | None:
         _, end_lsn = _commit(data, BODY_OFFSET + 1)
         self._batch.commit(end_lsn)
+        self._passed = end_lsn
         self._open.commit()
         self._open.is_open = False
         report = self._context.report

@@ -270,7 +270,7 @@ def test_a_disk_that_stays_full_behind_a_segment_damages_nothing(
         monkeypatch.setattr(os, "writev", full)
 
     monkeypatch.setattr(SegmentWriter, "take_place", take_place)
-    stream.recorder._rotate_when_due()
+    stream.recorder._rotate()
     with pytest.raises(StateFailed, match="No space left"):
         stream.settle()
     with pytest.raises(StateFailed, match="No space left"):

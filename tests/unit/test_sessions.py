@@ -63,7 +63,8 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session()
-    answers = [following._SessionStart(session, None, SimpleNamespace(confirmed_lsn=0), {})]  # type: ignore[arg-type]
+    server = SimpleNamespace(system_identifier="", timeline=1)
+    answers = [following._SessionStart(session, server, SimpleNamespace(confirmed_lsn=0), {}, set())]  # type: ignore[arg-type]
 
     class Calls:
         def make(self, call: Callable[[], Any]) -> Any:

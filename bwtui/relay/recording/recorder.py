@@ -292,10 +292,6 @@ class Recorder:
             "ended": ended,
         }
 
-    def _rotate_when_due(self) -> None:
-        if self._journal.is_large or (self._journal.is_old and self._position > self._segment_position):
-            self._rotate()
-
     def _make_room(self, routes: int) -> None:
         """Begin another segment if this one has no numbers left for ``routes`` more."""
         if not self._references.has_room(routes):
@@ -315,7 +311,6 @@ class Recorder:
             self._journal.write(BlockOut(Kind.DELIVERY, pack_delivery(delivery)))
 
     def reach(self, lsn: int) -> None:
-        # Past what was given up nothing is reached.
         if not self._ending.gave_up:
             self._journal.reach(lsn)
 
@@ -323,6 +318,11 @@ class Recorder:
     def durable_lsn(self) -> int:
         # A recording that was given up holds nothing up.
         return _EVERYTHING if self._ending.gave_up else self._journal.durable_lsn
+
+    def promise(self) -> Callable[[], bool]:
+        """Return what says, and asks for, that all written so far is on the disk."""
+        is_kept = self._journal.promise()
+        return lambda: self._ending.gave_up or is_kept()
 
     def settle(self, *, idle: bool = False) -> None:
         """Do what is due now and then; ``idle``: the relay has nothing to do but to wait for the disk.
@@ -336,7 +336,8 @@ class Recorder:
         status = self._status.due()
         if status is not None:
             self._json(Kind.STATUS, status)
-        self._rotate_when_due()
+        if self._journal.is_large or (self._journal.is_old and self._position > self._segment_position):
+            self._rotate()
 
     def _see_failure(self) -> bool:
         """Return whether the disk has refused; then raise StateFailed if the policy is to stop.

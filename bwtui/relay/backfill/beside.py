@@ -1,0 +1,49 @@
+"""What a session of the stream and the rows that are put into it know of each other."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from bwtui.relay.batch import Batch
+
+
+class Stream(Protocol):
+    """What a session of the stream does for rows that are put into it."""
+
+    @property
+    def batch(self) -> Batch:
+        """What rows are added to."""
+
+    def promise(self) -> Callable[[], bool]:
+        """Return what says whether all that was recorded so far is on the disk."""
+
+    def ask_position(self) -> None:
+        """Have the server say how far it has come."""
+
+    def while_settling(self) -> None:
+        """Keep the server informed while messages are waited for; raises to stop."""
+
+
+class Beside(Protocol):
+    """What puts rows into the stream; see `bwtui.relay.backfill.running.Backfill`."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next turn should come soon."""
+
+    @property
+    def wants_boundary(self) -> bool:
+        """Whether rows are ready to be put in as soon as a transaction ends."""
+
+    def begin_session(self, stream: Stream) -> None:
+        """Go on over a new session of the stream."""
+
+    def end_session(self) -> None:
+        """Give up the chunk under way: what the next session reads again would come behind its rows."""
+
+    def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
+        """Do what is due.
+
+        The stream has sent everything that commits before ``position``, took ``seconds`` for its own rows in
+        this turn, and stands between two transactions ``at_boundary``. Raises what a batch, the store and the
+        router raise, never for a table's own fault.
+        """

@@ -1,0 +1,206 @@
+"""A chunk on its way into the stream: its rows encoded, and put into the batch a few at a time."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from bwtui.encode.avro import NoRoomError
+from bwtui.errors import RowError
+from bwtui.model.delivery import Span
+from bwtui.model.headers import SESSION, Headers, make_headers
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.messages import Field
+from bwtui.relay.backfill.keys import Key
+from bwtui.relay.backfill.refusals import Refusals
+from bwtui.relay.backfill.window import Window
+from bwtui.relay.batch import Batch
+from bwtui.relay.careful import Careful
+from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import Route
+from bwtui.sink.dead_letter import DroppedRow, Identity
+from bwtui.source.chunks.reading import Chunk
+
+#: Rows between two looks at the clock.
+_STEP = 50
+#: A slice ends at so many bytes: the sink takes it in one go.
+_SLICE_BYTES = 1 << 20
+
+
+class _Ready(NamedTuple):
+    """One row, or of a key without a row the tombstone: ``line`` and ``fields`` are None then."""
+
+    key: bytes | None
+    value: bytes | None
+    line: bytes | None
+    fields: list[Field] | None
+
+
+class Numbers:
+    """Numbers what a run puts into the stream: no two rows have the same LSN and number."""
+
+    def __init__(self) -> None:
+        self.lsn = self.ordinal = 0
+
+    def begin(self, lsn: int) -> None:
+        """Count from 1 where the stream has come further than ever; after a session that broke it has not."""
+        if lsn > self.lsn:
+            self.lsn, self.ordinal = lsn, 0
+
+
+class Outgoing:
+    """One chunk, from the moment when it was read until all of it was handed over."""
+
+    def __init__(
+        self,
+        context: RelayContext,
+        chunk: Chunk,
+        route: Route,
+        keys: Sequence[Key] | None,
+        refusals: Refusals,
+        numbers: Numbers,
+    ) -> None:
+        """``keys``: those that were asked for one by one; of those without a row the topic is told."""
+        self._context = context
+        self._route = route
+        self._refusals = refusals
+        self._keys = keys
+        self._lines = chunk.lines
+        self._at = 0
+        self._ready: list[_Ready] = []
+        self._put = 0
+        self._numbers = numbers
+        self.high = chunk.high
+        self.is_encoded = False
+        #: Messages that were handed over, tombstones among them, and what the stream had newer.
+        self.rows = self.tombstones = self.left_out = 0
+        #: What they are acknowledged by.
+        self.spans: list[Span] = []
+
+    @property
+    def route(self) -> Route:
+        """The route that its rows are encoded by."""
+        return self._route
+
+    @property
+    def is_put(self) -> bool:
+        """Whether all of it was handed over."""
+        return self.is_encoded and self._put >= len(self._ready)
+
+    def encode(self, window: Window, until: float) -> bool:
+        """Encode rows until ``until``, by the monotonic clock; the last call narrows the ``window``."""
+        while self._at < len(self._lines):
+            for line in self._lines[self._at : self._at + _STEP]:
+                self._encode(line)
+                self._at += 1
+            if time.monotonic() >= until:
+                return False
+        self._delete_missing()
+        window.narrow([ready.key for ready in self._ready])
+        self.is_encoded = True
+        return True
+
+    def _encode(self, line: bytes) -> None:
+        fields: list[Field] = list(unescape_copy_line(line)) if self._route.column_names else []
+        try:
+            try:
+                key, value = self._route.both(fields)
+            except NoRoomError:
+                wider = self._context.router.route(self._route.relation, with_room=True)
+                assert wider is not None
+                self._route = wider
+                key, value = wider.both(fields)
+        except RowError as error:
+            self._refusals.refuse(self._route, self._dropped(fields), error, Span())
+            return
+        self._ready.append(_Ready(key, value, line, fields))
+
+    def _delete_missing(self) -> None:
+        """Add tombstones of the keys that were asked for and have no row."""
+        there = {ready.key for ready in self._ready}
+        for key in self._keys or ():
+            message_key = key if isinstance(key, bytes) else self._message_key(key)
+            if message_key is not None and message_key not in there:
+                there.add(message_key)
+                self._ready.append(_Ready(message_key, None, None, None))
+
+    def _message_key(self, texts: tuple[str, ...]) -> bytes | None:
+        route = self._route
+        fields: list[Field] = [None] * len(route.column_names)
+        for index, text in zip(route.key_indexes, texts, strict=True):
+            fields[index] = text.encode("utf-8", "surrogateescape")
+        try:
+            return route.key(fields)
+        except RowError as error:
+            self._refusals.refuse(route, self._dropped(fields), error, Span())
+            return None
+
+    def put(self, batch: Batch, window: Window, lsn: int, until: float, careful: Careful | None) -> None:
+        """Put rows into the stream, which stands at ``lsn`` and between two transactions, until ``until``."""
+        recorder, before, numbers = self._context.recorder, batch.handed_over, self._numbers
+        numbers.begin(lsn)
+        now = int(time.time() * 1000)
+        batch.flush()
+        batch.window, batch.received, batch.careful = None, 0.0, careful
+        if recorder is not None:
+            recorder.begin_rows(self._route.relation, numbers.lsn, now, numbers.ordinal)
+        span = batch.span
+        try:
+            self._fill(batch, window, now, until)
+            batch.flush()
+        finally:
+            if recorder is not None:
+                recorder.end_rows()
+            batch.window, batch.careful = window, None
+        # What stands between two transactions belongs to neither.
+        batch.handed_over = before
+        self.spans.append(span)
+
+    def _fill(self, batch: Batch, window: Window, now: int, until: float) -> None:
+        """Add rows to the batch, or tombstones: in a recording they stand apart."""
+        is_deleting = self._ready[self._put].line is None
+        while not self.is_put and batch.bytes < _SLICE_BYTES:
+            for ready in self._ready[self._put : self._put + _STEP]:
+                if (ready.line is None) != is_deleting:
+                    return
+                self._put += 1
+                self._add(batch, window, ready, now)
+            if time.monotonic() >= until:
+                return
+
+    def _add(self, batch: Batch, window: Window, ready: _Ready, now: int) -> None:
+        route, recorder = self._route, self._context.recorder
+        if ready.key is not None and ready.key in window:
+            self.left_out += 1
+            return
+        operation = "delete" if ready.line is None else "backfill"
+        self._numbers.ordinal += 1
+        try:
+            batch.add(route, ready.key, ready.value, now, self._headers(operation))
+        except RowError as error:
+            self._numbers.ordinal -= 1
+            self._refusals.refuse(route, self._dropped(ready.fields), error, batch.span)
+            return
+        batch.rows += 1
+        if batch.careful is not None:
+            batch.careful.name(route, route, self._dropped(ready.fields))
+        if ready.line is None:
+            self.tombstones += 1
+            return
+        self.rows += 1
+        if recorder is not None:
+            recorder.frames.append(ready.line)
+            batch.held += len(ready.line)
+
+    def _headers(self, operation: str) -> Headers:
+        session = self._context.session
+        if not self._context.settings.headers:
+            return [(SESSION, session)]
+        return make_headers(self._numbers.lsn, self._numbers.ordinal, operation, 0, session)
+
+    def _dropped(self, fields: list[Field] | None) -> DroppedRow:
+        route = self._route
+        name = route.relation.qualified_name
+        identity = Identity(self._numbers.lsn, self._numbers.ordinal, 0)
+        return DroppedRow(
+            name, route.topic, "snapshot", identity, route.column_names, None, fields, route.key_columns
+        )

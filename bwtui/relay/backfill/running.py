@@ -1,0 +1,294 @@
+"""Rows of tables put into the stream beside its changes: one request at a time, chunk by chunk.
+
+The relay's main thread calls `Backfill.turn` once a turn of its loop. Each chunk goes through four steps:
+it is read in a thread, while the keys are collected that the stream sends of its table; the stream passes the
+WAL that the chunk's snapshot shows; its rows, less those keys, are put in between two transactions; and when
+all of them are acknowledged that is remembered. Whatever breaks the window begins the chunk anew. See
+`bwtui.relay.backfill.window` for why nothing older is put behind a newer row.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.relay.backfill.beside import Stream
+from bwtui.relay.backfill.keys import Key, read_keys
+from bwtui.relay.backfill.outgoing import Numbers, Outgoing
+from bwtui.relay.backfill.reading import Reading, push_on
+from bwtui.relay.backfill.refusals import Refusals
+from bwtui.relay.backfill.store import Store, Task
+from bwtui.relay.backfill.window import Window
+from bwtui.relay.careful import Careful
+from bwtui.relay.context import RelayContext
+from bwtui.source.chunks.reading import Asked, Chunk
+from bwtui.source.chunks.visibility import oldest_running
+from bwtui.source.connection import Connection
+
+#: Rows of a chunk, and of a list of keys, at most; rows are fewer where they are large.
+CHUNK_ROWS, CHUNK_KEYS = 10_000, 500
+_CHUNK_BYTES = 8 << 20
+#: How often it is looked whether anything is to be done, and how long a failure of PostgreSQL is waited out.
+_LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
+#: Seconds of one turn for our rows: while the stream has rows of its own, and while it has none.
+_LEAST_SECONDS, _IDLE_SECONDS = 0.001, 0.01
+#: How often a stream that has nothing to say is asked where it stands, and when a commit is written for it.
+_ASK_SECONDS, _PUSH_SECONDS = 0.02, 0.4
+_OLDEST_SECONDS = 10.0
+
+
+class Backfill:
+    """All requests of one run, over all of its sessions."""
+
+    def __init__(self, context: RelayContext, store: Store, publications: tuple[str, ...]) -> None:
+        self._context = context
+        self._store = store
+        self._publications = publications
+        self._share = context.settings.backfill_share / 100
+        self._streamed = context.streamed
+        self._numbers = Numbers()
+        self._stream: Stream | None = None
+        self._task: Task | None = None
+        self._window: Window | None = None
+        self._reading: Reading | None = None
+        self._outgoing: Outgoing | None = None
+        self._keys: list[Key] | None = None
+        self._chunk: Chunk | None = None
+        #: Whether nothing was read of the task in this session yet.
+        self._is_first = True
+        self._careful = False
+        #: Says whether the chunk's rows are in the recording, once they are acknowledged.
+        self._is_kept: Callable[[], bool] | None = None
+        self._rows = CHUNK_ROWS
+        self._look_at = self._ask_at = self._push_at = self._looked_at = 0.0
+        self._refusals = Refusals(context.policy, context.settings.on_error)
+
+    # -- sessions ------------------------------------------------------------------------------------------
+
+    def begin_session(self, stream: Stream) -> None:
+        """Go on over a new session of the stream."""
+        self._stream = stream
+        self._is_first = True
+
+    def end_session(self) -> None:
+        """Give up the chunk under way: what the next session reads again would come behind its rows."""
+        if self._outgoing is not None and any(span.failed for span in self._outgoing.spans):
+            # One of its own messages may be refused, and is found where each is waited for.
+            self._careful = True
+        if self._window is not None and self._task is not None:
+            self._task.again += 1
+        self._drop_chunk()
+        self._stream = None
+
+    def _drop_chunk(self) -> None:
+        if self._reading is not None:
+            self._reading.give_up()
+        if self._stream is not None:
+            self._stream.batch.window = None
+        self._window = self._reading = self._outgoing = self._chunk = self._keys = self._is_kept = None
+
+    def look(self, connection: Connection) -> None:
+        """Look, now and then, which transactions all can see by now; in the sampler's thread."""
+        if (now := time.monotonic()) >= self._looked_at + _OLDEST_SECONDS:
+            self._looked_at = now
+            self._streamed.oldest = oldest_running(connection)
+
+    # -- turns ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the next turn should come soon."""
+        return self._window is not None
+
+    @property
+    def wants_boundary(self) -> bool:
+        """Whether rows are ready to be put in as soon as a transaction ends."""
+        return self._outgoing is not None and self._outgoing.is_encoded and not self._outgoing.is_put
+
+    def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        now = time.monotonic()
+        if self._window is None and now < self._look_at:
+            return
+        try:
+            self._turn(position, now + self._budget(seconds, is_idle=is_idle), at_boundary=at_boundary)
+        except RefusedError as error:
+            self._fail(error)
+
+    def _budget(self, seconds: float, *, is_idle: bool) -> float:
+        if is_idle:
+            return _IDLE_SECONDS
+        share: float = min(self._share, 0.9)
+        return max(_LEAST_SECONDS, min(_IDLE_SECONDS, seconds * share / (1 - share)))
+
+    def _turn(self, position: int, until: float, *, at_boundary: bool) -> None:
+        if self._window is None:
+            self._begin()
+        elif self._window.broken:
+            self._again(f"read again, since {self._window.broken}")
+        elif self._reading is not None:
+            self._look_at_reading()
+        elif self._outgoing is not None and not self._outgoing.is_encoded:
+            is_encoded = self._outgoing.encode(self._window, until)
+            if is_encoded and not self._window.fits(self._outgoing.route):
+                self._again("read again, since the table was altered")
+        elif self._outgoing is not None and not self._outgoing.is_put:
+            self._put(position, until, at_boundary=at_boundary)
+        elif self._outgoing is not None:
+            self._finish()
+
+    def _begin(self) -> None:
+        """Take the next chunk of the next task, if there is one."""
+        stream = self._stream
+        self._look_at = time.monotonic() + _LOOK_SECONDS
+        task = self._store.next()
+        if task is None or stream is None or stream.batch.careful is not None:
+            self._task = None
+            return
+        if task is not self._task:
+            self._task, self._is_first, self._rows = task, True, CHUNK_ROWS
+        if task.state != "running":
+            task.state = "running"
+            task.started = task.started or time.time()
+        asked = self._asked(task)
+        if asked is None:
+            self._end(task, "done")
+            return
+        stream.batch.flush()
+        self._window = stream.batch.window = Window(task.request.table)
+        self._reading = Reading(
+            self._context.settings.postgres, asked, self._streamed, is_first=self._is_first
+        )
+        self._is_first = False
+
+    def _asked(self, task: Task) -> Asked | None:
+        request = task.request
+        namespace, _, name = request.table.partition(".")
+        asked = Asked(namespace, name, self._publications, request.where, rows=self._rows)
+        if not request.keys:
+            return replace(asked, after=task.after, unkeyed=request.unkeyed)
+        self._keys = list(islice(read_keys(Path(request.keys), task.done_keys), CHUNK_KEYS))
+        if not self._keys:
+            return None
+        texts = [key for key in self._keys if not isinstance(key, bytes)]
+        return replace(asked, keys=texts)
+
+    def _look_at_reading(self) -> None:
+        reading, task = self._reading, self._task
+        assert reading is not None and task is not None
+        task.detail = reading.detail
+        if not reading.is_done:
+            if task.wanted:
+                # Whoever asked for a pause, or an end, does not wait for what we wait for.
+                self._drop_chunk()
+                self._look_at = 0.0
+            return
+        self._reading = None
+        if reading.error is not None:
+            self._read_failed(reading.error)
+            return
+        chunk = reading.chunk
+        assert chunk is not None
+        route = self._context.router.route(chunk.relation)
+        if route is None:
+            raise RefusedError(
+                f"the relay leaves table {task.request.table} out", "see --table and --exclude-table"
+            )
+        if route.refusal is not None:
+            raise RefusedError(route.refusal.message, route.refusal.hint or "")
+        if not task.request.keys and not task.request.where:
+            task.estimate = chunk.estimate
+        self._chunk = chunk
+        self._refusals = Refusals(self._context.policy, self._context.settings.on_error)
+        self._outgoing = Outgoing(self._context, chunk, route, self._keys, self._refusals, self._numbers)
+        self._push_at = time.monotonic() + _PUSH_SECONDS
+
+    def _read_failed(self, error: BwtuiError) -> None:
+        if not isinstance(error, ConnectionFailed):
+            raise error if isinstance(error, RefusedError) else RefusedError(error.message, error.hint or "")
+        assert self._task is not None
+        self._again(error.message)
+        self._look_at = time.monotonic() + _PAUSE_SECONDS
+
+    def _put(self, position: int, until: float, *, at_boundary: bool) -> None:
+        outgoing, stream, window = self._outgoing, self._stream, self._window
+        assert outgoing is not None and stream is not None and window is not None
+        if position < outgoing.high:
+            self._wait_for_position(stream)
+        elif at_boundary and stream.batch.careful is None:
+            careful = None
+            if self._careful:
+                careful = Careful(self._context.sink, self._refusals, stream.while_settling)
+            outgoing.put(stream.batch, window, position, until, careful)
+
+    def _wait_for_position(self, stream: Stream) -> None:
+        now = time.monotonic()
+        if now >= self._ask_at:
+            stream.ask_position()
+            self._ask_at = now + _ASK_SECONDS
+        if now >= self._push_at:
+            push_on(self._context.settings.postgres)
+            self._push_at = now + _PUSH_SECONDS
+
+    def _finish(self) -> None:
+        """Remember the chunk once all of it is acknowledged, and in the recording."""
+        task, outgoing, chunk, stream = self._task, self._outgoing, self._chunk, self._stream
+        assert task is not None and outgoing is not None and chunk is not None and stream is not None
+        if any(span.pending for span in outgoing.spans):
+            return
+        self._is_kept = self._is_kept or stream.promise()
+        if not self._is_kept():
+            return
+        if self._refusals.error is not None:
+            error = self._refusals.error
+            raise RefusedError(
+                f"a row of {task.request.table} can't be sent: {error.message}", error.hint or ""
+            )
+        task.rows += outgoing.rows
+        task.tombstones += outgoing.tombstones
+        task.left_out += outgoing.left_out
+        task.chunks += 1
+        task.detail = ""
+        self._careful = False
+        size = sum(map(len, chunk.lines))
+        if chunk.lines and size:
+            self._rows = max(1, min(CHUNK_ROWS, _CHUNK_BYTES * len(chunk.lines) // size))
+        if self._keys is not None:
+            task.done_keys += len(self._keys)
+            is_last = len(self._keys) < CHUNK_KEYS
+        else:
+            task.after = chunk.last
+            is_last = chunk.last is None
+        self._drop_chunk()
+        if is_last:
+            self._end(task, "done")
+        else:
+            self._store.save(task)
+            self._look_at = 0.0
+
+    # -- ends ----------------------------------------------------------------------------------------------
+
+    def _again(self, detail: str) -> None:
+        assert self._task is not None
+        self._task.again += 1
+        self._task.detail = detail
+        self._drop_chunk()
+        self._look_at = 0.0
+
+    def _end(self, task: Task, state: str) -> None:
+        task.state = "done" if state == "done" else "failed"
+        task.ended, task.detail = time.time(), ""
+        self._task = None
+        self._store.save(task)
+        self._look_at = 0.0
+
+    def _fail(self, error: RefusedError) -> None:
+        task = self._task
+        self._drop_chunk()
+        if task is None:
+            return
+        task.error, task.hint = error.message, error.hint or ""
+        self._context.report.error("backfill", error, task.request.table)
+        self._end(task, "failed")

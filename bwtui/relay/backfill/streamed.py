@@ -1,0 +1,85 @@
+"""Which transactions the stream has sent, as far as others may not see them yet.
+
+A number costs nothing but its place in a list while it comes; now and then those are forgotten that all can
+see by now (below the oldest that runs). Where a transaction stays open for hours, what was sent meanwhile is
+kept as one bit each. What an earlier run had sent before this one began is not known, so that every
+transaction that was under way then may be one of it.
+"""
+
+from array import array
+from collections.abc import Callable, Collection, Sequence
+
+#: Numbers a page of bits stands for, and how many are kept as they came.
+_PAGE_BITS, _PLAIN = 16, 20_000
+_HALF = 1 << 31
+
+
+class Streamed:
+    """The transactions (32 bits) that were sent; the main thread writes it, any thread may ask."""
+
+    def __init__(self) -> None:
+        self._history: object = None
+        self._recent = array("I")
+        self._pages: dict[int, bytearray] = {}
+        self._from_before: frozenset[int] = frozenset()
+        #: The oldest transaction that runs, as far as somebody has looked; any thread may set it.
+        self.oldest: int | None = None
+        #: Takes the number of each transaction; taken anew after `tidy` and `begin`.
+        self.note: Callable[[int], None] = self._recent.append
+
+    def begin(self, history: object, running: Collection[int]) -> None:
+        """Begin a session of a server with this ``history``; ``running`` was under way before it began."""
+        if history != self._history:
+            # Numbers of another server, or of another timeline, say nothing here.
+            self._history, self._from_before, self.oldest = history, frozenset(running), None
+            self._pages = {}
+            self._recent = array("I")
+            self.note = self._recent.append
+
+    def tidy(self) -> None:
+        """Forget what all can see by now, and keep the rest small."""
+        oldest, pages = self.oldest, dict(self._pages)
+        kept: Sequence[int] = self._recent
+        if oldest is not None:
+            kept = [xid for xid in kept if not _is_before(xid, oldest)]
+            last = (1 << _PAGE_BITS) - 1
+            gone = [number for number in pages if _is_before(number << _PAGE_BITS | last, oldest)]
+            for number in gone:
+                del pages[number]
+            self._from_before = frozenset(xid for xid in self._from_before if not _is_before(xid, oldest))
+        if len(kept) > _PLAIN // 2:
+            for xid in kept:
+                number, bit = xid >> _PAGE_BITS, xid & (1 << _PAGE_BITS) - 1
+                page = pages.get(number)
+                if page is None:
+                    page = pages[number] = bytearray(1 << _PAGE_BITS - 3)
+                page[bit >> 3] |= 1 << (bit & 7)
+            kept = []
+        # In this order: who asks meanwhile finds a number in one of the two.
+        self._pages = pages
+        self._recent = array("I", kept)
+        self.note = self._recent.append
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time for `tidy`."""
+        return len(self._recent) > _PLAIN
+
+    def among(self, running: Collection[int]) -> set[int]:
+        """Return those of the ``running`` transactions that were sent, or may have been."""
+        recent = set(self._recent)
+        return {xid for xid in running if xid in recent or self._is_kept(xid) or xid in self._from_before}
+
+    def is_certain(self, xid: int) -> bool:
+        """Whether ``xid`` was sent by this run, rather than may have been by one before."""
+        return xid in set(self._recent) or self._is_kept(xid)
+
+    def _is_kept(self, xid: int) -> bool:
+        page = self._pages.get(xid >> _PAGE_BITS)
+        bit = xid & (1 << _PAGE_BITS) - 1
+        return page is not None and bool(page[bit >> 3] >> (bit & 7) & 1)
+
+
+def _is_before(xid: int, oldest: int) -> bool:
+    """Compare transactions as PostgreSQL does, whose numbers go round."""
+    return (xid - oldest) & 0xFFFFFFFF >= _HALF

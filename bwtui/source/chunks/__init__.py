@@ -1,0 +1,1 @@
+"""Reading chunks of tables beside the stream."""

@@ -1,0 +1,103 @@
+"""The key of a table in SQL: the order of its index, and its columns' operators and literals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bwtui.errors import RefusedError
+from bwtui.model.sql import quote_identifier, quote_literal
+from bwtui.pgoutput.copy_text import unescape_copy_line
+from bwtui.pgoutput.messages import Relation
+from bwtui.source.connection import Connection, query
+
+# Lists of columns, and the operator by which keys are ordered: those of extensions are not in the session's
+# empty search_path. A domain is ordered as its base type is; types without a default operator class of their
+# own (enums, arrays, ranges, varchar) by operators of pg_catalog. The fifth strategy of btree (403) is ">",
+# the third "=".
+_KEY_SQL = """
+with recursive base (attnum, name, oid) as (
+     select attnum, attname, atttypid from pg_catalog.pg_attribute
+      where attrelid = %s and attnum > 0 and not attisdropped
+  union all
+     select base.attnum, base.name, t.typbasetype from base join pg_catalog.pg_type t using (oid)
+      where t.typtype = 'd')
+select b.name, pg_catalog.format_type(b.oid, -1), o.nspname, o.greater, o.equal
+  from pg_catalog.pg_index i
+  join pg_catalog.pg_class c on c.oid = i.indrelid
+ cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
+  join base b on b.attnum = k.attnum
+  join pg_catalog.pg_type t on t.oid = b.oid and t.typtype <> 'd'
+  left join lateral (
+       select n.nspname, pg_catalog.max(o.oprname::text) filter (where m.amopstrategy = 5) as greater,
+              pg_catalog.max(o.oprname::text) filter (where m.amopstrategy = 3) as equal
+         from pg_catalog.pg_opclass used
+         join pg_catalog.pg_amop m on m.amopfamily = used.opcfamily
+              and m.amoplefttype = b.oid and m.amoprighttype = b.oid and m.amopstrategy in (3, 5)
+         join pg_catalog.pg_operator o on o.oid = m.amopopr
+         join pg_catalog.pg_namespace n on n.oid = o.oprnamespace
+        where used.opcmethod = 403 and used.opcdefault and used.opcintype = b.oid
+        group by n.nspname) as o on true
+ where i.indrelid = %s and k.place <= i.indnkeyatts
+   and case c.relreplident when 'i' then i.indisreplident else i.indisprimary end
+ order by k.place
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """One column of a key; without a default operator class of its own it has no operators here."""
+
+    name: str
+    type_name: str
+    namespace: str | None
+    greater: str | None
+    equal: str | None
+
+    def operator(self, symbol: str) -> str:
+        """Return the type's operator for ``symbol``, ">" or "=", whatever the search_path."""
+        found = self.greater if symbol == ">" else self.equal
+        if found is None or self.namespace is None:
+            return f"operator(pg_catalog.{symbol})"
+        return f"operator({quote_identifier(self.namespace)}.{found})"
+
+    def literal(self, text: str) -> str:
+        """Return a value of the column's type."""
+        return f"cast({quote_literal(text)} as {self.type_name})"
+
+
+def key_of(connection: Connection, oid: int) -> list[KeyColumn]:
+    """Return the columns of the table's identity, in the order of its index. Raises psycopg2.Error."""
+    return [KeyColumn(*row) for row in query(connection, _KEY_SQL, oid, oid)]
+
+
+def greater(key: Sequence[KeyColumn], after: Sequence[str]) -> str:
+    """Return the condition that a row's key lies behind ``after``, the texts of its columns."""
+    names = [quote_identifier(column.name) for column in key]
+    values = [column.literal(text) for column, text in zip(key, after, strict=True)]
+    if all(column.greater is None or column.namespace == "pg_catalog" for column in key):
+        # PostgreSQL takes a comparison of rows to an index of theirs.
+        return f"({', '.join(names)}) operator(pg_catalog.>) ({', '.join(values)})"
+    behind = ""
+    for column, name, value in reversed(list(zip(key, names, values, strict=True))):
+        also = f" or ({name} {column.operator('=')} {value} and {behind})" if behind else ""
+        behind = f"({name} {column.operator('>')} {value}{also})"
+    return behind
+
+
+def last_key(relation: Relation, key: Sequence[KeyColumn], lines: Sequence[bytes]) -> tuple[str, ...] | None:
+    """Return the key of the last of COPY's ``lines``. Raises RefusedError where it is no text."""
+    if not lines:
+        return None
+    fields = list(unescape_copy_line(lines[-1]))
+    names = [column.name for column in relation.columns]
+    texts = []
+    for column in key:
+        field = fields[names.index(column.name)]
+        assert isinstance(field, bytes)
+        try:
+            texts.append(field.decode())
+        except UnicodeDecodeError as error:
+            raise RefusedError(
+                f"a key of table {relation.qualified_name} is no text in the database's encoding",
+                "mend the row; 'bwtui snapshot' with --where leaves it out",
+            ) from error
+    return tuple(texts)

@@ -1,0 +1,260 @@
+"""One chunk of a table's rows, read beside the stream, and up to where the stream must come to take it in.
+
+Let S be the snapshot of the session that reads. ``high`` is the end of what was inserted into the WAL after S
+was taken: every transaction that S shows commits before it. So once the stream has passed ``high`` none of
+them comes again behind the chunk's rows. What S lacks is the affair of `bwtui.relay.backfill.window`.
+
+Rows come in the order of their key, so that a chunk begins behind the last key of the one before, whatever
+was written in between; rows without a key come by their pages.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psycopg2
+
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.model.sql import quote_identifier
+from bwtui.pgoutput.messages import Relation
+from bwtui.source.catalog import TableInfo, list_tables, load_relation
+from bwtui.source.chunks.keys import KeyColumn, greater, key_of, last_key
+from bwtui.source.connection import Connection, execute, query, statement_failed
+from bwtui.source.printed import printed
+from bwtui.source.publication import PublishedTable, published_tables, table_clause
+from bwtui.source.slot import CURRENT_LSN
+from bwtui.source.snapshot import SnapshotTable, TablesChanged, copy_out, copy_refused, lock_tables
+
+#: How often a table that is altered right after the snapshot was taken is tried anew.
+_TRIES = 5
+#: Bytes of a page, and of the headers of a page and of a segment's first one (PostgreSQL's xlog_internal.h).
+_WAL_PAGE, _PAGE_HEADERS = 8192, (24, 40)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which rows of a table to read; ``after`` is the `Chunk.last` of the chunk before, None the beginning.
+
+    ``keys`` are wanted one by one, each as its columns' texts in the relation's order; ``where`` is an SQL
+    expression. ``unkeyed``: a table without a key may be read too.
+    """
+
+    namespace: str
+    name: str
+    publications: tuple[str, ...]
+    where: str = ""
+    after: tuple[str, ...] | None = None
+    keys: Sequence[tuple[str, ...]] | None = None
+    rows: int = 10_000
+    most_bytes: int = 32 << 20
+    unkeyed: bool = False
+
+    @property
+    def qualified_name(self) -> str:
+        """``schema.table``, unquoted."""
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows as lines of COPY's text format, as one snapshot shows them.
+
+    ``high``: the stream must have passed this LSN before they are put into it; 0 where the session was closed
+    first, and `inserted_lsn` is to say it. ``last``: where the next chunk
+    begins; None when there is none. ``key``: the key's columns, in the order of its index.
+    """
+
+    relation: Relation
+    key: tuple[str, ...]
+    lines: list[bytes]
+    high: int
+    last: tuple[str, ...] | None
+    estimate: int | None
+
+
+def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection, int], None]) -> Chunk:
+    """Read one chunk over ``connection``, which is in autocommit mode; nothing is left open there.
+
+    ``wait(connection, oid)`` is called before the snapshot is taken, and once it was seen that the table is
+    published: it waits until every transaction is visible that must be. Raises RefusedError where the table
+    can't be read, or is not published, ConnectionFailed, and what ``wait`` raises.
+    """
+    try:
+        for _ in range(_TRIES):
+            published = _published(connection, asked)
+            wait(connection, _find(connection, asked).oid)
+            execute(connection, "begin isolation level repeatable read read only")
+            try:
+                return _read(connection, asked, published)
+            except TablesChanged:
+                continue
+            finally:
+                if not connection.closed:
+                    connection.rollback()
+                    execute(connection, "rollback")
+    except BwtuiError:
+        raise
+    except psycopg2.Error as error:
+        raise statement_failed(error) from error
+    raise ConnectionFailed(
+        f"table {asked.qualified_name} is altered again and again", "its rows are read once it is not"
+    )
+
+
+def _published(connection: Connection, asked: Asked) -> PublishedTable:
+    """Return how the table is published now: before the snapshot, so that all that it lacks is streamed."""
+    for table in published_tables(connection, asked.publications):
+        if (table.namespace, table.name) == (asked.namespace, asked.name):
+            return table
+    add = f"ALTER PUBLICATION {quote_identifier(asked.publications[0])} ADD TABLE "
+    add += f"{quote_identifier(asked.namespace)}.{quote_identifier(asked.name)}"
+    raise RefusedError(
+        f"table {asked.qualified_name} is in no publication of the relay",
+        f"add it first: {printed(add)}",
+    )
+
+
+def _find(connection: Connection, asked: Asked) -> TableInfo:
+    for table in list_tables(connection, partitions=True):
+        if (table.namespace, table.name) == (asked.namespace, asked.name):
+            return table
+    raise RefusedError(f"there is no table {asked.qualified_name}", "it was dropped or renamed")
+
+
+def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Chunk:
+    table = _find(connection, asked)
+    lock_tables(connection, [table])
+    relation = load_relation(connection, table, published.columns)
+    key = key_of(connection, table.oid)
+    if not table.has_key:
+        key = []
+    conditions = [f"({text}\n)" for text in (published.row_filter, asked.where) if text]
+    source = SnapshotTable(relation, published.row_filter, table_clause(table), table.estimate)
+    lines = _Lines(asked.most_bytes)
+    last: tuple[str, ...] | None = None
+    try:
+        if asked.keys is not None:
+            copy_out(connection, _of_keys(source, key, conditions, asked.keys), lines.lines.append)
+        elif key:
+            is_cut = not lines.take(connection, _behind(source, key, conditions, asked))
+            last = last_key(relation, key, lines.lines) if is_cut or len(lines.lines) == asked.rows else None
+        else:
+            sql, last = _pages(connection, table, source, conditions, asked)
+            copy_out(connection, sql, lines.lines.append)
+    except (psycopg2.OperationalError, psycopg2.InterfaceError):
+        raise
+    except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
+        if asked.where:
+            raise copy_refused(error, source, connection) from error
+        # Altered between the snapshot and the lock.
+        raise TablesChanged from error
+    except psycopg2.Error as error:
+        raise copy_refused(error, source, connection) from error
+    names = tuple(column.name for column in key)
+    high = 0 if connection.closed else inserted_lsn(connection)
+    return Chunk(relation, names, lines.lines, high, last, table.estimate)
+
+
+class _Enough(Exception):
+    """The chunk has as many bytes as one may have."""
+
+
+class _Lines:
+    """The lines of a chunk, whose rows may be larger than those before."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.lines: list[bytes] = []
+        self._left = most_bytes
+
+    def take(self, connection: Connection, sql: str) -> bool:
+        """Read the rows of ``sql``; False: not all of them, and ``connection`` is closed. One is there."""
+        try:
+            copy_out(connection, sql, self._add)
+        except _Enough:
+            connection.close()
+            return False
+        return True
+
+    def _add(self, line: bytes) -> None:
+        if self._left <= 0 and self.lines:
+            raise _Enough
+        self.lines.append(line)
+        self._left -= len(line)
+
+
+def _select(source: SnapshotTable, conditions: Sequence[str], rest: str = "") -> str:
+    columns = ", ".join(quote_identifier(column.name) for column in source.relation.columns)
+    where = f" where {' and '.join(conditions)}" if conditions else ""
+    return f"select {columns} from {source.source}{where}{rest}"
+
+
+def _behind(source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], asked: Asked) -> str:
+    """Return the query of the rows behind a key, in the key's order."""
+    if asked.after is not None:
+        conditions = [*conditions, greater(key, asked.after)]
+    order = ", ".join(quote_identifier(column.name) for column in key)
+    return _select(source, conditions, f" order by {order} limit {asked.rows}")
+
+
+def _of_keys(
+    source: SnapshotTable, key: Sequence[KeyColumn], conditions: list[str], keys: Sequence[tuple[str, ...]]
+) -> str:
+    """Return the query of the rows that have one of ``keys``."""
+    if not key:
+        raise RefusedError(
+            f"table {source.relation.qualified_name} has no key, so no row of it can be named",
+            "send the whole table again: bwtui snapshot TABLE --unkeyed",
+        )
+    if not keys:
+        return _select(source, [*conditions, "false"])
+    places = [column.name for column in source.relation.columns]
+    # As in a message's key.
+    in_order = sorted(key, key=lambda column: places.index(column.name))
+    listed = ", ".join(
+        "(" + ", ".join(column.literal(text) for column, text in zip(in_order, texts, strict=True)) + ")"
+        for texts in keys
+    )
+    names = ", ".join(f"bwtui_{number}" for number in range(len(key)))
+    equal = " and ".join(
+        f"{quote_identifier(column.name)} {column.operator('=')} bwtui_wanted.bwtui_{number}"
+        for number, column in enumerate(in_order)
+    )
+    wanted = f"exists (select from (values {listed}) as bwtui_wanted ({names}) where {equal})"
+    return _select(source, [*conditions, wanted])
+
+
+def _pages(
+    connection: Connection, table: TableInfo, source: SnapshotTable, conditions: list[str], asked: Asked
+) -> tuple[str, tuple[str, ...] | None]:
+    """Return the query of some pages of a table without a key, and which page is next."""
+    name = source.relation.qualified_name
+    if not asked.unkeyed:
+        raise RefusedError(
+            f"table {name} has no key: its rows would stand in the topic twice",
+            "give it a primary key, or ask for that with --unkeyed",
+        )
+    if table.partitioned:
+        raise RefusedError(f"table {name} has partitions and no key", "give it a primary key")
+    size = "select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int"
+    [(length, block)] = query(connection, size, table.oid)
+    first, pages = int(asked.after[0]) if asked.after else 0, length // block
+    rows_a_page = max(1, (table.estimate or 0) // max(1, pages))
+    end = first + max(1, asked.rows // rows_a_page)
+    conditions = [*conditions, f"ctid >= '({first},0)'::pg_catalog.tid"]
+    if end < pages:
+        conditions.append(f"ctid < '({end},0)'::pg_catalog.tid")
+    return _select(source, conditions), (str(end),) if end < pages else None
+
+
+def inserted_lsn(connection: Connection) -> int:
+    """Return the end of what was inserted into the WAL, as a stream can come to it.
+
+    What PostgreSQL says is behind the header of a page of which nothing else is there yet; a stream ends
+    before it. On a standby it is the end of what was replayed, which is visible there.
+    """
+    sql = f"""select case when pg_catalog.pg_is_in_recovery()
+                     then ({CURRENT_LSN}::pg_catalog.pg_lsn - '0/0')::bigint
+                     else (pg_catalog.pg_current_wal_insert_lsn() - '0/0')::bigint end"""
+    [(lsn,)] = query(connection, sql)
+    end = int(lsn)
+    into_page = end % _WAL_PAGE
+    return end - into_page if into_page in _PAGE_HEADERS else end

@@ -1,0 +1,54 @@
+"""Which transactions are under way, so that a snapshot of now does not show them."""
+
+from psycopg import pq
+
+from bwtui.source.connection import Connection, execute_raw, query
+
+
+def writers(connection: Connection, oid: int) -> set[str]:
+    """Return the transactions, as pg_locks names them, that write table ``oid`` or a partition of it.
+
+    A table that has just joined a publication is not published for what they wrote before.
+    """
+    sql = """select distinct l.virtualtransaction from pg_catalog.pg_locks l
+              where l.locktype = 'relation' and l.granted
+                and l.pid is distinct from pg_catalog.pg_backend_pid()
+                and l.mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                               'AccessExclusiveLock')
+                and l.database = (select d.oid from pg_catalog.pg_database d
+                                   where d.datname = pg_catalog.current_database())
+                and l.relation in (select %s::oid union all
+                                   select relid::oid from pg_catalog.pg_partition_tree(%s::oid))"""
+    return {str(row[0]) for row in query(connection, sql, oid, oid)}
+
+
+_RUNNING_SQL = """
+select pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot())::text
+ where not pg_catalog.pg_is_in_recovery()
+"""
+
+
+def in_progress(connection: Connection) -> set[int]:
+    """Return the transactions (32 bits, top level) that others can't see yet; none on a standby.
+
+    There a commit is replayed, and visible, before its WAL is sent on.
+    """
+    return {int(row[0]) & 0xFFFFFFFF for row in query(connection, _RUNNING_SQL)}
+
+
+def running_transactions(connection: pq.abc.PGconn) -> set[int]:
+    """Return `in_progress` of a raw session. Raises ServerError."""
+    return {int(row[0] or 0) & 0xFFFFFFFF for row in execute_raw(connection, _RUNNING_SQL)}
+
+
+def oldest_running(connection: Connection) -> int:
+    """Return the oldest transaction (32 bits) that runs: all before it are visible, or were rolled back."""
+    sql = "select pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
+    return int(query(connection, sql)[0][0]) & 0xFFFFFFFF
+
+
+def idle_in_transaction(connection: Connection) -> set[int]:
+    """Return transactions (32 bits) whose sessions wait for their clients: they have not begun to commit."""
+    sql = """select backend_xid::text from pg_catalog.pg_stat_activity
+              where backend_xid is not null and state like 'idle in transaction%'"""
+    return {int(row[0]) & 0xFFFFFFFF for row in query(connection, sql)}
