@@ -85,6 +85,13 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     sandbox.down(wipe=True)
 
 
+@pytest.fixture
+def interrupted(sandbox: Sandbox) -> Iterator[Sandbox]:
+    """The sandbox, for tests that end its services: whatever becomes of the test, others find all running."""
+    yield sandbox
+    sandbox.up()
+
+
 @pytest.fixture(scope="session")
 def services(sandbox: Sandbox) -> Services:
     """Where the run's PostgreSQL, Kafka and schema registry answer."""

@@ -74,7 +74,8 @@ def explain(log: str) -> Death | None:
     """Return why the broker ended, and what helps, where its log says so plainly."""
     # Of the other kinds of this error (Metaspace, a thread, a memory map) the heap is not the cause.
     if re.search(r"OutOfMemoryError: (Java heap space|GC overhead limit)", log) is None:
-        return None
+        errors = re.findall(r"^\S+ \S+ (?:ERROR|FATAL) (.+) \(\S+\)$", log, re.MULTILINE)
+        return Death(f"it ended, and said last: {errors[-1][:300]}") if errors else None
     return Death(
         f"its heap of {heap_mb()} MB is full",
         f"Each partition takes some of it. Set {_HEAP}={2 * heap_mb()}m and start the sandbox again; "

@@ -67,12 +67,14 @@ def assert_nothing_lost(
         assert_keys_in_order([record for record in records if record.operation not in OUTSIDE])
 
 
-def test_kafka_goes_away(sandbox: Sandbox, services: Services, database: str, relays: list[Relay]) -> None:
+def test_kafka_goes_away(
+    interrupted: Sandbox, services: Services, database: str, relays: list[Relay]
+) -> None:
     writer = Writer(database, ROWS)
     with writer.going_on():
         for relay in relays:
             relay.wait("some transactions", lambda status: status.transactions > 20)
-        with without(sandbox, "kafka"):
+        with without(interrupted, "kafka"):
             for relay in relays:
                 status = relay.wait("the outage", lambda status: "Kafka" in status.detail)
                 assert status.phase == "streaming"
@@ -106,13 +108,13 @@ def more_than(count: int) -> Callable[[Status], bool]:
 
 @pytest.mark.parametrize("killed", [False, True], ids=["fast", "kill -9"])
 def test_postgresql_goes_away(
-    sandbox: Sandbox, services: Services, database: str, relays: list[Relay], killed: bool
+    interrupted: Sandbox, services: Services, database: str, relays: list[Relay], killed: bool
 ) -> None:
     writer = Writer(database, ROWS)
     with writer.going_on():
         for relay in relays:
             relay.wait("some transactions", lambda status: status.transactions > 20)
-        with without(sandbox, "postgres", killed=killed):
+        with without(interrupted, "postgres", killed=killed):
             for relay in relays:
                 relay.wait(
                     "the outage",
@@ -125,9 +127,9 @@ def test_postgresql_goes_away(
 
 
 def test_the_registry_is_away_when_a_table_comes(
-    sandbox: Sandbox, services: Services, database: str, relays: list[Relay]
+    interrupted: Sandbox, services: Services, database: str, relays: list[Relay]
 ) -> None:
-    with without(sandbox, "registry"):
+    with without(interrupted, "registry"):
         execute(database, "create table late (id int primary key)", "insert into late values (1)")
         execute(database, "update accounts set note = 'behind it'")
         for relay in relays:

@@ -229,7 +229,8 @@ def test_a_table_that_is_not_captured_is_told_everywhere(
         assert "not_captured: 1\n  public.bare · is not in the publication; 'bwtui doctor'" in alone.stdout
         status = json.loads(attempts.command_here("status", attempts.name, "--json").stdout)
         assert status["not_captured"] == ["public.bare"]
-        (entry,) = status["errors"]
+        # On a machine that is busy an outage of a moment may stand beside it.
+        (entry,) = [one for one in status["errors"] if one["kind"] == "notice"]
         shown = attempts.command_here("status", attempts.name).stdout
         assert "lacking    public.bare: not captured" in shown
         assert f"    hint: {entry['hint']}" in shown

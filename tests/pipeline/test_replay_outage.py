@@ -22,7 +22,7 @@ pytestmark = pytest.mark.services
 
 
 def test_kafka_is_killed_and_comes_back(
-    replays: Replays, sandbox: Sandbox, services: Services, make_topic: MakeTopic, tmp_path: Path
+    replays: Replays, interrupted: Sandbox, services: Services, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     topic = fresh("outage")
     make_topic(3, topic)
@@ -32,8 +32,8 @@ def test_kafka_is_killed_and_comes_back(
     def kill(done: int) -> None:
         if done > 1_000 and not gone:
             gone.append(done)
-            sandbox.kill_service("kafka")
-            sandbox.start_service("kafka")
+            interrupted.kill_service("kafka")
+            interrupted.start_service("kafka")
 
     outcome = replays.run(folder, Looking(at_progress=kill), rate=2_000)
     sent = expected(folder)[topic]
