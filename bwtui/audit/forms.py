@@ -52,6 +52,24 @@ def of_text(text: str | None, form: Form) -> str | None:
     return json.dumps([of_text(part, form[3:]) for part in parts or ()])
 
 
+def readable(text: str | None, form: Form) -> str | None:
+    """Return what PostgreSQL reads as the value of which this is the text."""
+    if text is None or form[:1] not in ("[", "h"):
+        return text
+    if form == "hstore":
+        pairs = json.loads(text).items()
+        return ", ".join(f"{_quoted(key)}=>{'NULL' if one is None else _quoted(one)}" for key, one in pairs)
+    if not text.startswith("["):
+        return text
+    parts = [readable(part, form[3:]) for part in json.loads(text)]
+    return f"{{{form[1].join('NULL' if part is None else _quoted(part) for part in parts)}}}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def of_value(value: Any, form: Form) -> str | None:
     """Return the text for a decoded value."""
     if value is None or isinstance(value, str):

@@ -9,6 +9,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from bwtui.model.backfill import BackfillStatus
 from bwtui.model.from_json import made_of
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
@@ -173,6 +174,8 @@ class Status:
     #: Tables that the relay is to carry and that its publications lack: nothing of them is sent.
     not_captured: tuple[str, ...] = ()
     recording: RecordingStatus | None = None
+    #: What is sent again, or to be, and what was last: the oldest request first.
+    backfills: tuple[BackfillStatus, ...] = ()
     #: Set when the engine ended on an error: the exit code of its process.
     exit_code: int | None = None
 
@@ -210,6 +213,7 @@ class Status:
         recording = values.get("recording")
         values["recording"] = made_of(RecordingStatus, recording) if recording else None
         values["not_captured"] = tuple(values.get("not_captured", ()))
+        values["backfills"] = tuple(map(BackfillStatus.from_json, values.get("backfills", ())))
         values["errors"] = tuple(made_of(ErrorEntry, value) for value in values.get("errors", ()))
         return cls(**values)
 

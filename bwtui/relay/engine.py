@@ -16,10 +16,12 @@ import psycopg2
 from bwtui.blocking import BlockingCalls
 from bwtui.encode.names import colliding_topics, topic_name
 from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
+from bwtui.relay.backfill.asking import Asking
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
@@ -82,10 +84,11 @@ class Engine:
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
-        self._picture = Picture(settings, self._report, self._destination, self._lag)
+        self._backfills = Store(state_folder(settings.relay_name) / "backfills")
+        self._asking = Asking(self._backfills, self._report)
+        self._picture = Picture(settings, self._report, self._destination, self._lag, self._backfills)
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
-        self._backfills = Store(state_folder(settings.relay_name) / "backfills")
         self._backfill: Backfill | None = None
 
     # -- for other threads ---------------------------------------------------------------------------------
@@ -121,6 +124,14 @@ class Engine:
     def look(self, name: LookName, about: Sequence[str] = (), *, glance: bool = False) -> Look:
         """Return what is asked of the services while somebody looks; see `bwtui.relay.process.looks`."""
         return self._looks.look(name, about, glance=glance)
+
+    def backfill(self, request: BackfillRequest) -> str:
+        """Take a request to put rows into the stream; return its id. Raises RefusedError and StateFailed."""
+        return self._asking.submit(request)
+
+    def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
+        """Have one pause, go on or end. Raises RefusedError and StateFailed."""
+        return self._asking.control(id, what)
 
     # -- the main thread -----------------------------------------------------------------------------------
 

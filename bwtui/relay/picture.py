@@ -7,6 +7,7 @@ from bwtui.model.lsn import format_lsn
 from bwtui.model.status import LAG_IS_OLD, Status
 from bwtui.model.verdict import Verdict, ended
 from bwtui.relay import status_builder
+from bwtui.relay.backfill.store import Store
 from bwtui.relay.measured.recent import Recent, Slot
 from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.report import Report
@@ -28,12 +29,18 @@ class Picture:
     """One relay as others see it; the engine tells it what it finds."""
 
     def __init__(
-        self, settings: RelaySettings, report: Report, destination: Destination, lag: LagSampler
+        self,
+        settings: RelaySettings,
+        report: Report,
+        destination: Destination,
+        lag: LagSampler,
+        backfills: Store,
     ) -> None:
         self._settings = settings
         self._report = report
         self._destination = destination
         self._lag = lag
+        self._backfills = backfills
         self._rates = status_builder.Rates()
         #: Where the database is, and what was found there, once the relay has connected.
         self.database = describe(settings.postgres)
@@ -89,6 +96,7 @@ class Picture:
             errors=report.errors(),
             not_captured=report.not_captured,
             recording=recorder.status() if recorder is not None else None,
+            backfills=self._backfills.statuses(),
         )
 
     def _verdict(self) -> tuple[Verdict, dict[str, float]]:

@@ -34,16 +34,30 @@ from bwtui.source.connection import Connection, connect, connect_raw
 from bwtui.source.slot import create_temporary, slot_state
 from bwtui.source.snapshot import TablesChanged, open_snapshot
 from bwtui.spark.scratch import scratch
-from bwtui.verify.folding import SPELLED, Fold
+from bwtui.verify.differences import Difference, Doubt, differences
+from bwtui.verify.fold_tables import SPELLED
+from bwtui.verify.folding import Fold
 from bwtui.verify.tables import Shape, Table, shapes
 
-__all__ = ["Request", "Table", "verify_database"]
+__all__ = ["Difference", "Doubt", "Fence", "OnDifferences", "Request", "Table", "verify_database"]
 
 #: How often a key is looked at before it is left undecided, and how long a fence is waited for.
 ROUNDS = 8
 FENCE_SECONDS = 120.0
 #: A relay whose connection was cut is back sooner than this.
 _RECONNECT_SECONDS = 5.0
+
+
+#: Called with a table, why its differing keys may not be all that its readers have wrong, and these keys.
+OnDifferences = Callable[[Table, Sequence[Doubt], Iterator[Difference]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """A snapshot that a session has exported, which shows the tables at ``lsn``, and lives meanwhile."""
+
+    lsn: int
+    snapshot: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,10 @@ class Request:
     reconnecting: Callable[[str], str | None] = lambda _: None
     #: What the report says besides, such as rows that are not published.
     notes: Sequence[str] = ()
+    #: Called at the end for each table that was compared, with all of its differences.
+    on_differences: OnDifferences | None = None
+    #: The one fence, where no relay runs: the topics hold what they will, and nobody is waited for.
+    at: Fence | None = None
 
 
 def verify_database(
@@ -80,7 +98,7 @@ def verify_database(
         # In memory as long as there is room, and then in the folder.
         contextlib.closing(duckdb.connect(config={"temp_directory": str(folder / "spill")})) as store,
     ):
-        report = _Live(request, connection, Fold(store, request.config, Schemas({}, ask))).run(on_phase)
+        report = _Live(request, connection, store, Schemas({}, ask)).run(on_phase)
     report.details["seconds"] = {"audit": round(time.monotonic() - begin, 2)}
     return report
 
@@ -88,12 +106,17 @@ def verify_database(
 class _Live:
     """One audit of tables while writes go on: its fences, and what is found at them."""
 
-    def __init__(self, request: Request, connection: Connection, fold: Fold) -> None:
+    def __init__(
+        self, request: Request, connection: Connection, store: duckdb.DuckDBPyConnection, schemas: Schemas
+    ) -> None:
         self._request = request
         self._connection = connection
-        self._fold = fold
+        self._store = store
+        self._fold = Fold(store, request.config, schemas)
         self._fences: list[str] = []
         self._lacking: set[str] = set()
+        #: Topic → its table as it was at the last fence at which it was compared.
+        self._shapes: dict[str, Shape] = {}
 
     def run(self, on_phase: Callable[[str], None]) -> Report:
         """Compare until nothing is in doubt, or a key was written too often to say."""
@@ -105,24 +128,26 @@ class _Live:
                 on_phase(f"reading topics and tables at fence {number + 1}")
                 self._fold.read(pinned, found)
                 for shape in found:
+                    self._shapes[shape.table.topic] = shape
                     self._fold.compare(snapshot, shape, again=number > 0, is_last=number == ROUNDS - 1)
             if not self._fold.settle(is_first=not number):
                 break
-        return self._report(cluster)
+        report = self._report(cluster)
+        if self._request.on_differences is not None:
+            for shape in self._shapes.values():
+                every = differences(self._store, shape)
+                self._request.on_differences(shape.table, self._fold.doubts(shape.table), every)
+        return report
 
     @contextlib.contextmanager
     def _fence(self, *, is_first: bool) -> Iterator[tuple[Pinned, Connection, list[Shape]]]:
         # What has no key is compared once.
         tables = [table for table in self._request.tables if table.key or is_first]
         for _ in range(ROUNDS):
-            raw = connect_raw(self._request.dsn)
-            # Whatever happens: the slot ends with its session.
-            with contextlib.ExitStack() as stack:
-                stack.callback(raw.finish)
-                slot = create_temporary(raw)
-                snapshot = open_snapshot(self._request.dsn, slot.snapshot)
+            lsn, snapshot = self._snapshot()
             with contextlib.closing(snapshot):
-                self._wait(slot.consistent_point)
+                if self._request.at is None:
+                    self._wait(lsn)
                 # At once: what arrives after the fence makes keys seem to differ that do not.
                 pinned = pin(self._request.config, [table.topic for table in tables], some_may_lack=True)
                 self._lacking = (self._lacking | {one.topic for one in tables}) - pinned.topics.keys()
@@ -130,10 +155,20 @@ class _Live:
                     found = shapes(snapshot, tables)
                 except TablesChanged:
                     continue
-                self._fences.append(format_lsn(slot.consistent_point))
+                self._fences.append(format_lsn(lsn))
                 yield pinned, snapshot, found
                 return
         raise Indeterminate("the tables are altered or truncated again and again", "verify once they are not")
+
+    def _snapshot(self) -> tuple[int, Connection]:
+        if self._request.at is not None:
+            return self._request.at.lsn, open_snapshot(self._request.dsn, self._request.at.snapshot)
+        raw = connect_raw(self._request.dsn)
+        # Whatever happens: the slot ends with its session.
+        with contextlib.ExitStack() as stack:
+            stack.callback(raw.finish)
+            slot = create_temporary(raw)
+            return slot.consistent_point, open_snapshot(self._request.dsn, slot.snapshot)
 
     def _wait(self, lsn: int) -> None:
         """Wait until the relay has confirmed ``lsn``. Raises RefusedError or Indeterminate."""
@@ -216,9 +251,9 @@ class _Live:
             for topic, number in sorted(self._fold.without_key.items())
             if number
         ]
-        if self._fold.unsent:
+        if self._fold.unsent.total():
             notes.append(
-                f"{self._fold.unsent:,} rows have placeholders for unchanged TOAST values,"
+                f"{self._fold.unsent.total():,} rows have placeholders for unchanged TOAST values,"
                 " which were not compared"
             )
         return notes

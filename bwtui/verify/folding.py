@@ -17,16 +17,15 @@ from bwtui.kafka.offsets import Pinned
 from bwtui.kafka.scan import Delivered, SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.source.connection import Connection
-from bwtui.verify.fold_tables import TABLES
-from bwtui.verify.tables import CHUNK, Shape, rows
+from bwtui.verify.differences import UNDECODABLE, Doubt, DoubtName, doubts
+from bwtui.verify.fold_tables import SPELLED, TABLES
+from bwtui.verify.tables import CHUNK, Shape, Table, rows
 
 _PATIENCE_SECONDS = 5.0
 #: Notes of findings: of a key with other columns than the table's, and of a row that was sent under such a
 #: key, or under none.
 _OTHER = "a key of other columns than the table's"
 _SENT = "the row was sent before the table had this key"
-#: Separates a key's text from how it is written, where its topic's other keys are written otherwise.
-SPELLED = "\x01"
 _SPELLED = "the topic's other keys are in other bytes: no later change of the row reaches this one"
 _ALONE = "the topic has the row only under this key in other bytes"
 #: So many records are folded at a time.
@@ -50,11 +49,13 @@ class Fold:
         self.without_key: Counter[str] = Counter()
         #: Topic → offsets in batches that can't be read.
         self.damaged: Counter[str] = Counter()
+        #: Topic → offsets at its beginning, or its end, that retention or a broker's failure took.
+        self._expired: Counter[str] = Counter()
         #: Topic → how most of its keys are written.
         self._spelling: dict[str, str] = {}
         #: Rows of the tables, and those of which columns were not sent.
         self.rows = 0
-        self.unsent = 0
+        self.unsent: Counter[str] = Counter()
         store.execute("set preserve_insertion_order = false; set memory_limit = '1500MB'")
         for name, columns in TABLES.items():
             store.execute(f"create table {name} ({columns})")
@@ -73,6 +74,8 @@ class Fold:
         for (topic, partition), (low, high) in pinned.offsets.items():
             if low > 0:
                 self._unproven.add(topic)
+            if (topic, partition) not in self._read_to and pinned.topics[topic].deletes is not False:
+                self._expired[topic] += low
             start = max(low, self._read_to.get((topic, partition), low))
             self._read_to[topic, partition] = high
             self._read_split(Split(topic, partition, start, high), by_topic[topic])
@@ -119,6 +122,8 @@ class Fold:
                     # Any key may have had its latest record there.
                     self.damaged[split.topic] += hole.high - hole.low
                     self._unproven.add(split.topic)
+                elif hole.kind != "gap":
+                    self._expired[split.topic] += hole.high - hole.low
             if not shape.table.key:
                 self._keyless.add(split.topic)
                 self._count(shape, [message.value() for message in part.messages])
@@ -134,7 +139,8 @@ class Fold:
             data, value = message.key(), message.value()
             key = None if data is None else self._key(shape, data)
             if key is not None:
-                arrived.append((split.topic, key, split.partition, offset, message.timestamp()[1], value))
+                place = (split.partition, offset, message.timestamp()[1])
+                arrived.append((split.topic, key, *place, value, data))
             if key is None or key.startswith("{"):
                 others.append(value)
             self.without_key[split.topic] += key is None
@@ -196,8 +202,8 @@ class Fold:
             self.rows += 0 if again else len(chunk)
             self._put("table_row", chunk)
         for pairs in self._pairs(shape.table.topic, again):
-            judged = [self._judge(shape, *row, again=again) for row in pairs]
-            self._put("differing", [difference for difference in judged if difference is not None])
+            judged = [(self._judge(shape, *pair[:5], again=again), pair[5:]) for pair in pairs]
+            self._put("differing", [(*one, *more) for one, more in judged if one is not None])
         self._store.execute(
             f"""update differing set note = '{_SENT}' from table_row as t
                  where topic = $topic and class = 'missing_key' and t.key = differing.key
@@ -249,14 +255,15 @@ class Fold:
         return keys if len(keys) <= CHUNK and not any("\\u0000" in key for key in keys) else None
 
     def _pairs(self, topic: str, again: bool) -> Iterator[list[tuple[Any, ...]]]:
-        """Yield key, row, value, partition and offset of each key that one of the sides has."""
+        """Yield key, row, value, partition, offset, and two more columns, of each key that one side has."""
         asked = (
             "semi join (select key from doubtful where topic = $topic) as asked using (key)" if again else ""
         )
         cursor = self._store.cursor()
         # A key may be in several partitions, if some were added: its newest record counts.
         cursor.execute(
-            f"""select coalesce(l.key, t.key), t.row, l.value, l.partition_id, l.log_offset
+            f"""select coalesce(l.key, t.key), t.row, l.value, l.partition_id, l.log_offset,
+                       l.key_bytes, t.key_texts
                   from (select * from latest {asked} where topic = $topic
                         qualify row_number() over (partition by key
                                                    order by timestamp_ms desc, log_offset desc) = 1) as l
@@ -279,8 +286,8 @@ class Fold:
         try:
             decoded = decode(value, self._schemas)
         except Undecodable:
-            return topic, key, "different_row", "[]", *place, "the value can't be decoded"
-        self.unsent += bool(decoded.unsent) and not again
+            return topic, key, "different_row", "[]", *place, UNDECODABLE
+        self.unsent[topic] += bool(decoded.unsent) and not again
         fields = _differing(shape, json.loads(row), decoded)
         return (topic, key, "different_row", json.dumps(fields), *place, None) if fields else None
 
@@ -289,13 +296,13 @@ class Fold:
         self._store.execute("delete from table_row")
         for chunk in rows(snapshot, shape, None):
             self.rows += len(chunk)
-            self._put("table_row", [(_digest(row), row) for _, row in chunk])
+            self._put("table_row", [(_digest(row), row, None) for _, row, _ in chunk])
         # An UPDATE that is not published, or a log that has lost its beginning, proves nothing.
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
             f"""insert into {into}
                 select $topic, t.row, 'missing_row', '[]', null, null,
-                       concat(n, ' in the table, ', in_topic, ' in the topic')
+                       concat(n, ' in the table, ', in_topic, ' in the topic'), null, null
                   from (select any_value(t.row) as row, count(*) as n, coalesce(any_value(c.n), 0) as in_topic
                           from table_row as t
                           left join (select digest, sum(n)::bigint as n from row_count
@@ -341,11 +348,24 @@ class Fold:
             )
         )
 
+    def doubts(self, table: Table) -> list[Doubt]:
+        """Return why the table's topic may be wrong though its differing keys are sent again."""
+        topic = table.topic
+        counted: dict[DoubtName, int] = {
+            "expired": self._expired[topic],
+            "damaged": self.damaged[topic],
+            "open": int(topic in self._hidden),
+            "no_key": self.without_key[topic],
+            "unsent": self.unsent[topic],
+        }
+        return doubts(self._store, table, counted)
+
     def findings(self, samples: int) -> list[tuple[Any, ...]]:
         """Return topic, key, class, fields, partition, offset and note of the first of each class."""
         return self._store.execute(
-            """select * from (select * from wrong union all by name
-                              select * replace ('indeterminate' as class) from undecided)
+            """select topic, key, class, fields, partition_id, log_offset, note
+                 from (select * from wrong union all by name
+                       select * replace ('indeterminate' as class) from undecided)
                qualify row_number() over (partition by class order by topic, key) <= ?
                order by class, topic, key""",
             [samples],

@@ -76,12 +76,12 @@ class Shape:
             if name not in row.unsent
         }
 
-    def texts(self, row: Sequence[str | None]) -> tuple[str, str]:
-        """Return the key, and all columns, of a row of the table."""
-        by_column = {
-            name: of_text(text, form) for (name, form), text in zip(self.forms.items(), row, strict=True)
-        }
-        return json.dumps([by_column[name] for name in self.table.key]), json.dumps(by_column)
+    def texts(self, row: Sequence[str | None]) -> tuple[str, str, str | None]:
+        """Return a row's key and all of its columns, and the key as PostgreSQL writes it, if otherwise."""
+        own = dict(zip(self.forms, row, strict=True))
+        by_column = {name: of_text(own[name], form) for name, form in self.forms.items()}
+        key, own_key = (json.dumps([one[name] for name in self.table.key]) for one in (by_column, own))
+        return key, json.dumps(by_column), None if key == own_key else own_key
 
 
 def shapes(snapshot: Connection, tables: Sequence[Table]) -> list[Shape]:
@@ -112,8 +112,10 @@ def _altered(table: Table) -> Indeterminate:
     return Indeterminate(f"{table.full_name} was altered while it was looked at", "verify again")
 
 
-def rows(snapshot: Connection, shape: Shape, keys: Sequence[str] | None) -> Iterator[list[tuple[str, str]]]:
-    """Yield (key's texts, row's texts) of all rows, or of those with plain ``keys``."""
+def rows(
+    snapshot: Connection, shape: Shape, keys: Sequence[str] | None
+) -> Iterator[list[tuple[str, str, str | None]]]:
+    """Yield `Shape.texts` of all rows, or of those with plain ``keys``."""
     if keys is not None and not (keys := [key for key in keys if key.startswith("[")]):
         return
     sql = _select(shape, keys)

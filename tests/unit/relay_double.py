@@ -5,8 +5,10 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
-from bwtui.errors import ConnectionFailed, SlotLost
+from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
+from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillState, BackfillStatus
 from bwtui.model.history import History, Mark, Second
 from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, FieldChange, SchemaEntry, State, Status, TableStatus
@@ -30,6 +32,7 @@ class DoubleEngine:
         self.state: State = "starting"
         self.stopped = threading.Event()
         self.verdicts: list[str] = []
+        self.backfills: dict[str, BackfillStatus] = {}
         self.tables = {"public.orders": TableStatus(topic="orders", inserts=3)}
 
     def run(self) -> None:
@@ -66,6 +69,7 @@ class DoubleEngine:
             time=time.time(),
             confirmed_lsn=0x1_0000_0001,
             tables=self.tables,
+            backfills=tuple(self.backfills.values()),
         )
 
     def settings(self) -> RelaySettings:
@@ -97,6 +101,28 @@ class DoubleEngine:
     def audited(self, verdict: str) -> None:
         """Note the verdict."""
         self.verdicts.append(verdict)
+
+    def backfill(self, request: BackfillRequest) -> str:
+        """Take a request of a table that there is, and leave it waiting."""
+        if request.table not in self.tables:
+            raise RefusedError(f"the relay carries no table {request.table}", "did you mean public.orders?")
+        id = f"{len(self.backfills) + 1}-orders"
+        self.backfills[id] = BackfillStatus(id, request.table, request.reason, request.where)
+        return id
+
+    def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
+        """Do what is asked, at once."""
+        states: dict[BackfillCommand, BackfillState] = {
+            "pause": "paused",
+            "resume": "waiting",
+            "cancel": "cancelled",
+        }
+        if id not in self.backfills:
+            raise RefusedError(
+                f"there is no task {id}", "'bwtui snapshot --status' lists those that there are"
+            )
+        self.backfills[id] = replace(self.backfills[id], state=states[what])
+        return self.backfills[id]
 
     def schemas(self) -> list[SchemaEntry]:
         """Return one schema."""

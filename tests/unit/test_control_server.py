@@ -13,9 +13,19 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.history import History
+from bwtui.model.status import Status
 from bwtui.relay.process import control, server
-from bwtui.relay.process.control import ControlClient, DoesNotAnswer, request, settings_of, socket_path
+from bwtui.relay.process.control import (
+    ControlClient,
+    DoesNotAnswer,
+    control_backfill,
+    request,
+    send_again,
+    settings_of,
+    socket_path,
+)
 from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME, known_relays
@@ -131,9 +141,63 @@ def test_an_engine_that_fails_to_tell_its_settings_is_not_called_old(
 
 
 @pytest.mark.usefixtures("running")
+async def test_rows_are_asked_for_again_and_controlled(engine: DoubleEngine) -> None:
+    wanted = BackfillRequest("public.orders", where="id > 7", unkeyed=True)
+    assert send_again("one", wanted) == "1-orders"
+    client = ControlClient("one")
+    assert await client.send_again(BackfillRequest("public.orders", reason="repair")) == "2-orders"
+    assert control_backfill("one", "1-orders", "pause").state == "paused"
+    assert (await client.control_backfill("2-orders", "cancel")).is_over
+    assert (await client.status()).backfills == tuple(engine.backfills.values())
+    assert engine.backfills["1-orders"].where == "id > 7"
+    with pytest.raises(RefusedError, match=r"^the relay carries no table orders$") as refused:
+        send_again("one", BackfillRequest("orders"))
+    assert refused.value.hint == "did you mean public.orders?"
+    with pytest.raises(RefusedError, match="there is no task 7"):
+        await client.control_backfill("7", "resume")
+    await client.close()
+
+
+async def test_a_relay_of_an_older_version_sends_nothing_again(
+    engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: object, message: dict[str, object]) -> None:
+        raise server._BadRequest("unknown request")
+
+    monkeypatch.setattr(server, "_data", refuse)
+    with ControlServer("one", engine):
+        client = ControlClient("one")
+        with pytest.raises(ConnectionFailed, match="one is of an older version, which can't send rows again"):
+            await client.send_again(BackfillRequest("public.orders"))
+        with pytest.raises(ConnectionFailed, match="one is of an older version, which can't send rows again"):
+            control_backfill("one", "1", "cancel")
+        await client.close()
+
+
+def test_a_status_of_an_older_version_and_of_a_newer_one_is_read() -> None:
+    status = Status("streaming", "one", "s", backfills=(BackfillStatus("1", "public.orders"),))
+    data = json.loads(json.dumps(status.to_json()))
+    assert Status.from_json(data) == status
+    data["backfills"][0]["warp"] = 9
+    assert Status.from_json(data) == status
+    del data["backfills"]
+    assert Status.from_json(data).backfills == ()
+
+
+@pytest.mark.usefixtures("running")
 @pytest.mark.parametrize(
     "line",
     [
+        b'{"request": "backfill"}',
+        b'{"request": "backfill", "of": []}',
+        b'{"request": "backfill", "of": {}}',
+        b'{"request": "backfill", "of": {"table": 7}}',
+        b'{"request": "backfill", "of": {"table": "public.orders", "unkeyed": "no"}}',
+        b'{"request": "backfill", "of": {"table": "public.orders", "reason": "fun"}}',
+        b'{"request": "backfill", "of": {"table": "public.orders", "reason": []}}',
+        b'{"request": "backfill_control", "id": 1, "what": "pause"}',
+        b'{"request": "backfill_control", "id": "1", "what": "stop"}',
+        b'{"request": "backfill_control", "id": "1", "what": []}',
         b"",
         b"nonsense",
         b"\xff\xfe",

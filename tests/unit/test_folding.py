@@ -21,8 +21,8 @@ def _refused(number: int) -> str:
 
 
 def test_missing_keys_in_other_bytes_are_found_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows(*_: Any) -> Iterator[list[tuple[str, str]]]:
-        yield [(f'["{number}"]', "{}") for number in range(_ROWS)]
+    def rows(*_: Any) -> Iterator[list[tuple[str, str, None]]]:
+        yield [(f'["{number}"]', "{}", None) for number in range(_ROWS)]
 
     monkeypatch.setattr(folding, "rows", rows)
     shape = Shape(Table("public", "t", "shop.t", ("id",), ("id",)), {"id": ""}, False, True)
@@ -31,10 +31,11 @@ def test_missing_keys_in_other_bytes_are_found_at_once(monkeypatch: pytest.Monke
         # The first key is there in its own bytes, too, but deleted; the second is not.
         store.execute(
             """insert into latest
-               select 'shop.t', concat('["', i, '"]', chr(1), 'old'), 0, i, 0, 'v'::blob from range(?) as r(i)
+               select 'shop.t', concat('["', i, '"]', chr(1), 'old'), 0, i, 0, 'v'::blob, 'k'::blob
+                 from range(?) as r(i)
                 where i <> 1
-               union all select 'shop.t', '["0"]', 0, ?, 0, null
-               union all select 'other', concat('["1"]', chr(1), 'old'), 0, 0, 0, 'v'::blob""",
+               union all select 'shop.t', '["0"]', 0, ?, 0, null, 'k'::blob
+               union all select 'other', concat('["1"]', chr(1), 'old'), 0, 0, 0, 'v'::blob, 'k'::blob""",
             [_KEYS, _KEYS],
         )
         begin = time.monotonic()

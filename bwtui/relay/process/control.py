@@ -6,9 +6,12 @@ Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT}`` (of an
 audit of the tables that has ended), ``{"request": "stop"}``, and one for each look of `bwtui.model.looks`
 (``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with
-``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``). Answers:
-``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``. The engine never waits for a client; a client
-may send any number of requests on one connection.
+``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``).
+``{"request": "backfill", "of": {a BackfillRequest}}`` has rows of a table put into the stream, and answers
+with an id. ``{"request": "backfill_control", "id": ID, "what": "pause" | "resume" | "cancel"}`` answers with
+its BackfillStatus. Answers: ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``, with a ``hint``
+where the relay is asked for what can't be. The engine never waits for a client; a client may send any number
+of requests on one connection.
 
 The settings may hold passwords. Only processes of the same user are told them: nobody else can connect to the
 socket, nor enter its folder.
@@ -16,17 +19,19 @@ socket, nor enter its folder.
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
 import socket
 import stat
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName, look_from_json
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
@@ -155,6 +160,43 @@ def tell_audited(name: str, verdict: str) -> None:
         request(name, {"request": "audited", "verdict": verdict})
 
 
+def send_again(name: str, wanted: BackfillRequest) -> str:
+    """Ask the relay called ``name`` to put rows of a table into its stream; return the request's id.
+
+    Raises RefusedError where it can't be, and ConnectionFailed, also of a relay whose version can't.
+    """
+    with _known(name):
+        return str(request(name, _submission(wanted)))
+
+
+def control_backfill(name: str, id: str, what: BackfillCommand) -> BackfillStatus:
+    """Have what was asked for pause, go on or end; return how it is. Raises as `send_again` does."""
+    with _known(name):
+        return BackfillStatus.from_json(request(name, _control(id, what)))
+
+
+@contextlib.contextmanager
+def _known(name: str) -> Iterator[None]:
+    """Say of a relay that is older than the request what it is."""
+    try:
+        yield
+    except Refused as error:
+        if error.reason != UNKNOWN_REQUEST:
+            raise
+        raise ConnectionFailed(
+            f"relay {name} is of an older version, which can't send rows again",
+            f"'bwtui stop {name}', and start it again with this one",
+        ) from error
+
+
+def _submission(wanted: BackfillRequest) -> dict[str, Any]:
+    return {"request": "backfill", "of": dataclasses.asdict(wanted)}
+
+
+def _control(id: str, what: BackfillCommand) -> dict[str, Any]:
+    return {"request": "backfill_control", "id": id, "what": what}
+
+
 class ControlClient:
     """An asynchronous client, for the UI; reconnects by itself on the next request after a failure."""
 
@@ -192,6 +234,16 @@ class ControlClient:
             name, await self._ask({"request": name, "about": list(about), "glance": glance})
         )
 
+    async def send_again(self, wanted: BackfillRequest) -> str:
+        """Ask for rows of a table to be put into the stream; return the request's id, as `send_again`."""
+        with _known(self.name):
+            return str(await self._ask(_submission(wanted)))
+
+    async def control_backfill(self, id: str, what: BackfillCommand) -> BackfillStatus:
+        """Have what was asked for pause, go on or end; return how it is. Raises as `send_again` does."""
+        with _known(self.name):
+            return BackfillStatus.from_json(await self._ask(_control(id, what)))
+
     async def stop(self) -> None:
         """Ask the relay to stop cleanly; returns at once, before it has stopped."""
         await self._ask({"request": "stop"})
@@ -227,6 +279,8 @@ def _data(name: str, line: bytes) -> Any:
     if not line:
         raise _not_running(name)
     answer = json.loads(line)
+    if not answer.get("ok") and "hint" in answer:
+        raise RefusedError(str(answer.get("error")), str(answer["hint"]))
     if not answer.get("ok"):
         raise Refused(name, answer.get("error"))
     return answer["data"]

@@ -15,9 +15,10 @@ import threading
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Protocol, cast, get_args
 
-from bwtui.errors import RefusedError
+from bwtui.errors import BwtuiError, RefusedError
+from bwtui.model.backfill import BackfillCommand, BackfillReason, BackfillRequest, BackfillStatus, to_json
 from bwtui.model.history import History
 from bwtui.model.looks import LOOKS, Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
@@ -63,6 +64,12 @@ class StatusSource(Protocol):
     def audited(self, verdict: str) -> None:
         """Take note that an audit of the relay's tables has ended."""
 
+    def backfill(self, request: BackfillRequest) -> str:
+        """Take a request to put rows into the stream; return its id. Raises BwtuiError."""
+
+    def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
+        """Have one pause, go on or end; return how it is. Raises BwtuiError."""
+
     def stop(self) -> None:
         """Ask the relay to stop cleanly."""
 
@@ -76,6 +83,8 @@ def answer(source: StatusSource, line: bytes) -> dict[str, Any]:
         return {"ok": True, "data": _data(source, message)}
     except (ValueError, RecursionError) as error:
         return _refusal("not a request in JSON" if not isinstance(error, _BadRequest) else str(error))
+    except BwtuiError as error:
+        return {**_refusal(error.message), "hint": error.hint}
     except Exception as error:
         # The text of an unexpected exception may hold anything, a row value too: only its kind goes out.
         _log.error("control request failed: %s", type(error).__name__)
@@ -119,10 +128,32 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
             raise _BadRequest("'verdict' is none")
         source.audited(verdict)
         return None
+    if kind == "backfill":
+        return source.backfill(_backfill(message.get("of")))
+    if kind == "backfill_control":
+        id, what = message.get("id"), message.get("what")
+        if not isinstance(id, str) or not isinstance(what, str) or what not in get_args(BackfillCommand):
+            raise _BadRequest("'id' is no text, or 'what' none of pause, resume, cancel")
+        return to_json(source.backfill_control(id, cast(BackfillCommand, what)))
     if kind == "stop":
         source.stop()
         return None
     raise _BadRequest(UNKNOWN_REQUEST)
+
+
+def _backfill(data: Any) -> BackfillRequest:
+    try:
+        request = BackfillRequest.from_json(data)
+    except (TypeError, AttributeError):
+        raise _BadRequest("'of' is no request for rows of a table") from None
+    texts = (request.table, request.where, request.keys)
+    if (
+        not all(isinstance(text, str) for text in texts)
+        or request.reason not in get_args(BackfillReason)
+        or not isinstance(request.unkeyed, bool)
+    ):
+        raise _BadRequest("'of' is no request for rows of a table")
+    return request
 
 
 class ControlServer:

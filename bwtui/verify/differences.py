@@ -1,0 +1,98 @@
+"""Every key in which a table and its topic differ, as what mends the topic needs it.
+
+The report has samples of them, for people. Here are all, with the key as PostgreSQL writes it, by which its
+row can be read again, and with the bytes of the key in the topic.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import duckdb
+
+from bwtui.audit.forms import readable
+from bwtui.verify.fold_tables import SPELLED
+from bwtui.verify.tables import CHUNK, Shape, Table
+
+#: Note of a value in bytes of no schema.
+UNDECODABLE = "the value can't be decoded"
+
+DoubtName = Literal[
+    "unkeyed", "expired", "damaged", "open", "undecodable", "no_key", "partitions", "unsent"
+]  # fmt: skip
+_DOUBTS: dict[DoubtName, str] = {
+    "unkeyed": "table has no key, so only missing rows are found",
+    "expired": "offsets are gone from the beginning of its log, or from its end",
+    "damaged": "offsets are in batches that can't be read",
+    "open": "transaction of another producer, or more, is open, and what is behind it was not read",
+    "undecodable": "keys or values can't be decoded: another producer writes here",
+    "no_key": "records have no key: from before the table had one, or another producer's",
+    "partitions": "keys stand in several partitions, and what is sent now reaches one of them",
+    "unsent": "rows have placeholders for unchanged TOAST values, which were not compared",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a table's topic may not be right after its differing keys were sent again."""
+
+    name: DoubtName
+    #: In words, with how many.
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key, or a row without one, of which a table and its topic say something else."""
+
+    #: ``missing_key``, ``extra_key``, ``different_row`` or ``missing_row``: docs/audit.md defines them.
+    name: str
+    #: Whether it is one; else it was written to at every look, or nothing can prove it.
+    is_proven: bool
+    #: The texts of the key's columns in the key's order, as PostgreSQL writes them; of an ``extra_key`` texts
+    #: that it reads. None: the table has no key, or none of its rows can have this one in these bytes.
+    key: tuple[str, ...] | None
+    #: The key of the topic's newest record of it, which may be a tombstone; None where the topic has none.
+    raw: bytes | None
+    note: str | None
+
+
+def differences(store: duckdb.DuckDBPyConnection, shape: Shape) -> Iterator[Difference]:
+    """Yield what differs between the table and its topic, in the order of keys."""
+    cursor = store.cursor()
+    cursor.execute(
+        """select class, is_proven, key, key_texts, key_bytes, note
+             from (select *, true as is_proven from wrong union all by name
+                   select *, false as is_proven from undecided)
+            where topic = ? order by key""",
+        [shape.table.topic],
+    )
+    while fetched := cursor.fetchmany(CHUNK):
+        for name, is_proven, key, texts, raw, note in fetched:
+            yield Difference(name, is_proven, _texts(shape, key, texts), raw, note)
+    cursor.close()
+
+
+def _texts(shape: Shape, key: str, texts: str | None) -> tuple[str, ...] | None:
+    names = shape.table.key
+    if not names or SPELLED in key or not key.startswith("["):
+        return None
+    found: list[Any] = json.loads(key if texts is None else texts)
+    if texts is None:
+        found = [readable(one, shape.forms[name]) for one, name in zip(found, names, strict=True)]
+    # No row has NULL in its key; what ends so are bytes that are no text.
+    return None if any(one is None or one.endswith("\0") for one in found) else tuple(found)
+
+
+def doubts(store: duckdb.DuckDBPyConnection, table: Table, counted: Mapping[DoubtName, int]) -> list[Doubt]:
+    """Return what was counted while the topic was read, and what is seen in its latest records, as doubts."""
+    row = store.execute(
+        """select (select count(*) from latest where topic = $topic and starts_with(key, 'undecodable '))
+                  + (select count(*) from wrong where topic = $topic and note = $note),
+                  (select count(*) from (select 1 from latest where topic = $topic
+                                          group by key having count(*) > 1))""",
+        {"topic": table.topic, "note": UNDECODABLE},
+    ).fetchall()[0]
+    every = {**counted, "unkeyed": int(not table.key), "undecodable": row[0], "partitions": row[1]}
+    return [Doubt(name, f"{every[name]:,} {text}") for name, text in _DOUBTS.items() if every.get(name)]

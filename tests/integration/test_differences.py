@@ -1,0 +1,136 @@
+"""All differing keys of tables and topics, as what mends a topic gets them: PostgreSQL's texts, and bytes."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
+from bwtui.source.connection import connect_raw
+from bwtui.source.slot import create_temporary
+from bwtui.verify.database import Difference, Doubt, Fence, Request, Table, verify_database
+from tests.attempts import Attempts
+from tests.database import Session
+from tests.decoded_topic import decoded_avro
+from tests.raw_topic import raw_messages, raw_records
+
+pytestmark = pytest.mark.services
+
+#: Keys of which a decoded value does not say how PostgreSQL writes them, and one that has all that delimits.
+_KEYS = {
+    "f8": ("float8", ["0.1", "1e+300", "3", "-Infinity"]),
+    "m": ("money", ["$1.50", "-$2.00", "$3.00", "$1,234,567.00"]),
+    "words": ("text[]", ["{a,b}", r'{"b \" \\ , {c}"}', "{}", "{{a,b},{c,d}}"]),
+    "t": ("text", ["a", 'b" \\ , [c]', "d\ne", ""]),
+}
+_Found = dict[str, tuple[Sequence[Doubt], list[Difference]]]
+
+
+def test_keys_of_both_sides(attempts: Attempts, source: Session, database: str) -> None:
+    """Of four keys the first is missing, the second differs, the third is extra, and the fourth is right."""
+    for name, (kind, texts) in _KEYS.items():
+        source.run(f"create table {name} (k {kind} primary key, v int)")
+        for number, text in enumerate(texts):
+            source.run(f"insert into {name} values (%s::{kind}, %s)", text, number)
+    source.run("create table unkeyed (a int); alter table unkeyed replica identity full")
+    source.run("insert into unkeyed values (1)")
+    attempts.succeed(database, "--allow-unkeyed")
+    sent = {name: _sent(attempts, f"{attempts.name}.{name}") for name in _KEYS}
+    with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
+        for name, keys in sent.items():
+            producer.produce(f"{attempts.name}.{name}", None, keys[0][1], keys[0][0])
+        assert not producer.flush(30)
+    source.run("insert into unkeyed values (1), (2)")
+    for name in _KEYS:
+        source.run(f"update {name} set v = 5 where v = 1")
+        source.run(f"delete from {name} where v = 2")
+    tables = [_table(attempts, name, ("k", "v")) for name in _KEYS]
+    found = _compared(attempts, database, [*tables, _table(attempts, "unkeyed", ("a",), ())])
+    for name, (kind, texts) in _KEYS.items():
+        doubts, differences = found[f"public.{name}"]
+        assert doubts == [] and len(differences) == 3
+        by_class = {one.name: one for one in differences}
+        for number, of in enumerate(("missing_key", "different_row", "extra_key")):
+            one = by_class[of]
+            assert one.is_proven and one.raw == sent[name][number][1]
+            assert one.key is not None and len(one.key) == 1
+            # Of a row that is not there PostgreSQL has no text of its own.
+            assert of == "extra_key" or one.key == (texts[number],)
+            assert source.value(f"select %s::{kind} = %s::{kind}", *one.key, texts[number])
+    doubts, differences = found["public.unkeyed"]
+    assert [one.name for one in doubts] == ["unkeyed"]
+    assert [(one.name, one.is_proven, one.key, one.raw) for one in differences] == [
+        ("missing_row", True, None, None)
+    ] * 2
+
+
+def test_keys_that_no_row_can_have(attempts: Attempts, source: Session, database: str) -> None:
+    source.run("create table t (id int primary key); insert into t values (1)")
+    attempts.succeed(database)
+    topic = f"{attempts.name}.t"
+    ((key, value),) = raw_messages(attempts.services, topic)
+    assert key is not None
+    others = [b"no schema", b'{"other": 1}', key[:-1] + b"\x84\x00", key[:-1] + b"\x06"]
+    with closing(Producer({"bootstrap.servers": attempts.services.broker})) as producer:
+        for one in others:
+            producer.produce(topic, value, one, 0)
+        assert not producer.flush(30)
+    doubts, differences = _compared(attempts, database, [_table(attempts, "t", ("id",))])["public.t"]
+    assert {one.raw: one.key for one in differences} == {**dict.fromkeys(others), others[3]: ("3",)}
+    assert {one.name for one in differences} == {"extra_key"}
+    assert [(one.name, one.text[:2]) for one in doubts] == [("undecodable", "1 ")]
+
+
+# -- what they share -----------------------------------------------------------------------------------------
+
+
+def _table(
+    attempts: Attempts, name: str, columns: tuple[str, ...], key: tuple[str, ...] | None = None
+) -> Table:
+    return Table("public", name, f"{attempts.name}.{name}", columns, columns[:1] if key is None else key)
+
+
+def _sent(attempts: Attempts, topic: str) -> dict[int, tuple[int, bytes]]:
+    """Return v → partition and key's bytes of each message."""
+    records = raw_records(attempts.services, [topic])
+    places = [(number, one.key()) for (_, number), every in sorted(records.items()) for one in every]
+    rows = [row for _, row in decoded_avro(attempts.services, topic)]
+    return {
+        row["v"]: (number, key)
+        for (number, key), row in zip(places, rows, strict=True)
+        if row is not None and key is not None
+    }
+
+
+def _compared(attempts: Attempts, dsn: str, tables: Sequence[Table]) -> _Found:
+    """Compare at a fence of the test's own, while no relay runs."""
+    found: _Found = {}
+
+    def take(table: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
+        found[table.full_name] = doubts, list(differences)
+
+    with contextlib.ExitStack() as stack:
+        raw = connect_raw(dsn)
+        stack.callback(raw.finish)
+        slot = create_temporary(raw)
+        ends = {"url": attempts.services.schema_registry}
+        registry = stack.enter_context(closing(SchemaRegistryClient(ends)))
+        request = Request(
+            dsn,
+            attempts.name,
+            tables,
+            {"bootstrap.servers": attempts.services.broker},
+            on_differences=take,
+            at=Fence(slot.consistent_point, slot.snapshot),
+        )
+        report = verify_database(request, lambda number: _schema(registry, number))
+    assert report.found == {
+        name: sum(one.name == name for _, every in found.values() for one in every) for name in report.found
+    }
+    return found
+
+
+def _schema(registry: SchemaRegistryClient, number: int) -> str | None:
+    return registry.get_schema(number).schema_str
