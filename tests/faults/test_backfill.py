@@ -1,45 +1,171 @@
 """Rows of tables put into the stream: none is lost, and none is put behind a newer one."""
 
-import json
-from collections.abc import Callable
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
 
-from bwtui.model.backfill import BackfillRequest, BackfillStatus
-from bwtui.relay.backfill.store import Store
-from bwtui.relay.backfill.task import Task
-from bwtui.state_folder import state_folder
+import psycopg2
+import pytest
+
+from bwtui.demo.shop import Table
+from bwtui.sandbox.supervisor import Services
+from tests.database import session, with_options
+from tests.faults.backfills import ask, assert_never_older, state_of, wait_begun, wait_done
+from tests.faults.records import assert_equal, read_table
 from tests.faults.relays import Relay, execute, wait_for
 
 NewRelay = Callable[..., Relay]
+ITEMS = Table("public", "items", ("id",))
+ROWS = 25_000
+MADE = (
+    "create sequence s",
+    "create table items (id bigint primary key, v bigint not null default nextval('s'), name text)",
+    f"insert into items (id, name) select n, 'item ' || n from generate_series(1, {ROWS}) n",
+)
 
 
-def ask(relay: Relay, **request: object) -> str:
-    return Store(state_folder(relay.name) / "backfills").submit(BackfillRequest(**request))  # type: ignore[arg-type]
-
-
-def status_of(relay: Relay, id: str) -> BackfillStatus:
-    path = state_folder(relay.name) / "backfills" / f"{id}.json"
-    return Task.from_json(json.loads(path.read_text())).status()
-
-
-def done(relay: Relay, id: str, seconds: float = 60) -> BackfillStatus:
-    wait_for("the rows", lambda: status_of(relay, id).is_over, seconds)
-    status = status_of(relay, id)
-    assert status.state == "done", status
-    return status
-
-
-def test_a_table_is_sent_again(database: str, new_relay: NewRelay) -> None:
-    execute(
-        database,
-        "create table items (id bigint primary key, name text)",
-        "insert into items select n, 'item ' || n from generate_series(1, 25000) n",
-    )
+@pytest.fixture
+def relay(database: str, new_relay: NewRelay) -> Relay:
+    """One that streams `ITEMS`."""
+    execute(database, *MADE)
     relay = new_relay()
     relay.start()
     relay.wait_streaming()
-    relay.stop()
-    id = ask(relay, table="public.items")
+    return relay
+
+
+def test_a_table_is_sent_again(relay: Relay, services: Services, database: str) -> None:
+    status = wait_done(relay, ask(relay, table="public.items"))
+    assert (status.rows, status.chunks, status.left_out) == (ROWS, 3, 0)
+    records = read_table(services, ITEMS, relay.name)
+    assert [record.operation for record in records].count("backfill") == ROWS
+    assert_never_older(records)
+    part = wait_done(relay, ask(relay, table="public.items", where="id % 5 = 0 -- a comment"))
+    assert (part.rows, part.estimate) == (ROWS // 5, None)
+    assert_equal(services, database, [ITEMS], relay.name)
+
+
+def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
+    relay: Relay, services: Services, database: str
+) -> None:
+    """Others see a commit once its standby has it, and the stream has it at once."""
+    with session(database) as writer:
+        writer.run("set synchronous_commit = local")
+        writer.run("alter system set synchronous_standby_names = 'nobody'")
+        writer.run("select pg_reload_conf()")
+    try:
+        waiting = threading.Thread(
+            target=execute,
+            args=(database, "set synchronous_commit = on; update items set v = nextval('s') where id = 7"),
+        )
+        waiting.start()
+        relay.wait("the update", lambda status: status.tables["public.items"].updates == 1)
+        id = ask(relay, table="public.items")
+        wait_for(
+            "that the row is waited for",
+            lambda: any(
+                "is visible to others" in one.detail
+                for one in relay.wait("a status", lambda _: True).backfills
+            ),
+        )
+        assert state_of(relay, id).chunks == 0
+    finally:
+        with session(database) as writer:
+            writer.run("set synchronous_commit = local")
+            writer.run("alter system reset synchronous_standby_names")
+            writer.run("select pg_reload_conf()")
+    waiting.join()
+    wait_done(relay, id)
+    assert_never_older(read_table(services, ITEMS, relay.name))
+    assert_equal(services, database, [ITEMS], relay.name)
+
+
+class Writers:
+    """Sessions that each change rows of their own: new states, new keys, ends and returns."""
+
+    def __init__(self, database: str, number: int = 3) -> None:
+        self._database = database
+        self._number = number
+        self._over = threading.Event()
+        self.transactions = 0
+        self.failures: list[BaseException] = []
+
+    @contextmanager
+    def going_on(self) -> Iterator["Writers"]:
+        """Write during the block."""
+        threads = [threading.Thread(target=self._run, args=[one]) for one in range(self._number)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield self
+        finally:
+            self._over.set()
+            for thread in threads:
+                thread.join()
+        assert not self.failures, self.failures
+
+    def _run(self, one: int) -> None:
+        try:
+            chance = random.Random(random.getrandbits(64))
+            dsn = with_options(self._database, synchronous_commit="off")
+            with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+                while not self._over.is_set():
+                    for _ in range(chance.choice((1, 1, 1, 3, 20))):
+                        self._step(cursor, chance, one)
+                    connection.rollback() if chance.random() < 0.1 else connection.commit()
+                    self.transactions += 1
+        except BaseException as error:
+            self.failures.append(error)
+
+    def _step(self, cursor: "psycopg2.extensions.cursor", chance: random.Random, one: int) -> None:
+        key = chance.randrange(ROWS // 3) * 3 + one
+        what = chance.choice(("update", "update", "delete", "insert", "move"))
+        if what == "update":
+            cursor.execute("update items set v = nextval('s') where id = %s", [key])
+        elif what == "delete":
+            cursor.execute("delete from items where id = %s", [key])
+        elif what == "insert":
+            cursor.execute(
+                "insert into items values (%s, nextval('s'), 'new') on conflict (id)"
+                " do update set v = nextval('s')",
+                [key],
+            )
+        else:
+            other = chance.randrange(ROWS // 3) * 3 + one
+            cursor.execute(
+                "update items set id = %s, v = nextval('s') where id = %s"
+                " and not exists (select from items where id = %s)",
+                [other, key, other],
+            )
+
+
+@pytest.mark.parametrize("args", [(), ("--record", "recording")], ids=["plain", "recorded"])
+def test_under_writes_and_kills_nothing_older_comes_behind(
+    args: tuple[str, ...],
+    new_relay: NewRelay,
+    services: Services,
+    database: str,
+    tmp_path: Path,
+) -> None:
+    execute(database, *MADE)
+    relay = new_relay(*(str(tmp_path / arg) if arg == "recording" else arg for arg in args))
     relay.start()
-    status = done(relay, id)
-    assert (status.rows, status.chunks, status.left_out) == (25_000, 3, 0)
+    relay.wait_streaming()
+    writers = Writers(database)
+    with writers.going_on():
+        for number in range(4):
+            id = ask(relay, table="public.items")
+            wait_begun(relay, id)
+            if number:
+                relay.kill()
+                relay.start()
+            status = wait_done(relay, id)
+            # What the stream had, what was sent, and at most one chunk a kill that was sent before.
+            assert status.rows + status.left_out > ROWS // 3
+    relay.wait_caught_up()
     relay.stop()
+    assert writers.transactions > 500
+    assert_never_older(read_table(services, ITEMS, relay.name))
+    assert_equal(services, database, [ITEMS], relay.name)
