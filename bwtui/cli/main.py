@@ -36,6 +36,7 @@ COMMANDS: Table = {
     "schema": ("bwtui.cli.schema", "Say what the schema registry would say, before or after a DDL."),
     "recording": ("bwtui.cli.recording", "Tell what a recording holds; check, seal, recover and export it."),
     "verify": ("bwtui.cli.verify", "Prove that Kafka holds what was sent, or say what is wrong."),
+    "repair": ("bwtui.cli.repair", "Send exactly the keys again in which tables and topics differ."),
     "config": ("bwtui.cli.config", "Show every setting and its origin; check configuration files."),
     "completion": ("bwtui.cli.completion", "Print the shell completion script."),
 }

@@ -15,19 +15,19 @@ from bwtui.cli.auditing.ahead import (
     refuse_unwritable,
     unwritable,
 )
-from bwtui.cli.auditing.relay import reconnecting, running_settings, without_variables
+from bwtui.cli.auditing.registry import ask_registry
+from bwtui.cli.auditing.relay import running_settings, without_variables
 from bwtui.cli.options import relay_options
 from bwtui.cli.options.numbers import Number
 from bwtui.cli.options.relay_name import relay_option
 from bwtui.cli.output.progress import View, progress_json_option, view_of
 from bwtui.console import say_json
-from bwtui.errors import BwtuiError, ConnectionFailed, UsageError
+from bwtui.errors import BwtuiError, UsageError
 
 if TYPE_CHECKING:
     from bwtui.audit.report import Report
     from bwtui.settings import RelaySettings
     from bwtui.verify.basis import Recorded
-    from bwtui.verify.database import Table
 
 _EPILOG = """\b
 Examples:
@@ -138,115 +138,27 @@ def _recordings(recordings: "list[Recorded]", settings: "RelaySettings", view: V
         from bwtui.verify.recordings import verify_recordings
 
         return verify_recordings(*recordings, on_phase=view.phase, **how)
+    from bwtui.kafka.config import client_config
     from bwtui.verify.recording import Options, verify_recording
 
     return verify_recording(
-        recordings[0], _kafka(settings), Options(**how), ask_registry(settings), view.phase, view.count
+        recordings[0], client_config(settings), Options(**how), ask_registry(settings), view.phase, view.count
     )
 
 
 def _database(
     settings: "RelaySettings", narrower: "RelaySettings", on_phase: Callable[[str], None], **how: Any
 ) -> "Report":
+    from bwtui.cli.auditing.database import request_of, source_of
     from bwtui.cycles import look_rarely
-    from bwtui.verify.database import Request, verify_database
+    from bwtui.verify.database import verify_database
 
-    tables, missing, notes = _tables(settings, narrower)
-    request = Request(
-        settings.postgres,
-        settings.slot,
-        tables,
-        _kafka(settings),
-        how["show_values"],
-        how["findings"],
-        missing,
-        lambda database: reconnecting(settings.slot, database),
-        notes,
-    )
+    source = source_of(settings)
+    request = request_of(settings, narrower, show_values=how["show_values"], samples=how["findings"])
     look_rarely()
-    return verify_database(request, ask_registry(settings), on_phase)
-
-
-def _tables(
-    settings: "RelaySettings", narrower: "RelaySettings"
-) -> "tuple[list[Table], dict[str, str], list[str]]":
-    """Return the tables of the relay's publication that both choose, with the topics that they go to, why
-    others that they choose are not captured, and what of them is left out.
-    """
-    from bwtui.encode.names import topic_name
-    from bwtui.source.catalog import TableFilter, list_tables, load_relation
-    from bwtui.source.connection import connect
-    from bwtui.source.coverage import narrowed, shortfalls
-    from bwtui.source.publication import entries, existing, merged
-    from bwtui.verify.database import Table
-
-    filters = TableFilter(settings), TableFilter(narrower)
-    with contextlib.closing(connect(settings.postgres)) as connection:
-        publications = existing(connection, settings.publication_name)
-        if not publications:
-            raise UsageError(
-                f"there is no publication {settings.publication_name}",
-                "name the relay's slot with -s, or its publication with --publication",
-            )
-        infos = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
-        tables, notes = [], []
-        published_tables = entries(connection, publications)
-        narrow = narrowed(connection, publications, published_tables)
-        for published in merged(published_tables):
-            info = infos.get((published.namespace, published.name))
-            if info is None or not all(takes(info) for takes in filters):
-                continue
-            relation = load_relation(connection, info, published.columns)
-            notes += [f"{info.qualified_name} {says}" for says in narrow.get((info.namespace, info.name), ())]
-            tables.append(
-                Table(
-                    published.namespace,
-                    published.name,
-                    topic_name(settings.topic_prefix, published.namespace, published.name),
-                    tuple(column.name for column in relation.columns),
-                    tuple(column.name for column in relation.columns if column.is_key and info.has_key),
-                    published.row_filter,
-                )
-            )
-        missing = {
-            one.info.qualified_name: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
-            for one in shortfalls(connection, settings)
-            if one.info and not one.captured and filters[1](one.info)
-        }
-    return tables, missing, notes
-
-
-def _kafka(settings: "RelaySettings") -> dict[str, Any]:
-    from bwtui.kafka.config import client_config
-
-    return client_config(settings)
-
-
-def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
-    """Return what asks the registry for a schema by id, once it is needed."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-    from confluent_kafka.schema_registry.error import SchemaRegistryError
-
-    from bwtui.encode.registry import MISSING
-    from bwtui.encode.registry_config import registry_config
-
-    configured = registry_config(settings.schema_registry, settings.registry_config)
-
-    def ask(number: int) -> str | None:
-        try:
-            with contextlib.closing(SchemaRegistryClient(configured)) as client:
-                return client.get_schema(number).schema_str
-        except SchemaRegistryError as error:
-            # A path that is not there, or a proxy's word, is a plain 404.
-            if error.error_code in MISSING:
-                return None
-            problem = f"the schema registry does not give schema {number}: {error}"
-            hint = "check the user's rights, and that -r/--schema-registry is what the relay used"
-            raise ConnectionFailed(problem, hint) from error
-        except Exception as error:
-            raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
-
-    return ask
+    report = verify_database(request, ask_registry(settings), on_phase)
+    report.details["source"] = source
+    return report
 
 
 def _command() -> str:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 def records_by(settings: "RelaySettings") -> "KafkaSide":
     """Return a reader of the Kafka and the registry that are in ``settings``."""
-    from bwtui.cli.verify import ask_registry
+    from bwtui.cli.auditing.registry import ask_registry
     from bwtui.kafka.config import client_config
     from bwtui.tui.audit.kafka import KafkaSide
 

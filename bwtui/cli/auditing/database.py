@@ -1,0 +1,83 @@
+"""What is compared with topics: the tables that a relay's settings choose, and which server has them."""
+
+import contextlib
+from typing import Any
+
+from bwtui.cli.auditing.relay import reconnecting
+from bwtui.encode.names import topic_name
+from bwtui.errors import UsageError
+from bwtui.kafka.config import client_config
+from bwtui.settings import RelaySettings
+from bwtui.source.catalog import TableFilter, list_tables, load_relation
+from bwtui.source.connection import connect
+from bwtui.source.coverage import narrowed, shortfalls
+from bwtui.source.publication import entries, existing, merged
+from bwtui.source.slot import server_and_database
+from bwtui.verify.database import Request, Table
+
+
+def source_of(settings: RelaySettings) -> dict[str, str]:
+    """Return which server, database and slot ``settings`` mean, as a report says it."""
+    with contextlib.closing(connect(settings.postgres)) as connection:
+        identifier, database = server_and_database(connection)
+    return {"system_identifier": identifier, "database": database, "slot": settings.slot}
+
+
+def request_of(settings: RelaySettings, narrower: RelaySettings, **how: Any) -> Request:
+    """Return what to compare: the tables of the relay's publication that both choose.
+
+    ``how`` are further fields of the request. Raises UsageError and ConnectionFailed.
+    """
+    tables, missing, notes = _tables(settings, narrower)
+    return Request(
+        settings.postgres,
+        settings.slot,
+        tables,
+        client_config(settings),
+        not_captured=missing,
+        reconnecting=lambda database: reconnecting(settings.slot, database),
+        notes=notes,
+        **how,
+    )
+
+
+def _tables(
+    settings: RelaySettings, narrower: RelaySettings
+) -> tuple[list[Table], dict[str, str], list[str]]:
+    """Return the tables of the relay's publication that both choose, with the topics that they go to, why
+    others that they choose are not captured, and what of them is left out.
+    """
+    filters = TableFilter(settings), TableFilter(narrower)
+    with contextlib.closing(connect(settings.postgres)) as connection:
+        publications = existing(connection, settings.publication_name)
+        if not publications:
+            raise UsageError(
+                f"there is no publication {settings.publication_name}",
+                "name the relay's slot with -s, or its publication with --publication",
+            )
+        infos = {(one.namespace, one.name): one for one in list_tables(connection, partitions=True)}
+        tables, notes = [], []
+        published_tables = entries(connection, publications)
+        narrow = narrowed(connection, publications, published_tables)
+        for published in merged(published_tables):
+            info = infos.get((published.namespace, published.name))
+            if info is None or not all(takes(info) for takes in filters):
+                continue
+            relation = load_relation(connection, info, published.columns)
+            notes += [f"{info.qualified_name} {says}" for says in narrow.get((info.namespace, info.name), ())]
+            tables.append(
+                Table(
+                    published.namespace,
+                    published.name,
+                    topic_name(settings.topic_prefix, published.namespace, published.name),
+                    tuple(column.name for column in relation.columns),
+                    tuple(column.name for column in relation.columns if column.is_key and info.has_key),
+                    published.row_filter,
+                )
+            )
+        missing = {
+            one.info.qualified_name: f"{one.says}; 'bwtui doctor' with the relay's options says what to run"
+            for one in shortfalls(connection, settings)
+            if one.info and not one.captured and filters[1](one.info)
+        }
+    return tables, missing, notes

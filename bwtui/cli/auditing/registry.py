@@ -1,0 +1,37 @@
+"""What an audit asks of the schema registry."""
+
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bwtui.errors import ConnectionFailed
+
+if TYPE_CHECKING:
+    from bwtui.settings import RelaySettings
+
+
+def ask_registry(settings: "RelaySettings") -> Callable[[int], str | None]:
+    """Return what asks the registry for a schema by id, once it is needed."""
+    from confluent_kafka.schema_registry import SchemaRegistryClient
+    from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+    from bwtui.encode.registry import MISSING
+    from bwtui.encode.registry_config import registry_config
+
+    configured = registry_config(settings.schema_registry, settings.registry_config)
+
+    def ask(number: int) -> str | None:
+        try:
+            with contextlib.closing(SchemaRegistryClient(configured)) as client:
+                return client.get_schema(number).schema_str
+        except SchemaRegistryError as error:
+            # A path that is not there, or a proxy's word, is a plain 404.
+            if error.error_code in MISSING:
+                return None
+            problem = f"the schema registry does not give schema {number}: {error}"
+            hint = "check the user's rights, and that -r/--schema-registry is what the relay used"
+            raise ConnectionFailed(problem, hint) from error
+        except Exception as error:
+            raise ConnectionFailed("can't reach the schema registry", "check -r/--schema-registry") from error
+
+    return ask

@@ -1,0 +1,143 @@
+"""Which relay ``bwtui repair`` is to use, and that it is the one which was meant."""
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bwtui.audit.report import Report
+from bwtui.cli.auditing.ahead import refuse_replaced
+from bwtui.cli.auditing.database import request_of, source_of
+from bwtui.cli.auditing.registry import ask_registry
+from bwtui.cli.auditing.relay import reconnecting, running_settings, without_variables
+from bwtui.cli.options import relay_options
+from bwtui.cli.options.librdkafka import check
+from bwtui.cycles import look_rarely
+from bwtui.errors import ConnectionFailed, RefusedError, UsageError
+from bwtui.kafka.config import client_config
+from bwtui.kafka.offsets import partitions
+from bwtui.model.figures import duration
+from bwtui.settings import RelaySettings
+from bwtui.verify.database import OnDifferences, verify_database
+
+#: Keys of a report by which it is known to be one of tables.
+_WANTED = {"verdict", "question", "tables"}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A relay that runs, and which of its tables are meant."""
+
+    relay: str
+    settings: RelaySettings
+    narrower: RelaySettings
+    cluster: str
+    source: dict[str, str]
+    #: Whether only tables count that the relay carries, not those that it lacks.
+    only_carried: bool = False
+    #: What is to be known of the report that named it.
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all tables of the relay are meant."""
+        return not (self.narrower.tables or self.narrower.exclude_tables)
+
+    def compare(self, on_differences: OnDifferences | None, on_phase: Callable[[str], None]) -> Report:
+        """Compare the tables with their topics. Raises as `verify_database` does."""
+        request = request_of(self.settings, self.narrower, on_differences=on_differences)
+        if self.only_carried:
+            request = replace(request, not_captured={})
+        look_rarely()
+        return verify_database(request, ask_registry(self.settings), on_phase)
+
+
+def target_of(report: Path | None, relay: str | None, given: dict[str, Any], *, database: bool) -> Target:
+    """Return the relay that is meant, once it is known to be that one.
+
+    Raises UsageError, ConnectionFailed, or RefusedError where it sends from another database, or to another
+    Kafka, than the report or the options say.
+    """
+    if report is not None and database:
+        raise UsageError("--database and a report exclude each other", "give the one that you mean")
+    if report is None and relay is None and not database:
+        raise UsageError("what is to be repaired?", "name a report, or a relay with --relay, or --database")
+    if relay is not None or report is not None:
+        refuse_replaced()
+    told = _read(report) if report is not None else {}
+    narrower = relay_options.load(given, alone=not database or relay is not None).settings()
+    source: dict[str, str] = told.get("source") or {}
+    cluster = str(told.get("cluster") or "")
+    if relay is None and report is None:
+        check(narrower)
+        source = source_of(narrower)
+        cluster = partitions(client_config(narrower))[0]
+    name = relay or _running_with(source, report)
+    settings = running_settings(name)
+    with without_variables():
+        found = Target(name, settings, narrower, partitions(client_config(settings))[0], source_of(settings))
+    if relay is None and report is None:
+        # The publication, the prefix and all else are the relay's.
+        narrower = relay_options.load(given, alone=True).settings()
+    return _checked(replace(found, narrower=narrower), source, cluster, told)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(
+            f"{path} can't be read: {error.strerror}", "name a file of 'bwtui verify --json'"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{path} is no report", "name a file of 'bwtui verify --database --json'") from error
+    if not isinstance(told, dict) or not told.keys() >= _WANTED - {"tables"}:
+        raise UsageError(f"{path} is no report", "name a file of 'bwtui verify --database --json'")
+    if told["question"] != "database" or not isinstance(told.get("tables"), list):
+        raise UsageError(
+            f"{path} is the report of a recording, not of tables",
+            "'bwtui replay RECORDING --only-missing REPORT' sends what is missing there",
+        )
+    return told
+
+
+def _running_with(source: dict[str, str], report: Path | None) -> str:
+    if not source:
+        raise UsageError(f"{report} does not say which slot it is of", "name the relay with --relay")
+    slot = str(source.get("slot", ""))
+    name = reconnecting(slot, str(source.get("database", "")))
+    if name is None:
+        raise ConnectionFailed(
+            f"no relay runs with slot {slot} of database {source.get('database', '')}",
+            "start it with 'bwtui connect', or name the one that is to send with --relay",
+        )
+    return name
+
+
+def _checked(target: Target, source: dict[str, str], cluster: str, told: dict[str, Any]) -> Target:
+    meant = "the report" if told else "what was given"
+    for name, words in (("system_identifier", "server"), ("database", "database"), ("slot", "slot")):
+        if source.get(name) and source[name] != target.source[name]:
+            raise RefusedError(
+                f"relay {target.relay} has another {words} than {meant}: "
+                f"{target.source[name]}, not {source[name]}",
+                "nothing was sent; name the relay that is meant with --relay, and no report of another one",
+            )
+    if cluster and cluster != target.cluster:
+        raise RefusedError(
+            f"relay {target.relay} sends to another Kafka than {meant}: "
+            f"cluster {target.cluster}, not {cluster}",
+            "nothing was sent; name the relay that is meant with --relay",
+        )
+    if not told:
+        return target
+    tables = tuple(re.escape(str(table)) for table in told["tables"])
+    narrower = target.narrower
+    if not narrower.tables:
+        narrower = replace(narrower, tables=tables or (r"(?!)",))
+    age = time.time() - float(told.get("window", {}).get("now_ms") or 0) / 1000
+    notes = [f"the report is {duration(age)} old, and only names the tables: all is compared anew"]
+    return replace(target, narrower=narrower, notes=notes)

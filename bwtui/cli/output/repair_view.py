@@ -1,0 +1,138 @@
+"""What ``bwtui repair`` shows and asks: what differs, what would be sent, and what became of it."""
+
+import dataclasses
+import sys
+from typing import Any
+
+from bwtui.audit.terminal import headline
+from bwtui.cli.auditing.target import Target
+from bwtui.cli.output.progress import View
+from bwtui.cli.output.table import columns, plural
+from bwtui.console import agreed, say
+from bwtui.errors import RefusedError
+from bwtui.repair.plan import TablePlan
+from bwtui.repair.repairing import Outcome
+
+_HEAD = ("TABLE", "TOPIC", "ROWS", "TOMBSTONES", "OF OTHER KEYS")
+
+
+class Screen:
+    """Shows phases and counts on a view; and asks, unless ``yes`` was said before."""
+
+    def __init__(self, relay: str, view: View, *, yes: bool, is_dry: bool) -> None:
+        """Raise RefusedError where somebody has to be asked, and nobody is there."""
+        self._relay = relay
+        self._view = view
+        self._yes = yes
+        if not (yes or is_dry or (sys.stdin.isatty() and sys.stderr.isatty())):
+            raise RefusedError(
+                "there is no terminal to ask whether it is to be sent",
+                "look at it with --dry-run, and give --yes if it is meant",
+            )
+
+    def phase(self, name: str) -> None:
+        """Show what is under way."""
+        self._view.phase(name)
+
+    def count(self, done: int, total: int) -> None:
+        """Show how many keys are sent."""
+        self._view.count(done, total)
+
+    def confirm(self, outcome: Outcome) -> None:
+        """Let somebody decide, with the bar out of the way. Raises RefusedError."""
+        if self._yes:
+            return
+        with self._view.out_of_the_way():
+            say(*planned(outcome), err=True)
+            question = f"Let relay {self._relay} send {plural(outcome.messages, 'message')}?"
+            if not agreed(question):
+                raise RefusedError("nothing was sent", "answer y to send it; --dry-run only shows it")
+
+
+def planned(outcome: Outcome) -> list[str]:
+    """Return what would be sent, and what makes the comparison not to be trusted."""
+    rows = [
+        (one.table, one.topic, f"{one.rows:,}", f"{one.tombstones:,}", f"{one.raw_tombstones:,}")
+        for one in outcome.tables
+        if one.messages
+    ]
+    lines = columns(_HEAD, rows, right=frozenset({2, 3, 4})) if rows else []
+    for one in outcome.tables:
+        lines += [f"  {one.table}: {_example(shown)}" for shown in one.examples]
+    return lines + _left(outcome)
+
+
+def _example(shown: dict[str, Any]) -> str:
+    key = ", ".join(f"{name}={value}" for name, value in shown["key"].items())
+    return f"{shown['class']} {key}"
+
+
+def _left(outcome: Outcome) -> list[str]:
+    """Return what is to be known of each table, and what no key mends."""
+    lines = [f"note: {one.table}: {note}" for one in outcome.tables for note in one.notes()]
+    missing = [one for one in outcome.last.findings if one.name == "not_captured"]
+    lines += [f"note: {one.table} is not captured: {one.note}" for one in missing]
+    if outcome.untrusted:
+        named = " ".join(one.table for one in outcome.untrusted)
+        lines.append(
+            f"note: the comparison can't be trusted for all; 'bwtui snapshot {named}' sends them whole, and "
+            "what readers have beyond that stays"
+        )
+    return lines + [f"note: {note}" for note in outcome.notes]
+
+
+def summary(relay: str, outcome: Outcome) -> list[str]:
+    """Return the result for a reader."""
+    if outcome.is_dry:
+        what = (
+            f"{plural(outcome.messages, 'message')} would be sent"
+            if outcome.messages
+            else "nothing is to be sent"
+        )
+        return [headline(outcome.before), *planned(outcome), what]
+    lines = [headline(outcome.before)]
+    if outcome.sent:
+        rows, dead = (sum(getattr(one, name) for one in outcome.sent) for name in ("rows", "tombstones"))
+        newer = sum(one.left_out for one in outcome.sent)
+        lines.append(
+            f"relay {relay} sent {plural(rows, 'row')} and {plural(dead, 'tombstone')}"
+            + (f"; of {plural(newer, 'key')} the stream had sent something newer" if newer else "")
+        )
+    if outcome.after is not None:
+        lines.append(headline(outcome.after))
+    return lines + _left(outcome)
+
+
+def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
+    """Return the result for a program."""
+    return {
+        "verdict": outcome.last.verdict,
+        "state": "planned" if outcome.is_dry else "done" if outcome.sent else "nothing to send",
+        "relay": target.relay,
+        "source": target.source,
+        "cluster": target.cluster,
+        "rows": _sum(outcome.chosen, "rows"),
+        "tombstones": _sum(outcome.chosen, "tombstones"),
+        "raw_tombstones": _sum(outcome.chosen, "raw_tombstones"),
+        "messages": outcome.messages,
+        "tables": [one.to_json() for one in outcome.tables],
+        "untrusted": [one.table for one in outcome.untrusted],
+        "not_captured": [one.table for one in outcome.last.findings if one.name == "not_captured"],
+        "sent": [dataclasses.asdict(one) for one in outcome.sent],
+        "before": _told(outcome.before),
+        "after": None if outcome.after is None else _told(outcome.after),
+        "notes": outcome.notes,
+    }
+
+
+def _sum(plans: list[TablePlan], name: str) -> int:
+    return sum(getattr(plan, name) for plan in plans)
+
+
+def _told(report: Any) -> dict[str, Any]:
+    return {
+        "verdict": report.verdict,
+        "classes": report.wrong,
+        "expected": report.expected,
+        "actual": report.actual,
+    }

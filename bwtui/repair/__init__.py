@@ -1,0 +1,1 @@
+"""What differs between tables and topics, handed to the running relay key by key."""

@@ -1,0 +1,153 @@
+"""What would be sent to mend topics: made of a comparison's differences, as lists of keys and in numbers.
+
+A list has a row's key where the table may have a row of it: the relay reads that row as it is then, so that
+nothing old is sent, and sends a tombstone where there is none. Bytes of a key are listed only where no row
+can have them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.audit.decoding import Schemas, Undecodable
+from bwtui.audit.forms import decode_key
+from bwtui.relay.backfill.keys import Key, write_keys
+from bwtui.verify.differences import Difference, Doubt, DoubtName
+from bwtui.verify.tables import Table
+
+#: Keys that are named of each table.
+EXAMPLES = 3
+#: Doubts that a relay does not answer by itself: readers may have wrong what no comparison can find.
+UNTRUSTED: frozenset[DoubtName] = frozenset(
+    {"expired", "damaged", "open", "undecodable", "no_key", "partitions", "unsent"}
+)
+
+
+@dataclass(slots=True)
+class TablePlan:
+    """What would be sent of one table."""
+
+    table: str
+    topic: str
+    doubts: tuple[Doubt, ...] = ()
+    #: Keys whose rows are missing in the topic or other ones there; keys without a row; bytes that are no
+    #: row's key, each of which gets a tombstone as the second do.
+    rows: int = 0
+    tombstones: int = 0
+    raw_tombstones: int = 0
+    #: Keys that were written at each look, or of which nothing is proven: they are not sent.
+    undecided: int = 0
+    #: Rows that are missing in the topic and have no key, or one that is no text: nothing names them.
+    unnamed: int = 0
+    #: Keys in the bytes that the relay sends now, while most of the topic's are in others.
+    own_bytes: int = 0
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    keys: Path | None = None
+
+    @property
+    def messages(self) -> int:
+        """How many keys the list has."""
+        return self.rows + self.tombstones + self.raw_tombstones
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether what is sent is all that the topic's readers may have wrong."""
+        return not self.own_bytes and not any(doubt.name in UNTRUSTED for doubt in self.doubts)
+
+    def notes(self) -> list[str]:
+        """Return what is to be known of the table besides."""
+        notes = [doubt.text for doubt in self.doubts]
+        if self.undecided:
+            notes.append(
+                f"{self.undecided:,} keys are in doubt, and left alone: they were written at each look"
+            )
+        if self.unnamed:
+            notes.append(
+                f"{self.unnamed:,} rows are missing that no key names: "
+                f"'bwtui snapshot {self.table} -u' sends the whole table again"
+            )
+        if self.own_bytes:
+            notes.append(
+                f"{self.own_bytes:,} keys are as the relay writes them now, and the topic's others are not: "
+                f"they are left alone; run 'bwtui snapshot {self.table}', and repair it then"
+            )
+        return notes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ``repair --json`` writes it."""
+        return {
+            "table": self.table,
+            "topic": self.topic,
+            "rows": self.rows,
+            "tombstones": self.tombstones,
+            "raw_tombstones": self.raw_tombstones,
+            "undecided": self.undecided,
+            "unnamed": self.unnamed,
+            "trusted": self.is_trusted,
+            "notes": self.notes(),
+            "examples": self.examples,
+        }
+
+
+class Planner:
+    """Takes the differences of each table as a comparison hands them out; see `verify.database.Request`."""
+
+    def __init__(
+        self, folder: Path, own: Mapping[str, str], schemas: Schemas, *, show_values: bool = False
+    ) -> None:
+        """``folder`` is for the lists. ``own`` says how the relay writes a table's keys now.
+
+        That is what `bwtui.audit.forms.decode_key` calls it; a table that is missing has not been sent yet.
+        """
+        self.tables: list[TablePlan] = []
+        self._folder = folder
+        self._own = own
+        self._schemas = schemas
+        self._show_values = show_values
+
+    def take(self, table: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
+        """Write the list of a table. Raises StateFailed."""
+        plan = TablePlan(table.full_name, table.topic, tuple(doubts))
+        path = self._folder / f"{len(self.tables)}.keys"
+        if write_keys(path, self._keys(plan, table, differences)):
+            plan.keys = path
+        self.tables.append(plan)
+
+    def _keys(self, plan: TablePlan, table: Table, differences: Iterator[Difference]) -> Iterator[Key]:
+        for one in differences:
+            if one.name == "missing_row":
+                plan.unnamed += 1
+            elif not one.is_proven:
+                plan.undecided += 1
+            elif one.key is not None:
+                if one.name == "extra_key":
+                    plan.tombstones += 1
+                else:
+                    plan.rows += 1
+                self._show(plan, table, one)
+                yield one.key
+            elif one.raw is None or one.name != "extra_key":
+                plan.unnamed += 1
+            elif self._is_own(plan, one.raw):
+                plan.own_bytes += 1
+            else:
+                plan.raw_tombstones += 1
+                self._show(plan, table, one)
+                yield one.raw
+
+    def _is_own(self, plan: TablePlan, raw: bytes) -> bool:
+        """Say whether the relay writes some row's key like that: a tombstone could come behind that row."""
+        try:
+            return decode_key(raw, self._schemas)[1] == self._own.get(plan.table)
+        except Undecodable:
+            return False
+
+    def _show(self, plan: TablePlan, table: Table, one: Difference) -> None:
+        if len(plan.examples) >= EXAMPLES:
+            return
+        key: Any = dict(zip(table.key, one.key, strict=True)) if one.key is not None else None
+        if key is not None and not self._show_values:
+            key = dict.fromkeys(key, "…")
+        shown = one.raw.hex() if one.raw is not None and self._show_values else "…"
+        plan.examples.append({"class": one.name, "key": key if key is not None else {"bytes": shown}})

@@ -1,0 +1,85 @@
+"""Lists of keys handed to a relay that runs, which sends their rows as they are then; and waiting for it."""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from bwtui.errors import ConnectionFailed, Interrupted, RefusedError
+from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillStatus
+from bwtui.relay.process.control import UNKNOWN_REQUEST, Refused, request
+from bwtui.repair.plan import TablePlan
+
+#: Between two looks, and for how long the relay may copy a list (seconds).
+_PAUSE_SECONDS = 0.25
+_SUBMIT_SECONDS = 120.0
+#: What only a repair of keys asks for, by a person or by the relay itself.
+_OURS: frozenset[BackfillReason] = frozenset({"repair", "heal"})
+
+#: Called with how many keys are done, and of how many.
+OnCount = Callable[[int, int], None]
+
+
+def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> list[str]:
+    """Hand the relay what is to be sent; return the ids of its tasks.
+
+    Raises RefusedError and ConnectionFailed.
+    """
+    ids = []
+    for plan in plans:
+        asked = BackfillRequest(plan.table, keys=str(plan.keys), reason=reason)
+        message = {"request": "backfill", "of": dataclasses.asdict(asked)}
+        try:
+            ids.append(str(request(relay, message, _SUBMIT_SECONDS)))
+        except Refused as error:
+            if error.reason == UNKNOWN_REQUEST:
+                raise RefusedError(
+                    f"relay {relay} is of an older version, which can't send single rows again",
+                    "stop it, and start it again with this one",
+                ) from error
+            raise RefusedError(
+                f"relay {relay} does not take the keys of {plan.table}: {error.reason}", error.hint
+            ) from error
+    return ids
+
+
+def tasks(relay: str) -> list[BackfillStatus]:
+    """Return how all tasks of the relay are. Raises ConnectionFailed."""
+    status = request(relay, {"request": "status"})
+    return [BackfillStatus.from_json(one) for one in status.get("backfills", ())]
+
+
+def is_open(task: BackfillStatus) -> bool:
+    """Say whether a task is of a repair, and not over."""
+    return task.reason in _OURS and not task.is_over
+
+
+def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStatus]:
+    """Wait until these tasks are over, and return how they ended.
+
+    Raises ConnectionFailed when the relay ends meanwhile, RefusedError for one that was paused, Interrupted.
+    """
+    try:
+        while True:
+            ours = [one for one in tasks(relay) if one.id in ids]
+            # Of those that are over the relay remembers the newest.
+            running = [one for one in ours if not one.is_over]
+            total = sum(one.estimate or 0 for one in ours)
+            on_count(sum(one.rows + one.tombstones + one.left_out for one in ours), total)
+            if not running:
+                return ours
+            if all(one.state == "paused" for one in running):
+                raise RefusedError(
+                    f"{running[0].id} is paused: the relay sends no more of {running[0].table}",
+                    f"'bwtui snapshot --resume {running[0].id}' lets it go on; then repair again",
+                )
+            time.sleep(_PAUSE_SECONDS)
+    except ConnectionFailed as error:
+        raise ConnectionFailed(
+            f"{error.message}, and had not sent all that was asked of it",
+            "it goes on with that when it runs again; repair again then, to see that nothing is left",
+        ) from error
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            "interrupted, and the relay goes on with what was asked of it",
+            f"'bwtui status {relay}' says how far it is; 'bwtui snapshot --cancel {ids[0]}' ends it",
+        ) from error
