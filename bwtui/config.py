@@ -108,6 +108,11 @@ class Config:
             )
         if settings.on_record_error != "stop" and not (settings.record or settings.record_only):
             raise UsageError(f"{self.place('on-record-error')} goes with --record", "add --record DIR")
+        if settings.heal and settings.skip_snapshot:
+            both = f"{self.place('heal')} and {self.place('skip-snapshot')}"
+            raise UsageError(
+                f"{both} exclude each other", "to heal is to send what topics lack; leave one of them out"
+            )
         if settings.end_lsn is not None and settings.until_caught_up:
             both = f"{self.place('endpos')} and {self.place('until-caught-up')}"
             raise UsageError(f"{both} exclude each other", "give the one that you mean")

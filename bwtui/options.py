@@ -279,6 +279,12 @@ OPTIONS: tuple[Option, ...] = (
         "soon): topics keep what it lacks.",
         kind="switch",
     ),
+    Option(
+        "heal",
+        "A slot that is lost is made anew: topics are compared with tables, and exactly the keys that "
+        "differ are sent, in place of a new snapshot.",
+        kind="switch",
+    ),
     Option("kafka-config", "A property of librdkafka; repeatable.", "C", "K=V", "pairs", table="kafka"),
     Option("topic-config", "A topic property; repeatable.", "T", "K=V", "pairs", table="topic"),
     Option("registry-config", kind="pairs", table="registry"),

@@ -27,6 +27,8 @@ class RelaySettings:
     skip_snapshot: bool = False
     #: Go on with a server whose history lacks what was relayed.
     accept_divergence: bool = False
+    #: Make a slot that is lost anew, and send what differs since, in place of a new snapshot.
+    heal: bool = False
     #: What to send for a large value that an UPDATE did not touch, where the old row is not at hand.
     toast: Toast = "fetch"
     #: Send a JSON message to this topic for every TRUNCATE; empty: only count them.

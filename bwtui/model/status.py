@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.from_json import made_of
+from bwtui.model.heal import HealStatus
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn, parse_lsn
 from bwtui.model.verdict import Verdict
@@ -173,6 +174,8 @@ class Status:
     errors: tuple[ErrorEntry, ...] = ()
     #: Tables that the relay is to carry and that its publications lack: nothing of them is sent.
     not_captured: tuple[str, ...] = ()
+    #: A slot that was lost and made anew, while topics may differ from tables for it.
+    heal: HealStatus | None = None
     recording: RecordingStatus | None = None
     #: What is sent again, or to be, and what was last: the oldest request first.
     backfills: tuple[BackfillStatus, ...] = ()
@@ -212,6 +215,8 @@ class Status:
         values["verdict"] = Verdict.from_json(values.get("verdict", {}))
         recording = values.get("recording")
         values["recording"] = made_of(RecordingStatus, recording) if recording else None
+        heal = values.get("heal")
+        values["heal"] = HealStatus.from_json(heal) if heal else None
         values["not_captured"] = tuple(values.get("not_captured", ()))
         values["backfills"] = tuple(map(BackfillStatus.from_json, values.get("backfills", ())))
         values["errors"] = tuple(made_of(ErrorEntry, value) for value in values.get("errors", ()))

@@ -15,7 +15,7 @@ import psycopg2
 
 from bwtui.blocking import BlockingCalls
 from bwtui.encode.names import colliding_topics, topic_name
-from bwtui.errors import BwtuiError, RefusedError, StateFailed
+from bwtui.errors import BwtuiError, RefusedError, SlotLost, StateFailed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
 from bwtui.model.history import History
 from bwtui.model.looks import Look, LookName
@@ -26,6 +26,7 @@ from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.following import Following
+from bwtui.relay.healing.healing import Healing
 from bwtui.relay.memory import SlotMemory, newest_memory
 from bwtui.relay.patience import Patience
 from bwtui.relay.picture import Picture
@@ -84,9 +85,12 @@ class Engine:
         self._slot_in_use = settings.slot
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
-        self._backfills = Store(state_folder(settings.relay_name) / "backfills")
+        folder = state_folder(settings.relay_name)
+        self._backfills = Store(folder / "backfills")
         self._asking = Asking(self._backfills, self._report)
         self._picture = Picture(settings, self._report, self._destination, self._lag, self._backfills)
+        self._healing = Healing(settings, self._report, folder, self._stop.is_set)
+        self._picture.heal = self._healing.status
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
         self._backfill: Backfill | None = None
@@ -108,6 +112,10 @@ class Engine:
     def audited(self, verdict: str) -> None:
         """Mark in the history how an audit of the tables has ended."""
         self._picture.recent.mark("audit", f"an audit of the tables ended: {verdict}")
+
+    def healed(self, lsn: str) -> bool:
+        """Forget that a heal is due, of the slot made at ``lsn``: a comparison since was clean."""
+        return self._healing.healed(lsn)
 
     def changes(self, after: int) -> list[ChangeSample]:
         """Return sampled changes after sequence ``after``, oldest first."""
@@ -142,7 +150,9 @@ class Engine:
         try:
             self._run()
         except StopRequested:
-            pass
+            if self._healing.ended is not None:
+                failure = self._failed(self._healing.ended)
+                raise failure from None
         except psycopg2.Error as error:
             failure = self._failed(statement_failed(error))
             raise failure from error
@@ -150,6 +160,7 @@ class Engine:
             failure = self._failed(error)
             raise
         finally:
+            self._healing.close()
             self._picture.watch.stop()
             self._lag.stop()
             self._picture.recent.stop()
@@ -185,8 +196,10 @@ class Engine:
         connection = self._ask("connect", lambda: connect(self._settings.postgres))
         try:
             target = self._target(connection)
+            self._healing.prepare(connection)
             findings = self._inspect(connection)
             context = self._make_context(findings)
+            self._healing.begun(context)
             self._lag.start()
             self._picture.recent.start()
             publications = findings.publications
@@ -204,14 +217,29 @@ class Engine:
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
             connection.close()
-        self._new_tables.reads = publications
-        self._backfill = Backfill(context, self._backfills, publications)
-        Following(context, self._enter, self._backfill).run(publications, target)
+        self._follow(context, publications, target)
+
+    def _follow(self, context: RelayContext, publications: tuple[str, ...], target: int | None) -> None:
+        """Stream to the end, over slots that are lost and made anew."""
+        while True:
+            self._new_tables.reads = publications
+            self._backfill = Backfill(context, self._backfills, publications)
+            following = Following(context, self._enter, self._backfill)
+            try:
+                # One that is to end when it has caught up has not as long as topics differ.
+                ends_healed = self._settings.until_caught_up and self._healing.is_due
+                following.run(publications, None if ends_healed else target)
+                return
+            except SlotLost as error:
+                following.call_back(error)
+                publications = self._healing.again(context, error)
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""
         self._phase = phase
         self._slot_in_use = slot_in_use
+        if isinstance(phase, Streaming):
+            self._healing.streaming(self._stop.set)
 
     def _inspect(self, connection: Connection) -> Findings:
         info = connection.info
@@ -267,7 +295,9 @@ class Engine:
         memory = SlotMemory(folder, *identity, without_kafka=settings.record_only)
         if findings.slot is None:
             memory.check(None)
-        elif note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot):
+        elif not self._healing.is_due and (
+            note := memory.check_kafka(newest_memory(*identity), accept=settings.skip_snapshot)
+        ):
             report.error("notice", RefusedError(note, _RECORDED))
         apart = dict.fromkeys(filter(None, (settings.dead_letter_topic, settings.truncate_topic)), False)
         limits = destination.service.ensure_topics(apart) if apart else {}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from psycopg import pq
 
-from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
@@ -102,7 +102,7 @@ class Following:
                 self._report.error("outage", error, dependency="PostgreSQL")
                 if self._session is not None:
                     careful_until = self._session.careful_until
-                    self._call_back(error)
+                    self.call_back(error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._report.account.turn_to("connect")
                 self._context.wait(_RECONNECT_SECONDS)
@@ -214,8 +214,8 @@ class Following:
             self._context.wait(_RECONNECT_SECONDS)
         return self._report.received_lsn + 1
 
-    def _call_back(self, error: ConnectionFailed) -> None:
-        """Keep back what can be of what a lost session sent: it is read again.
+    def call_back(self, error: BwtuiError) -> None:
+        """Keep back what can be of what a lost session sent: it is read again, or compared.
 
         Until then the slot may be another relay's, which sends newer rows.
         """

@@ -96,6 +96,18 @@ class SlotMemory:
         if self.last is not None:
             self._write(replace(self.last, publications=names))
 
+    def renew(self, consistent_point: int, publications: tuple[str, ...]) -> None:
+        """Write down, durably, that the slot was made anew at ``consistent_point``, whatever was before.
+
+        What the former one was confirmed to, and on which history, says nothing of the new one.
+        """
+        self._timeline, self._forks = 0, ()
+        self._write(
+            Remembered(
+                *self._identity, consistent_point, sent_lsn=consistent_point, publications=publications
+            )
+        )
+
     def remember_snapshot(self, consistent_point: int, marks: dict[str, Offsets], session: bytes) -> None:
         """Write down that run ``session`` begins a snapshot at ``consistent_point``.
 

@@ -2,7 +2,9 @@
 
 import os
 import time
+from collections.abc import Callable
 
+from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import LAG_IS_OLD, Status
 from bwtui.model.verdict import Verdict, ended
@@ -46,6 +48,7 @@ class Picture:
         self.database = describe(settings.postgres)
         self.findings: Findings | None = None
         self.recorder: Recorder | None = None
+        self.heal: Callable[[], HealStatus | None] = lambda: None
         self.recent = Recent(report, self._slot_stands)
         self.watch = Watch(report, lag, self._names, destination.service.outage)
 
@@ -95,6 +98,7 @@ class Picture:
             latency_since_start=dict(report.latency.figures.ever),
             errors=report.errors(),
             not_captured=report.not_captured,
+            heal=self.heal(),
             recording=recorder.status() if recorder is not None else None,
             backfills=self._backfills.statuses(),
         )

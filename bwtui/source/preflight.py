@@ -16,7 +16,7 @@ from bwtui.source.connection import Connection, query
 from bwtui.source.identity import check_published
 from bwtui.source.printed import exclude_option, printed
 from bwtui.source.publication import PublishedTable
-from bwtui.source.slot import PLUGIN, SlotState, check_readable, slot_state
+from bwtui.source.slot import PLUGIN, SlotState, check_readable, reserve, slot_state
 
 MINIMUM_VERSION = 140_000
 #: How long a slot may stay active after its relay was killed, until the server sees the closed connection.
@@ -119,6 +119,20 @@ def wait_while(
             raise refusal
         on_wait(waiting)
         pause(_RELEASE_PAUSE_SECONDS)
+
+
+def obstacle_to_make(connection: Connection, name: str) -> Obstacle | None:
+    """Let this session alone make slot ``name``; else return who does."""
+    process = reserve(connection, name)
+    if process is None:
+        return None
+    return f"waiting for another relay that makes slot {name}", RefusedError(
+        f"another relay makes slot {name}, in the server's process {process or '?'}",
+        "wait for it, or stop it; one that hangs is ended by: "
+        + printed(f"SELECT pg_terminate_backend({process})")
+        if process
+        else "wait for it, and start again",
+    )
 
 
 def _identity(connection: Connection) -> tuple[str, str, str]:

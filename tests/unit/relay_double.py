@@ -98,6 +98,9 @@ class DoubleEngine:
             ((0.01, 0.02, 7),),
         )
 
+    def healed(self, lsn: str) -> bool:
+        return False
+
     def audited(self, verdict: str) -> None:
         """Note the verdict."""
         self.verdicts.append(verdict)

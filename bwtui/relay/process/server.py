@@ -70,6 +70,12 @@ class StatusSource(Protocol):
     def backfill_control(self, id: str, what: BackfillCommand) -> BackfillStatus:
         """Have one pause, go on or end; return how it is. Raises BwtuiError."""
 
+    def healed(self, lsn: str) -> bool:
+        """Take note that topics equal tables since the slot was made anew at ``lsn``; say whether it was due.
+
+        Raises StateFailed.
+        """
+
     def stop(self) -> None:
         """Ask the relay to stop cleanly."""
 
@@ -122,6 +128,11 @@ def _data(source: StatusSource, message: dict[str, Any]) -> Any:
         if not isinstance(about, list) or not all(isinstance(one, str) for one in about):
             raise _BadRequest("'about' is no list of texts")
         return dataclasses.asdict(source.look(kind, about, glance=bool(message.get("glance"))))
+    if kind == "healed":
+        lsn = message.get("lsn")
+        if not isinstance(lsn, str):
+            raise _BadRequest("'lsn' is no LSN")
+        return source.healed(lsn)
     if kind == "audited":
         verdict = message.get("verdict")
         if verdict not in VERDICTS:

@@ -122,7 +122,7 @@ def gap_error(since: int, until: int) -> RefusedError:
     """Return the note of a gap."""
     return RefusedError(
         f"the recording lacks what was relayed from {format_lsn(since)} to {format_lsn(until)}",
-        "the relay ran without --record, or its recording could not be written",
+        "the relay ran without --record, its recording could not be written, or its slot was lost",
     )
 
 

@@ -108,8 +108,8 @@ class Recorder:
         else:
             # What comes again may be another server's, and is durable when it is recorded again.
             self._journal.go_back(start_lsn)
-        if kind == "stream" and number == self._before.pass_number + 1:
-            self._note_gap(start_lsn)
+        if kind == "stream" and number == self._before.pass_number + 1 and not self._began_anew:
+            self._note_gap(self._before.reached, start_lsn)
         begun: Pass = {
             "pass": number,
             "kind": kind,
@@ -121,13 +121,15 @@ class Recorder:
         if self._json(Kind.EVENT, {"event": "pass", **begun}):
             self._pass = begun
 
-    def go_back(self, lsn: int) -> None:
-        """Go on with a server whose WAL is the former one's up to ``lsn``.
+    def go_back(self, lsn: int, *, is_gap: bool = False) -> None:
+        """Go on with a server whose WAL is the former one's up to ``lsn``; or behind a gap that ends there.
 
         Raises RefusedError when changes beyond it are recorded: those that come would count as the same.
         """
         if self._seen[0] >= lsn:
             raise another_history(self._seen[0], lsn)
+        if is_gap:
+            self._note_gap(max(self._journal.reached, self._before.reached or 0), lsn)
         self._journal.go_back(lsn)
 
     def begin_table(self, relation: Relation, lsn: int, time_ms: int) -> None:
@@ -161,11 +163,8 @@ class Recorder:
         """Take that nothing is known of a relation any more; it is noted again before its next row."""
         self._references.forget(oid)
 
-    def _note_gap(self, start_lsn: int) -> None:
+    def _note_gap(self, since: int | None, start_lsn: int) -> None:
         """Note, and report, that changes before ``start_lsn`` were relayed without being recorded."""
-        since = self._before.reached
-        if self._began_anew:
-            return
         if since is None:
             self._report.error("notice", late_beginning(start_lsn))
         elif start_lsn > since:

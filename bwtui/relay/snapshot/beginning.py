@@ -13,8 +13,7 @@ from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.source import publication, slot
 from bwtui.source.catalog import TableInfo
 from bwtui.source.connection import Connection, connect, connect_raw, execute
-from bwtui.source.preflight import Findings, Obstacle, chosen_tables, wait_while
-from bwtui.source.printed import printed
+from bwtui.source.preflight import Findings, chosen_tables, obstacle_to_make, wait_while
 from bwtui.source.slot import TemporarySlot
 from bwtui.source.snapshot import (
     SnapshotTable,
@@ -71,22 +70,10 @@ class Beginning:
         """See that no other relay makes this slot, until ``connection`` is closed. Raises RefusedError."""
         name = self._settings.slot
 
-        def other() -> Obstacle | None:
-            process = slot.reserve(connection, name)
-            if process is None:
-                return None
-            return f"waiting for another relay that makes slot {name}", RefusedError(
-                f"another relay makes slot {name}, in the server's process {process or '?'}",
-                "wait for it, or stop it; one that hangs is ended by: "
-                + printed(f"SELECT pg_terminate_backend({process})")
-                if process
-                else "wait for it, and start again",
-            )
-
         def pause(seconds: float) -> None:
             self._context.patience.calls.make(partial(time.sleep, seconds))
 
-        wait_while(other, self._waiting, pause)
+        wait_while(lambda: obstacle_to_make(connection, name), self._waiting, pause)
         self._process = connection.info.backend_pid
         if slot.slot_state(connection, name) is not None:
             raise RefusedError(

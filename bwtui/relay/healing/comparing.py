@@ -1,0 +1,150 @@
+"""The comparison that makes a lost slot good: ``bwtui repair --heal`` in a process beside the relay.
+
+Spark's and DuckDB's memory is not the relay's, and what a person can do, a relay does in the same way. Only
+the relay forgets that a heal is due, once the command tells it that all is clean.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from bwtui.errors import Indeterminate
+from bwtui.model.heal import HealStatus
+from bwtui.parent_death import signalled_with_us
+from bwtui.relay.healing.due import Due
+
+_RUN = "from bwtui.cli.main import main; main()"
+#: Between two tries that failed (seconds), at first and at most.
+_PAUSE_SECONDS, _MOST_SECONDS = 2.0, 300.0
+#: For so long an interrupted command may end in order.
+_END_SECONDS = 20.0
+
+
+class Comparing:
+    """Runs the command until the heal is done, or somebody has to decide; in a thread of its own."""
+
+    def __init__(self, relay: str, due: Due, on_end: Callable[[Indeterminate | None], None]) -> None:
+        """``on_end`` is called in that thread once it is healed, or with why it can't be."""
+        self._relay = relay
+        self._due = due
+        self._on_end = on_end
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._work, name="heal", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the command, and wait for that."""
+        self._stop.set()
+        with self._lock:
+            child = self._child
+        if child is not None and child.poll() is None:
+            child.send_signal(signal.SIGINT)
+        self._thread.join(_END_SECONDS)
+        if child is not None and child.poll() is None:
+            child.kill()
+
+    def _work(self) -> None:
+        pause = _PAUSE_SECONDS
+        while not self._stop.is_set():
+            self._tell(state="comparing", detail="comparing tables with topics", hint="")
+            code, result, said = self._run()
+            due = self._due.status
+            if self._stop.is_set() or due is None:
+                break
+            if untrusted := result.get("untrusted"):
+                self._give_up(due, list(map(str, untrusted)), result)
+                return
+            self._tell(
+                state="waiting", tries=due.tries + 1, detail=_why(code, result, said), hint=_hint(said)
+            )
+            self._stop.wait(pause)
+            pause = min(2 * pause, _MOST_SECONDS)
+        if self._due.status is None:
+            self._on_end(None)
+
+    def _give_up(self, due: HealStatus, tables: list[str], result: dict[str, Any]) -> None:
+        notes = [
+            f"{one['table']}: {note}"
+            for one in result["tables"]
+            if not one["trusted"]
+            for note in one["notes"]
+        ]
+        detail = "the comparison can't be trusted: " + "; ".join(notes)
+        hint = (
+            f"'bwtui snapshot {' '.join(tables)}' sends these tables whole, and 'bwtui repair' then ends the "
+            "heal; or 'bwtui slots drop' and a new snapshot"
+        )
+        self._tell(state="undecided", tries=due.tries + 1, detail=detail, hint=hint)
+        self._on_end(Indeterminate(f"the loss of the slot is not made good: {detail}", hint))
+
+    def _tell(self, **changed: Any) -> None:
+        now = self._due.status
+        if now is not None:
+            self._due.tell(replace(now, **changed))
+
+    def _run(self) -> tuple[int, dict[str, Any], list[str]]:
+        """Run the command once; return its exit code, its result, and what it said."""
+        command = [sys.executable, "-P", "-c", _RUN, "repair", "--relay", self._relay, "--heal", "--json"]
+        with self._lock:
+            if self._stop.is_set():
+                return 130, {}, []
+            # The thread lives as long as the child, which is tied to it.
+            child = self._child = subprocess.Popen(
+                [*command, "--progress-json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                preexec_fn=signalled_with_us(signal.SIGINT),  # noqa: PLW1509
+            )
+        said: list[str] = []
+        assert child.stdout is not None and child.stderr is not None
+        listener = threading.Thread(target=self._listen, args=[child.stderr, said], daemon=True)
+        listener.start()
+        output = child.stdout.read()
+        code = child.wait()
+        listener.join()
+        child.stdout.close()
+        child.stderr.close()
+        try:
+            result = json.loads(output)
+        except ValueError:
+            result = {}
+        return code, result if isinstance(result, dict) else {}, said
+
+    def _listen(self, stream: Any, said: list[str]) -> None:
+        """Take progress in, and keep what else is said."""
+        for line in stream:
+            text = line.decode("utf-8", "replace").rstrip()
+            try:
+                event = json.loads(text)
+                done, total = int(event.get("done", 0)), int(event.get("total", 0))
+                counted = f": {done:,} of {total:,}" if total else ""
+                self._tell(detail=f"{event['phase']}{counted}")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                said.append(text)
+
+
+def _why(code: int, result: dict[str, Any], said: list[str]) -> str:
+    error = next((line for line in said if line.startswith("bwtui: error: ")), "")
+    if error:
+        return error.removeprefix("bwtui: error: ")
+    after = result.get("after") or result.get("before") or {}
+    if result:
+        return f"the comparison ended {after.get('verdict')}: {after.get('classes')}; it is made again"
+    return said[-1] if said else f"the comparison ended with exit code {code}"
+
+
+def _hint(said: list[str]) -> str:
+    hint = next((line for line in said if line.startswith("hint: ")), "")
+    return hint.removeprefix("hint: ")

@@ -1,0 +1,190 @@
+"""``--heal``: a relay whose slot is lost makes it anew, streams on, and has the loss made good.
+
+The order is what a kill can't break: that a heal is due is written first, and forgotten last, once a
+comparison of all tables with their topics was clean. In between the slot is made anew, without a snapshot;
+the relay streams from where it begins; and a comparison beside it (`comparing`) has the relay send the keys
+in which topics and tables differ.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg2
+
+from bwtui.blocking import BlockingCalls
+from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedError, SlotLost
+from bwtui.model.heal import HealStatus
+from bwtui.model.lsn import format_lsn
+from bwtui.relay.context import RelayContext, check_stop
+from bwtui.relay.healing.anew import lost, make
+from bwtui.relay.healing.comparing import Comparing
+from bwtui.relay.healing.due import Due
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.report import Report
+from bwtui.relay.snapshot.copying import stoppable
+from bwtui.settings import RelaySettings
+from bwtui.source.connection import Connection, connect, statement_failed
+from bwtui.source.preflight import obstacle_to_make, wait_while
+from bwtui.source.slot import server_and_database
+
+_log = logging.getLogger(__name__)
+_AGAIN_SECONDS = 1.0
+_HINT = "nothing need be done: what differs is found and sent; 'bwtui status' says how far that is"
+
+
+class Healing:
+    """The heal of one relay's slot; the main thread calls, but for `status` and `healed`."""
+
+    def __init__(
+        self, settings: RelaySettings, report: Report, folder: Path, stop_requested: Callable[[], bool]
+    ) -> None:
+        self._settings = settings
+        self._report = report
+        self._folder = folder
+        self._stop_requested = stop_requested
+        self._due: Due | None = None
+        #: Holds the reservation of the slot until it is read.
+        self._session: Connection | None = None
+        #: Where the slot was made in this run, until a recording knows it.
+        self._made_at: int | None = None
+        self._comparing: Comparing | None = None
+        #: Set when a relay that is to end by itself may end.
+        self.ended: Indeterminate | None = None
+
+    # -- for any thread --------------------------------------------------------------------------------------
+
+    def status(self) -> HealStatus | None:
+        """Return what is due."""
+        return self._due.status if self._due is not None else None
+
+    def healed(self, lsn: str) -> bool:
+        """Forget the heal of the slot made at ``lsn``: a comparison was clean. Raises StateFailed."""
+        if self._due is None or not self._due.done(lsn):
+            return False
+        _log.warning("the loss of slot %s is made good", self._settings.slot)
+        return True
+
+    # -- the main thread -------------------------------------------------------------------------------------
+
+    @property
+    def is_due(self) -> bool:
+        """Whether topics may differ from tables since a slot was lost."""
+        return self.status() is not None
+
+    def prepare(self, connection: Connection) -> None:
+        """Before a start's checks: make the slot anew if it is lost, or if that was under way.
+
+        Raises RefusedError, ConnectionFailed or StateFailed.
+        """
+        settings = self._settings
+        identity = (*server_and_database(connection), settings.slot)
+        self._due = Due(self._folder, identity)
+        due = self._due.status
+        if due is None and not settings.heal:
+            return
+        if settings.record_only:
+            raise RefusedError(
+                f"slot {settings.slot} was lost, and topics are still to be compared with tables",
+                "let 'bwtui connect' go on with that, or record with a slot of its own",
+            )
+        memory = SlotMemory(self._folder, *identity)
+        how = lost(connection, settings, memory)
+        if how is None and due is not None and not due.lsn:
+            how = SlotLost(due.reason, "")
+        if how is not None:
+            self._make(memory, how, BlockingCalls(lambda _: check_stop(self._stop_requested)))
+
+    def again(self, context: RelayContext, error: SlotLost) -> tuple[str, ...]:
+        """While the relay runs: make the slot anew that was lost, and return the publications to read.
+
+        Raises ``error`` unless that is wanted, RefusedError or StateFailed.
+        """
+        if self._settings.record_only or not (self._settings.heal or self.is_due):
+            raise error
+        self.close()
+        while True:
+            try:
+                publications = self._make(context.memory, error, context.patience.calls)
+                break
+            except ConnectionFailed as failure:
+                self._report.error("outage", failure, dependency="PostgreSQL")
+                self._report.detail = f"waiting for PostgreSQL: {failure.message}"
+                context.wait(_AGAIN_SECONDS)
+        # Rows that were dropped are known by LSNs, which may be others' in this history.
+        context.policy.forget()
+        self._report.transaction_log.go_back(0)
+        self.begun(context)
+        return publications
+
+    def begun(self, context: RelayContext) -> None:
+        """Take note of what a recording misses. Raises RefusedError where it has more than this history."""
+        made_at, self._made_at = self._made_at, None
+        if made_at is None:
+            return
+        self._report.confirmed_lsn = made_at
+        if context.recorder is not None:
+            context.recorder.go_back(made_at, is_gap=True)
+
+    def streaming(self, stop: Callable[[], None]) -> None:
+        """The slot is read: let others see that, and have topics compared, if that is due.
+
+        ``stop`` ends a relay that is to end by itself, once it is healed or that is given up.
+        """
+        self._release()
+        due = self._due
+        if due is None or due.status is None or self._comparing is not None:
+            return
+
+        def ended(untrusted: Indeterminate | None) -> None:
+            if self._settings.until_caught_up:
+                self.ended = untrusted
+                stop()
+
+        self._comparing = Comparing(self._settings.relay_name, due, ended)
+        self._comparing.start()
+
+    def close(self) -> None:
+        """End the comparison; the heal stays due."""
+        comparing, self._comparing = self._comparing, None
+        if comparing is not None:
+            comparing.stop()
+        self._release()
+
+    def _release(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def _make(self, memory: SlotMemory, how: SlotLost, calls: BlockingCalls) -> tuple[str, ...]:
+        assert self._due is not None
+        self._due.begin(how.message)
+        self._report.detail = f"making slot {self._settings.slot} anew: {how.message}"
+        _log.warning("%s", self._report.detail)
+        lsn, publications = calls.make(self._make_slot)
+        memory.renew(lsn, publications)
+        self._due.made(format_lsn(lsn))
+        self._made_at = lsn
+        note = f"{how.message}; it was made anew at {format_lsn(lsn)}, and topics are compared with tables"
+        self._report.error("notice", RefusedError(note, _HINT))
+        return publications
+
+    def _make_slot(self) -> tuple[int, tuple[str, ...]]:
+        """Make it, in a helper thread: that waits for every transaction that is open."""
+        self._release()
+        session = self._session = connect(self._settings.postgres)
+        try:
+            with stoppable(session, self._stop_requested):
+                name = self._settings.slot
+                wait_while(lambda: obstacle_to_make(session, name), self._waiting)
+                return make(session, self._settings, self._waiting)
+        except psycopg2.Error as error:
+            self._release()
+            raise statement_failed(error) from error
+        except BwtuiError:
+            self._release()
+            raise
+
+    def _waiting(self, what: str) -> None:
+        self._report.detail = what
+        check_stop(self._stop_requested)
