@@ -39,7 +39,7 @@ reads each row as it is when it is sent. Exit codes: 0 clean, 1 differences are 
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before it is sent.")
 @click.option("--show-values", is_flag=True, help="Show keys of rows, which are masked otherwise.")
 @click.option("--json", "as_json", is_flag=True, help="The result as a JSON object.")
-@click.option("--heal", is_flag=True, hidden=True)
+@click.option("--lost-slot", is_flag=True, hidden=True, help="Asked by a relay whose slot was lost.")
 @progress_json_option
 def repair(
     report: Path | None,
@@ -49,7 +49,7 @@ def repair(
     yes: bool,
     show_values: bool,
     as_json: bool,
-    heal: bool,
+    lost_slot: bool,
     progress_json: bool,
     **given: Any,
 ) -> None:
@@ -65,9 +65,9 @@ def repair(
     from bwtui.cli.output.repair_view import Screen, summary, to_json
     from bwtui.repair.repairing import Repair
 
-    target = replace(target_of(report, relay, given, database=database), only_carried=heal)
+    target = replace(target_of(report, relay, given, database=database), only_carried=lost_slot)
     view = view_of(as_json=as_json, progress_json=progress_json)
-    screen = Screen(target.relay, view, yes=yes or heal, is_dry=dry_run)
+    screen = Screen(target.relay, view, yes=yes or lost_slot, is_dry=dry_run)
     with view, without_variables():
         run = Repair(
             target.relay,
@@ -75,7 +75,7 @@ def repair(
             ask_registry(target.settings),
             screen,
             is_whole=target.is_whole,
-            is_heal=heal,
+            is_heal=lost_slot,
             is_dry=dry_run,
             show_values=show_values,
         )

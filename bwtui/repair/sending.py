@@ -1,17 +1,15 @@
 """Lists of keys handed to a relay that runs, which sends their rows as they are then; and waiting for it."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from bwtui.errors import ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillStatus
-from bwtui.relay.process.control import UNKNOWN_REQUEST, Refused, request
+from bwtui.relay.process.control import request, send_again
 from bwtui.repair.plan import TablePlan
 
-#: Between two looks, and for how long the relay may copy a list (seconds).
+#: Between two looks.
 _PAUSE_SECONDS = 0.25
-_SUBMIT_SECONDS = 120.0
 #: What only a repair of keys asks for, by a person or by the relay itself.
 _OURS: frozenset[BackfillReason] = frozenset({"repair", "heal"})
 
@@ -24,22 +22,9 @@ def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> li
 
     Raises RefusedError and ConnectionFailed.
     """
-    ids = []
-    for plan in plans:
-        asked = BackfillRequest(plan.table, keys=str(plan.keys), reason=reason)
-        message = {"request": "backfill", "of": dataclasses.asdict(asked)}
-        try:
-            ids.append(str(request(relay, message, _SUBMIT_SECONDS)))
-        except Refused as error:
-            if error.reason == UNKNOWN_REQUEST:
-                raise RefusedError(
-                    f"relay {relay} is of an older version, which can't send single rows again",
-                    "stop it, and start it again with this one",
-                ) from error
-            raise RefusedError(
-                f"relay {relay} does not take the keys of {plan.table}: {error.reason}", error.hint
-            ) from error
-    return ids
+    return [
+        send_again(relay, BackfillRequest(plan.table, keys=str(plan.keys), reason=reason)) for plan in plans
+    ]
 
 
 def tasks(relay: str) -> list[BackfillStatus]:

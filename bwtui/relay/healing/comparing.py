@@ -1,4 +1,4 @@
-"""The comparison that makes a lost slot good: ``bwtui repair --heal`` in a process beside the relay.
+"""The comparison that makes a lost slot good: ``bwtui repair --lost-slot`` in a process beside the relay.
 
 Spark's and DuckDB's memory is not the relay's, and what a person can do, a relay does in the same way. Only
 the relay forgets that a heal is due, once the command tells it that all is clean.
@@ -94,7 +94,7 @@ class Comparing:
 
     def _run(self) -> tuple[int, dict[str, Any], list[str]]:
         """Run the command once; return its exit code, its result, and what it said."""
-        command = [sys.executable, "-P", "-c", _RUN, "repair", "--relay", self._relay, "--heal", "--json"]
+        command = [sys.executable, "-P", "-c", _RUN, "repair", "--relay", self._relay, "--lost-slot", "--json"]
         with self._lock:
             if self._stop.is_set():
                 return 130, {}, []

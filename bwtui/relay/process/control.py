@@ -6,8 +6,8 @@ Requests: ``{"request": "status"}``, ``{"request": "changes", "after": SEQUENCE}
 ``{"request": "schemas"}``, ``{"request": "settings"}``, ``{"request": "audited", "verdict": VERDICT}`` (of an
 audit of the tables that has ended), ``{"request": "healed", "lsn": LSN}`` (a comparison of all tables was
 clean since the slot was made anew there), ``{"request": "stop"}``, and one for each look of
-`bwtui.model.looks` (``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``, ``subject`` with
-``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``).
+`bwtui.model.looks` (``slots``, ``consumers``, ``commands``, ``configuration``, ``stages``, ``transactions``,
+``subject`` with ``"about": [NAME, VERSION, …]``, ``letters`` with ``"about": [LETTER, …]``).
 ``{"request": "backfill", "of": {a BackfillRequest}}`` has rows of a table put into the stream, and answers
 with an id. ``{"request": "backfill_control", "id": ID, "what": "pause" | "resume" | "cancel"}`` answers with
 its BackfillStatus. Answers: ``{"ok": true, "data": …}`` or ``{"ok": false, "error": "…"}``, with a ``hint``
