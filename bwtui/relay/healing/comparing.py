@@ -94,13 +94,13 @@ class Comparing:
 
     def _run(self) -> tuple[int, dict[str, Any], list[str]]:
         """Run the command once; return its exit code, its result, and what it said."""
-        command = [sys.executable, "-P", "-c", _RUN, "repair", "--relay", self._relay, "--lost-slot", "--json"]
+        asked = ["repair", "--relay", self._relay, "--lost-slot", "--json", "--progress-json"]
         with self._lock:
             if self._stop.is_set():
                 return 130, {}, []
             # The thread lives as long as the child, which is tied to it.
             child = self._child = subprocess.Popen(
-                [*command, "--progress-json"],
+                [sys.executable, "-P", "-c", _RUN, *asked],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
