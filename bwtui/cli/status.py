@@ -102,6 +102,10 @@ def _in_full(s: "Status") -> list[str]:
     if s.not_captured:
         doctor = "'bwtui doctor' with the relay's options says what to run"
         facts.append(("lacking", f"{', '.join(s.not_captured)}: not captured, {doctor}"))
+    if s.heal:
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(s.heal.since))
+        facts.append(("heal", f"due since {since}: {s.heal.reason}"))
+        facts += [("", text) for text in (s.heal.detail, s.heal.hint) if text]
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
         lines += ["", *_tables(s)]

@@ -161,8 +161,8 @@ class SlotMemory:
             return f"slot {slot.name} was made elsewhere; resuming from where it stands"
         name, confirmed = last.slot, format_lsn(last.confirmed_lsn)
         hint = (
-            f"changes may be missing: 'bwtui slots drop {name}' forgets what was confirmed, and the next "
-            "start takes a new snapshot"
+            "changes may be missing: 'bwtui connect --heal' sends what differs from the tables; or "
+            f"'bwtui slots drop {name}' forgets what was confirmed, and the next start takes a new snapshot"
         )
         if slot is None:
             raise SlotLost(f"slot {name} is gone, though this relay had confirmed it up to {confirmed}", hint)
@@ -203,8 +203,9 @@ class SlotMemory:
             end = min(fork, server.wal_end)
         if last.sent() > end and not accept:
             hint = (
-                f"run 'bwtui slots drop {last.slot}' and start again with a new snapshot, or go on from "
-                "where the slot stands with --accept-divergence; topics keep what the server lacks"
+                "'bwtui connect --heal' sends what differs from the tables; or run "
+                f"'bwtui slots drop {last.slot}' and start with a new snapshot, or go on from where the slot "
+                "stands with --accept-divergence: topics keep what the server lacks then"
             )
             raise SlotLost(self._lacks(server, last, fork, end), hint)
         return end if last.confirmed_lsn > end or last.sent() > end else ENDLESS

@@ -130,7 +130,8 @@ def check_readable(slot: SlotState, server_version: int) -> None:
     if slot.wal_status == "lost":
         raise SlotLost(
             f"slot {slot.name} lost the WAL that it needs",
-            f"run 'bwtui slots drop {slot.name}' and start again with a new snapshot",
+            "'bwtui connect --heal' sends what differs from the tables; or run "
+            f"'bwtui slots drop {slot.name}', and start with a new snapshot",
         )
     # Before 15 pgoutput knows no two-phase commit, and sends a prepared transaction when it is committed.
     if slot.two_phase and server_version >= 150_000:

@@ -30,6 +30,8 @@ from bwtui.source.connection import (
 
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
+#: What makes a lost slot good.
+_HEAL = "'bwtui connect --heal' sends what differs from the tables"
 
 
 class ReplicationStream:
@@ -185,7 +187,8 @@ class ReplicationStream:
         if result is not None and result.status == pq.ExecStatus.FATAL_ERROR:
             error = server_error(result)
             if error.sqlstate == errorcodes.UNDEFINED_FILE:
-                return SlotLost(f"the slot lost its WAL: {error.message}", "a new snapshot is needed")
+                hint = f"{_HEAL}; or drop the slot with 'bwtui slots drop', and take a new snapshot"
+                return SlotLost(f"the slot lost its WAL: {error.message}", hint)
             if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
                 # Before 18 PostgreSQL does not leave such changes out, but can't get past them.
                 return leaves_out(error.message)
@@ -201,7 +204,8 @@ def leaves_out(reason: str) -> SlotLost:
     """Return the error for changes that were written while a publication was missing."""
     return SlotLost(
         f"PostgreSQL leaves out changes: {reason}",
-        "make the publication again, drop the slot with 'bwtui slots drop', and take a new snapshot",
+        f"make the publication again; then {_HEAL}, or drop the slot with 'bwtui slots drop' and take a new "
+        "snapshot",
     )
 
 
@@ -238,5 +242,5 @@ def _start_refused(slot: str, error: ServerError) -> Exception:
             f"slot {slot} is already active: {text}", "stop the other consumer, or name another slot with -s"
         )
     if error.sqlstate == errorcodes.UNDEFINED_OBJECT:
-        return SlotLost(f"slot {slot} does not exist: {text}", "another session dropped it; start again")
+        return SlotLost(f"slot {slot} does not exist: {text}", f"another session dropped it; {_HEAL}")
     return ConnectionFailed(f"can't start replication from slot {slot}: {text}", "check PostgreSQL's log")

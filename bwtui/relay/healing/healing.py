@@ -91,7 +91,7 @@ class Healing:
         memory = SlotMemory(self._folder, *identity)
         how = lost(connection, settings, memory)
         if how is None and due is not None and not due.lsn:
-            how = SlotLost(due.reason, "")
+            how = SlotLost(due.reason, _HINT)
         if how is not None:
             self._make(memory, how, BlockingCalls(lambda _: check_stop(self._stop_requested)))
 
