@@ -46,6 +46,8 @@ class TableStatus:
 
     topic: str = ""
     snapshot_rows: int = 0
+    #: Rows that were put into the stream beside its changes.
+    backfill_rows: int = 0
     inserts: int = 0
     updates: int = 0
     deletes: int = 0

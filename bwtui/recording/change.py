@@ -95,6 +95,11 @@ class Change:
         return self.relation.qualified_name
 
     @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction has made it: neither a row of a table as it was, nor a tombstone beside."""
+        return self.operation in OF_TRANSACTIONS
+
+    @property
     def lsn_text(self) -> str:
         """The commit LSN as PostgreSQL writes it."""
         return format_lsn(self.lsn)

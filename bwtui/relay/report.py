@@ -30,6 +30,7 @@ class TableCounters:
 
     topic: str = ""
     snapshot_rows: int = 0
+    backfill_rows: int = 0
     inserts: int = 0
     updates: int = 0
     deletes: int = 0
@@ -52,8 +53,8 @@ class TableCounters:
 
     @property
     def rows(self) -> int:
-        """Rows read, in the snapshot and in the stream."""
-        return self.snapshot_rows + self.inserts + self.updates + self.deletes
+        """Rows read, in the snapshot, in the stream, and put into it."""
+        return self.snapshot_rows + self.backfill_rows + self.inserts + self.updates + self.deletes
 
     def note(self, text: str) -> None:
         """Add a note, once."""

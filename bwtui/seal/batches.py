@@ -91,8 +91,8 @@ class Gathered:
     _sections: list[tuple[int, Section, _Placed | None]] = field(default_factory=list)
 
     @property
-    def is_snapshot(self) -> bool:
-        """Whether these are rows of a snapshot, which repeat nothing."""
+    def is_rows(self) -> bool:
+        """Whether these are rows of a snapshot, or put into the stream, which repeat nothing."""
         return self.kind == Kind.ROWS
 
     def fits(self, block: Block, batch: Batch) -> bool:

@@ -76,7 +76,7 @@ def of_changes(gathered: Gathered, places: Places, context: SegmentContext, layo
     lsn, ordinal = places.lsn[change], places.ordinal[change]
     seen_lsn, seen_ordinal = context.seen
     repeats = (lsn < seen_lsn) | ((lsn == seen_lsn) & (ordinal <= seen_ordinal))
-    if gathered.is_snapshot:
+    if gathered.is_rows:
         repeats = np.zeros(len(change), bool)
     reasons = np.zeros(len(gathered.frames), np.int32)
     for frame, reason in gathered.without.items():

@@ -1,7 +1,7 @@
 """From gathered batches to the rows of a sealed recording, column by column: no object a change.
 
 The columns are those of `bwtui.recording.export.rows`, and the rows are equal to what it makes of the same
-changes; what is rare (TRUNCATE, tombstones after an unfinished snapshot) goes through it.
+changes; what is rare (TRUNCATE, tombstones for keys without a row) goes through it.
 """
 
 from collections.abc import Callable, Iterator
@@ -112,7 +112,8 @@ class RowMaker:
 
     def _texts(self, gathered: Gathered, places: Places, context: SegmentContext) -> Iterator[Texts]:
         if gathered.kind == Kind.ROWS:
-            make = self.maker(gathered.relation, context).snapshot
+            maker = self.maker(gathered.relation, context)
+            make = maker.backfill if context.puts_rows else maker.snapshot
             for line in gathered.frames:
                 yield make(unescape_copy_line(line))
             return

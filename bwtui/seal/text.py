@@ -38,8 +38,9 @@ class Texts(NamedTuple):
     filled: list[str] | None = None
 
 
-OPERATIONS = ("snapshot", "insert", "update", "delete", "truncate", "cleanup")
+OPERATIONS = ("snapshot", "insert", "update", "delete", "truncate", "cleanup", "backfill")
 _SNAPSHOT, _INSERT, _UPDATE, _DELETE = range(4)
+_BACKFILL = OPERATIONS.index("backfill")
 
 Row = Sequence[Field]
 
@@ -156,6 +157,10 @@ class TextMaker:
     def snapshot(self, row: Row) -> Texts:
         """Return the texts of a row of a snapshot."""
         return self._with_new(_SNAPSHOT, None, None, row)
+
+    def backfill(self, row: Row) -> Texts:
+        """Return the texts of a row that was put into the stream."""
+        return self._with_new(_BACKFILL, None, None, row)
 
     def completed(self, frame: bytes, filled: Sequence[tuple[int, bytes]]) -> Texts:
         """Return the texts of an INSERT or UPDATE with values that the relay put in."""

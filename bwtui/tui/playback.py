@@ -252,6 +252,7 @@ def _table(counts: TableCounts, rate: float, errors: int) -> TableStatus:
     return TableStatus(
         topic=counts.topic,
         snapshot_rows=counts.snapshot_rows,
+        backfill_rows=counts.backfill_rows,
         inserts=counts.inserts,
         updates=counts.updates,
         deletes=counts.deletes,

@@ -138,7 +138,7 @@ class Picture:
         if self.status is None:
             return 0
         tables = self.status.tables.values()
-        return sum(t.snapshot_rows + t.inserts + t.updates + t.deletes for t in tables)
+        return sum(t.snapshot_rows + t.backfill_rows + t.inserts + t.updates + t.deletes for t in tables)
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the server may drop the slot's WAL at the present rate, or None."""

@@ -18,7 +18,12 @@ Examples:
   bwtui recording info recordings/shop
   bwtui recording info recordings/shop --json | jq .tables
 """
-_COUNTERS = ("snapshot_rows", "inserts", "updates", "deletes", "truncates", "messages", "dropped")
+_COUNTERS = (
+    *("snapshot_rows", "backfill_rows", "inserts", "updates", "deletes", "truncates"),
+    *("messages", "dropped"),
+)
+#: Of a counter that is rare there is a column only where it counts anything.
+_RARE = "backfill_rows"
 
 
 @click.command(epilog=_EPILOG)
@@ -84,9 +89,11 @@ def _notice(one: "Notice") -> str:
 
 
 def _tables(summary: "Info") -> list[str]:
-    head = ("TABLE", "TOPIC", *(name.replace("_", " ").upper() for name in _COUNTERS), "BYTES")
+    has_rare = any(getattr(table, _RARE) for table in summary.tables.values())
+    counters = [name for name in _COUNTERS if name != _RARE or has_rare]
+    head = ("TABLE", "TOPIC", *(name.replace("_", " ").upper() for name in counters), "BYTES")
     rows = [
-        (name, table.topic, *(f"{getattr(table, one):,}" for one in _COUNTERS), size(table.bytes))
+        (name, table.topic, *(f"{getattr(table, one):,}" for one in counters), size(table.bytes))
         for name, table in sorted(summary.tables.items())
     ]
     return columns(head, rows, right=frozenset(range(2, len(head))))

@@ -37,8 +37,10 @@ EXCEPTION WHEN insufficient_privilege THEN
 END $$;
 
 """
-#: Rows of a snapshot in one transaction.
-_SNAPSHOT_ROWS = 10_000
+#: Rows of a snapshot, or put into the stream, in one transaction.
+_ROWS = 10_000
+#: What is said of those.
+_KINDS = {"snapshot": "snapshot", "backfill": "rows put into the stream"}
 _DOUBTS: tuple[tuple[Doubt, str], ...] = (
     ("added", "columns were added, and what a DEFAULT gave to older rows was not recorded"),
     ("again", "columns were dropped and added again, or exchanged names, and older values are not known"),
@@ -47,7 +49,7 @@ _DOUBTS: tuple[tuple[Doubt, str], ...] = (
 
 
 class SqlWriter(Writer):
-    """Writes a transaction for each that was recorded, and one for every few rows of a snapshot."""
+    """Writes a transaction for each that was recorded, and one for every few of other rows."""
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class SqlWriter(Writer):
         self._takes_table = takes_table
         self._tables = TableWriter(self._say, create=create)
         self._creates = create
-        self._transaction: tuple[int, bool, int, int] | None = None
+        self._transaction: tuple[int, str, int, int] | None = None
         self._lost = 0
         self._rows = 0
         self._snapshot_pass: int | None = None
@@ -73,7 +75,7 @@ class SqlWriter(Writer):
             self._say(f"-- {one_line(line)}\n")
 
     def write(self, change: Change) -> None:
-        # It cleared up a topic; the table knew nothing of it.
+        # It is a topic's that was cleared up; the table has no such row.
         if change.operation == "cleanup":
             return
         while self._gaps and change.position >= self._gaps[0].position:
@@ -89,6 +91,8 @@ class SqlWriter(Writer):
             self._insert(change)
         elif change.operation == "update":
             self._update(change)
+        elif change.operation == "backfill":
+            self._put(change)
         else:
             self._delete(change)
 
@@ -129,14 +133,14 @@ class SqlWriter(Writer):
     # Transactions.
 
     def _enter(self, change: Change) -> None:
-        is_snapshot = change.operation == "snapshot"
-        identity = (change.pass_number, is_snapshot, 0 if is_snapshot else change.lsn, change.xid)
+        kind = _KINDS.get(change.operation, "")
+        identity = (change.pass_number, kind, 0 if kind else change.lsn, change.xid)
         self._rows += 1
-        if identity == self._transaction and not (is_snapshot and self._rows > _SNAPSHOT_ROWS):
+        if identity == self._transaction and not (kind and self._rows > _ROWS):
             return
         self._leave()
         self._transaction = identity
-        what = "snapshot" if is_snapshot else f"transaction {change.xid}"
+        what = kind or f"transaction {change.xid}"
         self._say(f"BEGIN; -- {what}, {change.lsn_text}, {time_text(change.commit_time)}\n")
 
     def _leave(self) -> None:
@@ -155,19 +159,39 @@ class SqlWriter(Writer):
     # Statements.
 
     def _insert(self, change: Change) -> None:
-        table, columns = quoted_table(change.relation), change.relation.columns
-        assert change.after is not None
-        given = [
-            (quote_identifier(column.name), literal(value))
-            for column, value in zip(columns, change.after, strict=True)
-            if value is not UNCHANGED
-        ]
+        table, given = quoted_table(change.relation), _given(change)
         if not given:
             self._say(f"INSERT INTO {table} DEFAULT VALUES;\n")
             return
         names, values = (", ".join(part) for part in zip(*given, strict=True))
         # Without it, identity columns that are always generated would take no value.
         self._say(f"INSERT INTO {table} ({names}) OVERRIDING SYSTEM VALUE VALUES ({values});\n")
+
+    def _put(self, change: Change) -> None:
+        """Say a row as the table has it, which may be there already.
+
+        It is not deleted first, for a foreign key that cascades; of a table without a key none is added that
+        is there.
+        """
+        table, given = quoted_table(change.relation), _given(change)
+        found = self._where(change)
+        if found is not None:
+            others = [f"{name} = {value}" for name, value in given if name not in _key_names(change)]
+            if others:
+                self._say(f"UPDATE {table} SET {', '.join(others)} WHERE {found};\n")
+        else:
+            found = (
+                " AND ".join(
+                    _is_same(quote_identifier(column.name), value)
+                    for column, value in zip(change.relation.columns, change.after or (), strict=True)
+                )
+                or "true"
+            )
+        names, values = (", ".join(part) for part in zip(*given, strict=True)) if given else ("", "")
+        into = f"{table} ({names}) OVERRIDING SYSTEM VALUE" if given else table
+        self._say(
+            f"INSERT INTO {into} SELECT {values} WHERE NOT EXISTS (SELECT FROM {table} WHERE {found});\n"
+        )
 
     def _update(self, change: Change) -> None:
         changed = _assignments(change, self._tables.doubtful(change.relation))
@@ -225,6 +249,20 @@ def literal(value: Field) -> str:
         return quote_literal(value.decode()).lstrip()
     except UnicodeDecodeError:
         return "E'" + "".join(map(_ESCAPED.__getitem__, value)) + "'"
+
+
+def _given(change: Change) -> list[tuple[str, str]]:
+    """Return the columns of the new row that were sent, and their values."""
+    assert change.after is not None
+    return [
+        (quote_identifier(column.name), literal(value))
+        for column, value in zip(change.relation.columns, change.after, strict=True)
+        if value is not UNCHANGED
+    ]
+
+
+def _key_names(change: Change) -> set[str]:
+    return set(map(quote_identifier, change.key_columns))
 
 
 def _assignments(change: Change, doubtful: set[str]) -> list[str]:

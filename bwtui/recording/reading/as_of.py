@@ -199,11 +199,7 @@ class TableFold:
     def _take_keyed(self, change: Change) -> None:
         key = change.key
         moved = old_key(change)
-        before = (
-            self._find(change, moved if moved is not None else key)
-            if change.operation != "snapshot"
-            else None
-        )
+        before = self._find(change, moved if moved is not None else key) if change.in_transaction else None
         if change.operation in ("update", "delete") and before is None:
             self._unknown += 1
         if moved is not None:
@@ -221,6 +217,9 @@ class TableFold:
             self._unknown += 1
         if change.after is not None:
             blob = _pack(change.after)
+            if change.operation == "backfill" and self._has_row(blob):
+                # It was put into the stream once more, and into the table never.
+                return
             values = (0, blob, change.position, change.position, blob)
             self._database.execute("insert into rows values (?, ?, ?, ?, ?)", values)
 
@@ -276,6 +275,10 @@ class TableFold:
         self._database.execute(
             "delete from rows where sort = ? and key = ? and n = 0", (_sort(change, key), _pack(key))
         )
+
+    def _has_row(self, blob: bytes) -> bool:
+        query = "select 1 from rows where sort = 0 and key = ? limit 1"
+        return self._database.execute(query, (blob,)).fetchone() is not None
 
     def _delete_one(self, blob: bytes) -> bool:
         query = "select n from rows where sort = 0 and key = ? order by n limit 1"

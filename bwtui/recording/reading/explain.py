@@ -182,7 +182,7 @@ def _step(change: Change, role: str, last_row: _LastRow | None) -> Step:
 
 
 def _changed(change: Change, last_row: _LastRow | None) -> str:
-    if change.operation != "update" or change.after is None:
+    if change.operation not in ("update", "backfill") or change.after is None:
         return ""
     columns = [column.name for column in change.relation.columns]
     sent = old_row(change)

@@ -24,7 +24,7 @@ class Leg:
 class Way:
     """Where a change began, how long each stretch took, and what has to be known of that."""
 
-    #: "COMMIT", or "snapshot" of a row that was copied.
+    #: "COMMIT", or the operation of a row that was read from its table.
     begin: str
     #: Unix seconds, by PostgreSQL's clock.
     time: float
@@ -44,7 +44,7 @@ def recorded_way(change: Change, message: SentMessage | None, said: str = "") ->
 
     ``said`` is what is known of the messages around it.
     """
-    begin = "snapshot" if change.operation in ("snapshot", "cleanup") else "COMMIT"
+    begin = "COMMIT" if change.in_transaction else change.operation
     legs = [Leg("recorded", (change.received - change.commit_time) / MICROS)]
     remarks: tuple[str, ...] = ()
     if message is not None and message.noted is not None:
@@ -61,8 +61,9 @@ def recorded_way(change: Change, message: SentMessage | None, said: str = "") ->
 
 def sampled_way(sample: ChangeSample) -> Way:
     """Return the way of a sampled change, by the times of its batch."""
-    if sample.operation == "snapshot":
-        return Way("snapshot", sample.commit_time, (), ("rows of a snapshot are not timed one by one",))
+    if sample.operation in ("snapshot", "backfill"):
+        told = ("rows that are read from their table are not timed one by one",)
+        return Way(sample.operation, sample.commit_time, (), told)
     times = (sample.commit_time, *sample.passed) if sample.passed else ()
     legs = []
     for place, name in enumerate(_STAGES, 1):

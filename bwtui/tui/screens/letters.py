@@ -37,6 +37,8 @@ COLUMNS = (
 )
 #: Statements that are shown; all of them are copied.
 _STATEMENTS = 5
+#: Where rows come from that no transaction has made.
+_PLACES = {"snapshot": "a row of the snapshot", "backfill": "a row put into the stream"}
 _SAFE = (
     "Sent again from here, a row could stand behind a newer one of its key. These statements change no "
     "value: PostgreSQL writes each row, as it is by then, into its WAL, and the relay sends it in its place. "
@@ -311,7 +313,7 @@ def _item(letter: Letter) -> Item:
 
 
 def _text(letter: Letter, rows: Rows | None, places: str) -> Content:
-    place = "a row of the snapshot" if letter.operation == "snapshot" else f"transaction {letter.xid}"
+    place = _PLACES.get(letter.operation, f"transaction {letter.xid}")
     lines = [
         Content.styled(letter.error, "bold $error"),
         Content.styled(f"{letter.reason}", "$quiet"),

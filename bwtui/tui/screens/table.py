@@ -88,6 +88,7 @@ def _facts(
         ("deletes", f"{table.deletes:,}"),
         ("truncates", f"{table.truncates:,}"),
         ("snapshot rows", f"{table.snapshot_rows:,}"),
+        *((("put again", f"{table.backfill_rows:,}"),) if table.backfill_rows else ()),
         ("messages", f"{table.messages:,}"),
         ("bytes", figures.size(table.bytes)),
         ("errors", f"{table.errors:,}"),

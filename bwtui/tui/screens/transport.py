@@ -174,6 +174,7 @@ def places(head: Playhead) -> list[str]:
     """Return the forms of a place, each as it would be written where a recording stands."""
     moment = datetime.fromtimestamp(head.time / 1_000_000)
     change = head.change
-    here = [f"xid {change.xid}", change.lsn_text] if change is not None else ["xid "]
+    xid = change.xid if change is not None and change.in_transaction else ""
+    here = [f"xid {xid}", *([change.lsn_text] if change is not None else [])]
     now = [f"{moment:%H:%M:%S}", f"{moment:%Y-%m-%d %H:%M:%S}"]
     return ["start", "end", *now, "+30s", "-5m", *here, "50%", f"#{max(head.position - 1, 0)}"]

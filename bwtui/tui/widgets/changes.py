@@ -31,6 +31,7 @@ OPERATIONS = {
     "truncate": ("✗", "bad"),
     "snapshot": ("·", "muted"),
     "cleanup": ("·", "muted"),
+    "backfill": ("·", "good"),
 }
 #: Sign, theme colour and words of every mark of a field.
 _MARKS = {

@@ -11,7 +11,7 @@ from bwtui.errors import BwtuiError
 from bwtui.model.latency import Percentiles, latency_from_json
 from bwtui.model.lsn import format_lsn
 from bwtui.model.status import FieldChange
-from bwtui.recording.change import Change, SentMessage
+from bwtui.recording.change import OF_TRANSACTIONS, Change, SentMessage
 from bwtui.recording.fields import as_text, differences
 from bwtui.recording.reading.explain import Key, Step, Story, explain, key_before, key_of, row_before
 from bwtui.recording.reading.target import MICROS
@@ -231,8 +231,10 @@ class RecordedJourney(JourneyScreen):
 
     async def _count(self, change: Change) -> None:
         """Count what else the change's transaction did."""
-        source, snapshot = self.recording.source, change.operation in ("snapshot", "cleanup")
-        if snapshot or (self._transaction is not None and self._transaction[0] == change.position):
+        source = self.recording.source
+        if not change.in_transaction or (
+            self._transaction is not None and self._transaction[0] == change.position
+        ):
             return
         try:
             start, stop = await source.transaction(change.position)
@@ -315,6 +317,11 @@ class RecordedJourney(JourneyScreen):
 def _more(change: Change, transaction: str) -> Iterable[Fact]:
     if change.operation == "snapshot":
         yield Fact("snapshot", f"row {change.ordinal:,} of its table, as of lsn {change.lsn_text}")
+    elif not change.in_transaction:
+        yield Fact(
+            change.operation, f"put into the stream at lsn {change.lsn_text}, pass {change.pass_number}"
+        )
+    if not change.in_transaction:
         return
     number = (
         f"lsn {change.lsn_text}, xid {change.xid}, change {change.ordinal:,} of it, pass {change.pass_number}"
@@ -361,7 +368,7 @@ def step_row(step: Step) -> Row:
         Cell(f"{sign} {step.operation}", tone),
         Cell(_story(step), "warn" if step.renamed or step.changed else "muted"),
         Cell(format_lsn(step.lsn), "muted"),
-        Cell("" if step.operation == "snapshot" else str(step.xid), "muted"),
+        Cell(str(step.xid) if step.operation in OF_TRANSACTIONS else "", "muted"),
         Cell(place, "muted"),
         Cell(schema, "muted"),
     )

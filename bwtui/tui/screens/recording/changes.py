@@ -34,6 +34,8 @@ from bwtui.tui.widgets.recording.transport import moment
 
 #: Changes of a transaction that are counted for its heading.
 _COUNTED = 20_000
+#: What belongs to no transaction.
+_ALONE = {"snapshot": "Snapshot row", "backfill": "Row put into the stream", "cleanup": "Tombstone"}
 
 
 class RecordedPair(ChangesPair):
@@ -160,7 +162,7 @@ class TransactionScreen(RecordedPair):
 
     def body(self) -> Iterable[Widget]:
         """Return the heading, the changes, and the selected one."""
-        name = "Snapshot row" if self.change.operation == "snapshot" else f"Transaction {self.change.xid}"
+        name = _ALONE.get(self.change.operation, f"Transaction {self.change.xid}")
         pair = Container(
             RecordedChanges(self.recording, "Its changes", self._bounds),
             RecordedDetail(),

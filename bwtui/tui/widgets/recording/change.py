@@ -62,7 +62,7 @@ def change_row(change: Change, with_table: bool) -> Row:
         Cell(change.table if len(change.tables) < 2 else ", ".join(change.tables), "strong"),
         Cell(key_text(change) or figures.NONE),
         Cell(change.lsn_text, "muted"),
-        Cell("" if change.operation == "snapshot" else str(change.xid), "muted"),
+        Cell(str(change.xid) if change.in_transaction else "", "muted"),
         Cell(place, "muted"),
         Cell(changed, "warn"),
     ]
@@ -85,7 +85,7 @@ def change_content(
     """Return everything about a change."""
     quiet = colours["quiet"]
     sign, _ = OPERATIONS.get(change.operation, (" ", ""))
-    snapshot = change.operation == "snapshot"
+    xid = str(change.xid) if change.in_transaction else figures.NONE
     head = Text.assemble(
         (f"{sign} {change.operation} {', '.join(change.tables)}", "bold"),
         ("  key ", quiet), key_text(change) or figures.NONE,
@@ -93,9 +93,9 @@ def change_content(
     place = Text.assemble(
         ("committed ", quiet), figures.precise_clock(change.commit_time / MICROS),
         ("  recorded ", quiet), figures.precise_clock(change.received / MICROS),
-        ("  lsn ", quiet), change.lsn_text, ("  xid ", quiet), figures.NONE if snapshot else str(change.xid),
-        ("  row " if snapshot else "  change ", quiet), f"{change.ordinal:,}",
-        (" of its table" if snapshot else " of its transaction", quiet),
+        ("  lsn ", quiet), change.lsn_text, ("  xid ", quiet), xid,
+        ("  change " if change.in_transaction else "  row ", quiet), f"{change.ordinal:,}",
+        (" of its transaction" if change.in_transaction else " of its table", quiet),
         ("  pass ", quiet), str(change.pass_number),
     )  # fmt: skip
     lines: list[RenderableType] = [head, place]

@@ -186,7 +186,7 @@ def place_text(head: Playhead, width: int) -> Content:
         parts.append(Content.styled("beginning", "$quiet"))
     if head.change is not None:
         parts.append(Content.assemble(("lsn ", "$quiet"), format_lsn(head.change.lsn).ljust(11)))
-        xid = "snapshot" if head.change.operation == "snapshot" else str(head.change.xid)
+        xid = str(head.change.xid) if head.change.in_transaction else head.change.operation
         parts.append(Content.assemble(("xid ", "$quiet"), xid))
     parts.append(Content.styled(day(head.time), "$quiet"))
     line = parts[0]
