@@ -36,7 +36,7 @@ INPUTS = {
     " deletes boolean, retention_ms bigint, retention_bytes bigint, min_compaction_lag_ms bigint,"
     " delete_retention_ms bigint, log_append boolean",
     "partitions_in": "topic varchar, partition integer, low bigint, high bigint",
-    "passes_in": "pass integer, is_confirmed boolean",
+    "passes_in": "pass integer, is_confirmed boolean, reached_lsn bigint",
     "gaps_in": "gap integer, before_id bigint",
 }
 
@@ -79,7 +79,10 @@ class DifferingPair(NamedTuple):
 
 
 class Inspected(NamedTuple):
-    """What inspecting a record showed: whether the relay made it, and which change its headers name."""
+    """What inspecting a record showed: whether the relay made it, and which change its headers name.
+
+    ``has_other_session``: they name a run of a relay that the recording does not know.
+    """
 
     topic_id: int
     partition: int
@@ -87,6 +90,7 @@ class Inspected(NamedTuple):
     made_by_relay: bool
     lsn: int | None = None
     ordinal: int | None = None
+    has_other_session: bool = False
 
 
 class ByteReader(Protocol):
@@ -181,7 +185,7 @@ def _match_equal_rows(connection: duckdb.DuckDBPyConnection, reader: ByteReader)
 def _inspect_extras(connection: duckdb.DuckDBPyConnection, reader: ByteReader) -> None:
     connection.execute(
         "create table inspected (topic_id smallint, partition_id integer, log_offset bigint,"
-        " made_by_relay boolean, lsn bigint, ordinal bigint)"
+        " made_by_relay boolean, lsn bigint, ordinal bigint, has_other_session boolean)"
     )
     extras = (
         "select topic_id, partition_id, log_offset from extra"

@@ -46,7 +46,7 @@ def one_of(files: Iterable[SealedFile]) -> dict[str, int]:
 
 
 def _is_wrong(row: dict[str, Any], schemas: Schemas, is_json: bool) -> bool:
-    if row["value"] is None and row["op"] in ("insert", "snapshot"):
+    if row["value"] is None and row["op"] in ("insert", "snapshot", "backfill"):
         return True
     try:
         if row["value"] is not None and _value(row, schemas, is_json):

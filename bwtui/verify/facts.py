@@ -21,6 +21,8 @@ class Facts:
 
     #: Pass → whether what it sent may be taken for confirmed once the LSN is; False: a snapshot given up.
     passes: dict[int, bool] = field(default_factory=dict)
+    #: Pass over the stream → up to which LSN it says that all of it had reached Kafka.
+    reached: dict[int, int] = field(default_factory=dict)
     #: For each gap the id of the first message after it.
     gaps: list[int] = field(default_factory=list)
     #: The highest LSN that the recording knows to be confirmed, or 0.
@@ -33,7 +35,7 @@ class Facts:
     changes: int = 0
     #: Segments that were not looked at: they are not sealed, or not even finished.
     later: int = 0
-    #: Changes that commit after this LSN may have been sent again in those segments.
+    #: Changes that commit at or after this LSN may have been sent again in those segments.
     resumed: int = LARGEST
 
 
@@ -58,9 +60,11 @@ def read_facts(folder: Path, names: Collection[str] | None = None) -> Facts:
     for number in sorted(kinds, reverse=True):
         if kinds[number] == "snapshot":
             facts.passes[number] = not given_up
+            facts.reached.pop(number, None)
             given_up = True
         else:
             facts.passes[number] = True
+            facts.reached.setdefault(number, 0)
             given_up = False
     return facts
 
@@ -72,7 +76,8 @@ def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -
     newest = -1
     if (last := segment.last_transaction()) is not None:
         # The rest of it may be in the next segment.
-        facts.resumed, newest = last.commit_lsn - 1, segment.first_position + last.position
+        facts.resumed, newest = last.commit_lsn, segment.first_position + last.position
+    _read_reached(segment, facts)
     for position, _, event in segment.events():
         if event["event"] == "pass":
             _take_pass(event, facts, kinds)
@@ -80,6 +85,17 @@ def _read_segment(segment: SegmentReader, facts: Facts, kinds: dict[int, str]) -
                 facts.resumed = event["start_lsn"]
         elif event["event"] == "gap":
             facts.gaps.append(position * PARTS)
+
+
+def _read_reached(segment: SegmentReader, facts: Facts) -> None:
+    """Note how far each pass came; only of one over the stream that says anything."""
+    number = segment.head["pass"]["pass"]
+    for entry in segment.index:
+        if entry.kind == Kind.EVENT:
+            event = segment.event_at(entry)
+            number = event["pass"] if event["event"] == "pass" else number
+        elif entry.kind == Kind.REACHED:
+            facts.reached[number] = max(facts.reached.get(number, 0), entry.last_lsn)
 
 
 def _take_pass(event: Event, facts: Facts, kinds: dict[int, str]) -> None:

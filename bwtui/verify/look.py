@@ -107,10 +107,14 @@ class KafkaByteReader:
             made_by_relay = session in self._sessions or self._looks_like_ours(
                 self._topics[place.topic_id], record
             )
-            named = [
-                record.headers.get(name) if made_by_relay else None for name in ("bwtui.lsn", "bwtui.ordinal")
-            ]
-            yield Inspected(*place, made_by_relay, *map(_number, named))
+            named = record.headers if made_by_relay else {}
+            yield Inspected(
+                *place,
+                made_by_relay,
+                _number(named.get("bwtui.lsn")),
+                _number(named.get("bwtui.ordinal")),
+                session is not None and session not in self._sessions,
+            )
 
     def _looks_like_ours(self, topic: str, record: KafkaRecord) -> bool:
         if record.key is None and record.value is None:

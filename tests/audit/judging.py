@@ -28,7 +28,9 @@ class WorldReader:
         for t, p, o in places:
             record = self.world.topics[self.names[t]].logs[p][o]
             if not record.is_gone:
-                yield core.Inspected(t, p, o, record.is_ours, record.lsn, record.ordinal)
+                yield core.Inspected(
+                    t, p, o, record.is_ours, record.lsn, record.ordinal, record.has_other_session
+                )
 
     def miscoded(self) -> list[int]:
         """Return the ids of the messages that the world says were encoded wrongly."""
@@ -43,7 +45,8 @@ def audit(world: World) -> tuple[Counter[Finding], duckdb.DuckDBPyConnection]:
     window = core.Window(
         first_lsn=min(s.lsn for s in sends),
         last_lsn=max(s.lsn for s in sends),
-        confirmed=world.confirmed,
+        # The LSN behind it, where the last transaction that is confirmed ends.
+        confirmed=world.confirmed + 1,
         first_received_us=min(s.time_ms for s in sends) * 1000,
         last_commit_us=max(s.time_ms for s in sends) * 1000,
         now_ms=NOW_MS,
@@ -148,7 +151,7 @@ def load(connection: duckdb.DuckDBPyConnection, world: World) -> None:
         "actual_in": actual,
         "topics_in": topics,
         "partitions_in": partitions,
-        "passes_in": list(world.passes.items()),
+        "passes_in": [(one, done, world.reached.get(one)) for one, done in world.passes.items()],
         "gaps_in": world.gaps,
     }
     for name, columns in core.INPUTS.items():

@@ -12,15 +12,16 @@ from tests.audit import (
     planting_copies,
     planting_logs,
     planting_partitions,
+    planting_put,
     planting_shifts,
     planting_tails,
     planting_unrecorded,
 )
+from tests.audit.making import make
 from tests.audit.planting_unrecorded import went_on
 from tests.audit.victims import (
     append_beside,
     has_twin,
-    is_confirmed,
     is_last_of_key,
     is_provable_loss,
     log_of,
@@ -31,7 +32,7 @@ from tests.audit.victims import (
     use,
     victims,
 )
-from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World, make
+from tests.audit.world import DAY_MS, NOW_MS, Record, Send, Topic, World
 
 Plant = Callable[[World], bool]
 
@@ -51,8 +52,7 @@ def lost_unacked(world: World) -> bool:
 
     def wanted(topic: Topic, send: Send) -> bool:
         return (
-            send.op != "snapshot"
-            and send.lsn <= world.confirmed
+            world.is_confirmed(send)
             and topic.settings_known
             and not topic.compacts
             and not (topic.deletes and any(topic.low))
@@ -118,11 +118,13 @@ def duplicated(world: World) -> bool:
         return False
 
     def wanted(topic: Topic, send: Send) -> bool:
-        return (send.key_digest is not None or not topic.keyed) and is_confirmed(world, send)
+        return (send.key_digest is not None or not topic.keyed) and world.is_confirmed(send)
 
     for send in victims(world, wanted)[:1]:
         # If the relay went on, a later copy may be its own.
-        time = send.time_ms if went_on(world) else world.rng.choice([send.time_ms, NOW_MS])
+        # Of rows that are put into the stream, too.
+        own = went_on(world) or planting_put.is_put(world, send)
+        time = send.time_ms if own else world.rng.choice([send.time_ms, NOW_MS])
         record = Record(send.key_digest, send.value_digest, time, "duplicated")
         append_beside(world, send, record)
         use(world, send)
@@ -352,7 +354,8 @@ FAULTS: dict[str, Plant] = {
         planting_bytes.reheadered, planting_copies.copied_elsewhere, planting_copies.twin_tombstones,
         planting_tails.tail_again, planting_tails.superseded_again, planting_shifts.shifted,
         planting_shifts.doubled_when_restored, planting_logs.gone_with_its_tombstone,
-        planting_logs.taken_too_early,
+        planting_logs.taken_too_early, planting_put.lost_put, planting_put.unheard_put,
+        planting_put.doubled_put, planting_put.stale_put, planting_put.chunk_again, planting_put.put_later,
     )
 }  # fmt: skip
 

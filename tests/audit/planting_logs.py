@@ -53,7 +53,7 @@ def _drop(world: World, topic: Topic, p: int, gone: set[int]) -> None:
     # A change that came twice and of which only one is left came once.
     firsts: dict[tuple[int, int, int, str | None], Send] = {}
     for send in world.sends:
-        if send.topic and send.truth in ("matched", "redelivered") and send.op != "snapshot":
+        if send.topic and send.truth in ("matched", "redelivered") and send.in_transaction:
             first = firsts.setdefault(send.identity, send)
             send.truth = "matched" if first is send else "redelivered"
     for _, _, record in topic.records():

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from tests.audit.victims import has_twin, is_confirmed, use
+from tests.audit.victims import has_twin, use
 from tests.audit.world import Record, Send, Topic, World
 
 
@@ -21,7 +21,7 @@ def doubled_when_restored(world: World) -> bool:
     """A message was written twice, one behind the other, and all behind it is shifted."""
     for topic, p, mine in _restorable(world):
         for send in world.rng.sample(mine, len(mine)):
-            if has_twin(world, send) or send.key_digest is None or not is_confirmed(world, send):
+            if has_twin(world, send) or send.key_digest is None or not world.is_confirmed(send):
                 continue
             behind = send.place[2] + 1
             _shift(topic, p, behind, 1)

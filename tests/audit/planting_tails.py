@@ -7,7 +7,7 @@ def tail_again(world: World) -> bool:
     """The relay sent its tail once more, some of it in other bytes, as values were read anew."""
     newest: dict[tuple[int, int, int, str | None], Send] = {}
     for send in sorted(world.sends, key=lambda s: s.id):
-        if send.topic and send.op != "snapshot" and send.lsn > world.confirmed:
+        if send.topic and send.in_transaction and send.lsn > world.confirmed:
             newest[send.identity] = send
     tail = sorted(newest.values(), key=lambda s: (s.lsn, s.ordinal, s.part))
     if not tail or world.gaps or not all(_may_come_again(world, send) for send in tail):

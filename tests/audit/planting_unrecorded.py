@@ -1,6 +1,6 @@
 """What a relay sent that was not recorded, none of which is a fault."""
 
-from tests.audit.victims import append_beside, is_confirmed, use, victims
+from tests.audit.victims import append_beside, use, victims
 from tests.audit.world import NOW_MS, Record, World
 
 
@@ -19,7 +19,7 @@ def later_of_the_relay(world: World) -> bool:
 
 def sent_again(world: World) -> bool:
     """A run that nobody recorded sent once more what had not been confirmed."""
-    for send in victims(world, lambda t, s: not t.compacts and not is_confirmed(world, s))[:1]:
+    for send in victims(world, lambda t, s: not t.compacts and not world.is_confirmed(s))[:1]:
         record = Record(send.key_digest, send.value_digest, send.time_ms, "outside_window")
         append_beside(world, send, record)
         use(world, send)

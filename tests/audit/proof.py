@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from bwtui.audit.classes import CLASSES
-from tests.audit import judging, planting, truth, world
+from tests.audit import judging, making, planting, truth, world
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "audit.md"
 BEGIN, END = "<!-- confusion matrix: begin -->", "<!-- confusion matrix: end -->"
@@ -49,7 +49,7 @@ def case(number: int) -> tuple[world.World, list[str]]:
     rng = random.Random(number)
     changes = rng.choice([5, 20, 60])
     if number % 10 == 9:
-        return world.make(rng, changes), ["(clean)"]
+        return making.make(rng, changes), ["(clean)"]
     names = sorted(planting.FAULTS)
     made, planted = planting.make_with(rng, changes, names[number % len(names)])
     return made, planted + planting.plant(made, rng, rng.choices(names, k=rng.randint(0, 4)))

@@ -1,26 +1,21 @@
 """What the messages are of which no word came and that are not there, in a world that is clean."""
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from tests.audit.world import Send, World
+from tests.audit.world import Send, World
 
 
-def settle_missing(world: "World") -> None:
+def settle_missing(world: World) -> None:
     """Say what the messages are that nobody heard of and that are not there, and which ones came twice."""
     firsts: dict[tuple[int, int, int, str | None], list[Send]] = {}
     for send in world.sends:
-        if send.topic and send.op != "snapshot":
+        if send.topic and send.in_transaction:
             firsts.setdefault(send.identity, []).append(send)
     for send in world.sends:
         if send.truth == "not there":
             same = firsts.get(send.identity, [send])
-            if any(other.id > send.id for other in same):
+            if send.in_transaction and any(other.id > send.id for other in same):
                 send.truth = "resent"
-            elif send.op == "snapshot":
-                send.truth = "lost_unacked" if world.passes[send.pass_number] else "pending"
             else:
-                send.truth = "pending" if send.lsn > world.confirmed else "lost_unacked"
+                send.truth = "lost_unacked" if world.is_confirmed(send) else "pending"
             if send.truth == "lost_unacked":
                 send.truth = "indeterminate" if _may_be_excused(world, send) else "lost_unacked"
     for same in firsts.values():
@@ -33,7 +28,7 @@ def settle_missing(world: "World") -> None:
                 record.truth = record.send.truth
 
 
-def _may_be_excused(world: "World", send: "Send") -> bool:
+def _may_be_excused(world: World, send: Send) -> bool:
     topic = world.topic_of(send)
     expired = any(low > 0 for low in topic.low)
     keyed = any(r.key_digest == send.key_digest and r.key_digest is not None for _, _, r in topic.records())

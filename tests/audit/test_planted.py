@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.audit import judging, planting, proof, truth, world
+from tests.audit import judging, making, planting, proof, truth, world
 
 SEEDS = st.integers(0, 2**32)
 CHANGES = st.sampled_from([3, 10, 30, 80])
@@ -15,7 +15,7 @@ CHANGES = st.sampled_from([3, 10, 30, 80])
 def case(seed: int, changes: int, faults: list[str]) -> tuple[world.World, list[str]]:
     """Make a world and plant the faults that it has room for."""
     rng = random.Random(seed)
-    made = world.make(rng, changes)
+    made = making.make(rng, changes)
     return made, planting.plant(made, rng, faults)
 
 

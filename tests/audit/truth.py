@@ -116,7 +116,7 @@ def _transactions(world: World) -> Counter[Finding]:
     found: Counter[Finding] = Counter()
     lost, there = set(), set()
     for send in world.sends:
-        if send.op != "snapshot":
+        if send.in_transaction:
             if send.truth.startswith("lost"):
                 lost.add(send.lsn)
             if send.topic and send.truth in ("matched", "redelivered"):

@@ -30,14 +30,9 @@ def use(world: World, send: Send) -> None:
     world.used_keys.add((send.topic, send.key_digest))
 
 
-def is_confirmed(world: World, send: Send) -> bool:
-    """Whether the relay would not send it once more."""
-    return world.passes[send.pass_number] if send.op == "snapshot" else send.lsn <= world.confirmed
-
-
 def oldest_tail_ms(world: World) -> int:
     """Return the time from which on a run that nobody recorded would send."""
-    tail = [s.time_ms for s in world.sends if s.op != "snapshot" and s.lsn > world.confirmed]
+    tail = [s.time_ms for s in world.sends if s.in_transaction and s.lsn > world.confirmed]
     return min(tail, default=max(s.time_ms for s in world.sends))
 
 

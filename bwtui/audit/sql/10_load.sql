@@ -26,11 +26,22 @@ select topic.topic_id, i.partition as partition_id, i.low, i.high
 -- The timestamp that a message was sent with, in milliseconds; under LogAppendTime the broker sets its own.
 create macro commit_ms(commit_us) as commit_us // 1000;
 
--- The next run sends again what was not confirmed, and starts an abandoned snapshot anew.
-create macro is_unconfirmed(op, lsn, of_pass) as
-  case when op in ('snapshot', 'cleanup') then not coalesce(of_pass, false)
-       else lsn > getvariable('confirmed') end;
+-- What a transaction has made, and not a row of a table as it was, or a tombstone beside those.
+create macro in_transaction(op) as op not in ('snapshot', 'cleanup', 'backfill');
+
+-- The last LSN and the last time of all, and those of transactions; without any, of all.
+set variable last_change_lsn =
+  (select coalesce(max(lsn) filter (in_transaction(op)), max(lsn)) from message);
+set variable last_change_us =
+  (select coalesce(max(commit_us) filter (in_transaction(op)), max(commit_us)) from message);
+
+-- The next run sends again what was not confirmed, and starts an abandoned snapshot anew. A transaction's LSN is where
+-- its commit begins: one that is confirmed ends at or before the LSN that is. What was put into the stream has the LSN
+-- at which the stream stood, and only the pass that put it says that it came further.
+create macro is_unconfirmed(op, lsn, of_pass, reached_lsn) as
+  case when in_transaction(op) then lsn >= getvariable('confirmed')
+       else not coalesce(of_pass and (reached_lsn is null or lsn < reached_lsn), false) end;
 
 -- A confirmed change is sent again too, if a server that never received the confirmation resumed before it.
-create macro may_come_again(op, lsn, of_pass) as
-  is_unconfirmed(op, lsn, of_pass) or (op not in ('snapshot', 'cleanup') and lsn > getvariable('resumed'));
+create macro may_come_again(op, lsn, of_pass, reached_lsn) as
+  is_unconfirmed(op, lsn, of_pass, reached_lsn) or (in_transaction(op) and lsn >= getvariable('resumed'));

@@ -9,7 +9,7 @@ select topic_id, partition_id, min(log_offset) as first_offset,
          where state = 'acknowledged' and topic_id is not null
         union all
         select match.topic_id, match.partition_id, match.log_offset,
-               match.how <> 'searched' or not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed)
+               match.how <> 'searched' or not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed, pass.reached_lsn)
           from match join suspect using (id) left join passes_in as pass using (pass) where match.how <> 'moved')
  group by topic_id, partition_id;
 
@@ -21,8 +21,7 @@ select id, topic_id, partition_id, key_digest, value_digest from excuse anti joi
 union all
 select suspect.id, suspect.topic_id, home_partition.partition_id, suspect.key_digest, suspect.value_digest
   from suspect left join home_partition using (id) anti join match using (id)
- where suspect.state = 'unknown' and suspect.op not in ('snapshot', 'cleanup')
-   and suspect.lsn <= getvariable('confirmed');
+ where suspect.state = 'unknown' and in_transaction(suspect.op) and suspect.lsn < getvariable('confirmed');
 
 create table misplaced as
 select lost.id, unmatched.topic_id, unmatched.partition_id, unmatched.log_offset,

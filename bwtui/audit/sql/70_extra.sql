@@ -3,7 +3,7 @@
 create table unconfirmed_tail as
 select min(commit_us) as first_us,
        list(distinct commit_ms(commit_us)) filter (where no_message_reason is not null) as no_message_ms
-  from message where op not in ('snapshot', 'cleanup') and may_come_again(op, lsn, true);
+  from message where in_transaction(op) and may_come_again(op, lsn, true, null);
 
 create table extra as
 select unmatched.topic_id, unmatched.partition_id, unmatched.log_offset, unmatched.timestamp_ms,
@@ -15,8 +15,8 @@ select unmatched.topic_id, unmatched.partition_id, unmatched.log_offset, unmatch
        -- are sent again, perhaps in other bytes.
        is_after_last
          and unmatched.timestamp_ms >= commit_ms(coalesce(unconfirmed_tail.first_us,
-                                                          getvariable('last_commit_us'))) as is_after_window,
-       is_after_last and unmatched.timestamp_ms > commit_ms(getvariable('last_commit_us')) as is_after_last_commit,
+                                                          getvariable('last_change_us'))) as is_after_window,
+       is_after_last and unmatched.timestamp_ms > commit_ms(getvariable('last_change_us')) as is_after_last_commit,
        -- A change that made no message may make one when it is sent again.
        is_after_last
          and coalesce(list_contains(unconfirmed_tail.no_message_ms, unmatched.timestamp_ms), false)
@@ -24,11 +24,16 @@ select unmatched.topic_id, unmatched.partition_id, unmatched.log_offset, unmatch
   from unmatched left join recorded_range using (topic_id, partition_id) cross join unconfirmed_tail;
 
 create table copy as
-select x.topic_id, x.partition_id, x.log_offset, true as is_same_topic, same.may_come_again,
+select x.topic_id, x.partition_id, x.log_offset, true as is_same_topic,
+       -- A chunk of rows is read and sent again, at another time, if the relay was killed before it had noted its end.
+       same.may_come_again or coalesce(x.timestamp_ms > same.first_put_ms, false) as may_come_again,
        list_contains(same.commit_times, x.timestamp_ms) as is_at_commit_time
   from extra x
   join (select message.topic_id, message.key_digest, message.value_digest,
-               bool_or(may_come_again(message.op, message.lsn, pass.is_confirmed)) as may_come_again,
+               bool_or(may_come_again(message.op, message.lsn, pass.is_confirmed, pass.reached_lsn))
+                 as may_come_again,
+               min(commit_ms(message.commit_us))
+                 filter (not in_transaction(message.op) and pass.reached_lsn is not null) as first_put_ms,
                list(distinct commit_ms(message.commit_us)) as commit_times
           from message left join passes_in as pass using (pass)
           semi join extra

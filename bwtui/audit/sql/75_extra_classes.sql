@@ -10,21 +10,28 @@ select partition_range.topic_id, partition_range.partition_id, g.gap,
  group by partition_range.topic_id, partition_range.partition_id, g.gap;
 
 -- Whether the change named in a record's headers lies outside the recording, as the rest of its last transaction
--- does.
+-- does, or rows that were put into the stream later.
 create table identified as
-select j.*, coalesce(j.lsn < getvariable('first_lsn') or j.lsn > getvariable('last_lsn')
-                     or (j.lsn = getvariable('last_lsn') and j.ordinal > ends.ordinal), false) as is_outside,
-       coalesce(j.lsn > least(getvariable('confirmed'), getvariable('resumed')), false) as may_repeat
+select j.*, coalesce(j.lsn < getvariable('first_lsn')
+                     or ((j.lsn > getvariable('last_change_lsn')
+                          or (j.lsn = getvariable('last_change_lsn') and j.ordinal > ends.ordinal))
+                         and beside.lsn is null), false) as is_outside,
+       coalesce(j.lsn >= least(getvariable('confirmed'), getvariable('resumed')), false) as may_repeat
   from inspected j
  cross join (select max(ordinal) as ordinal from message
-              where lsn = getvariable('last_lsn') and op not in ('snapshot', 'cleanup')) as ends;
+              where lsn = getvariable('last_change_lsn') and in_transaction(op)) as ends
+  left join (select distinct lsn, ordinal from message where not in_transaction(op)) as beside
+    on beside.lsn = j.lsn and beside.ordinal = j.ordinal;
 
 -- One row if the relay has sent anything since the recording ended, else none.
 create table relay_continued as
 select distinct true as has_continued
   from extra x join identified j using (topic_id, partition_id, log_offset)
-    anti join copy using (topic_id, partition_id, log_offset)
- where j.made_by_relay and coalesce(j.lsn > getvariable('last_lsn'), x.is_after_last_commit);
+  left join copy using (topic_id, partition_id, log_offset)
+ where (copy.topic_id is null and j.made_by_relay
+        and coalesce(j.lsn > getvariable('last_lsn'), x.is_after_last_commit))
+    -- Rows that are put into the stream may all be what they were.
+    or (j.has_other_session and x.is_after_last_commit);
 
 create table extra_class as
 select x.topic_id, x.partition_id, x.log_offset, x.key_digest, x.value_digest, j.lsn, j.ordinal,

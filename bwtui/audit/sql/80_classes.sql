@@ -4,7 +4,7 @@ select again.id, first.id as first_id
   from message as again join message as first
     on first.lsn = again.lsn and first.ordinal = again.ordinal and first.part = again.part
    and first.topic_id = again.topic_id and first.id < again.id
-   and first.op not in ('snapshot', 'cleanup') and again.op not in ('snapshot', 'cleanup')
+   and in_transaction(first.op) and in_transaction(again.op)
  where again.is_repeat;
 
 create table message_class as
@@ -21,7 +21,7 @@ select suspect.id, suspect.topic_id, suspect.key_digest,
          when excuse.id is not null then excuse.class
          when suspect.state = 'refused' then 'refused'
          when resent.first_id is not null then 'resent'
-         when is_unconfirmed(suspect.op, suspect.lsn, pass.is_confirmed) then 'pending'
+         when is_unconfirmed(suspect.op, suspect.lsn, pass.is_confirmed, pass.reached_lsn) then 'pending'
          -- An open transaction hides what comes after it, and a damaged batch what is in it.
          when log.is_hidden then 'indeterminate'
          when topic.settings_known and not topic.compacts
@@ -66,6 +66,6 @@ update message_class set class = 'redelivered' from redelivered_message as again
 
 create table without_message as
 select id, lsn, ordinal, xid,
-       case when is_unconfirmed(op, lsn, pass.is_confirmed) then 'pending' else 'lost_unsent' end as class
+       case when is_unconfirmed(op, lsn, pass.is_confirmed, pass.reached_lsn) then 'pending' else 'lost_unsent' end as class
   from message left join passes_in as pass using (pass)
  where message.topic_id is null and message.no_message_reason is null;

@@ -46,10 +46,11 @@ create table torn_transaction as
 select message.lsn, any_value(message.xid) as xid, min(message.id) as id
   from message
   semi join (select message.lsn from message join message_class using (id)
-              where message_class.class like 'lost%' and message.op not in ('snapshot', 'cleanup')
-             union select lsn from without_message where class = 'lost_unsent') as hurt using (lsn)
+              where message_class.class like 'lost%' and in_transaction(message.op)
+             union select lsn from without_message semi join (select id from message where in_transaction(op)) using (id)
+                    where class = 'lost_unsent') as hurt using (lsn)
   left join message_class on message_class.id = message.id
- where message.op not in ('snapshot', 'cleanup') and message.topic_id is not null
+ where in_transaction(message.op) and message.topic_id is not null
  group by message.lsn
 having bool_or(coalesce(message_class.class, 'matched') in ('matched', 'redelivered'));
 
@@ -64,7 +65,8 @@ select topic_id, partition_id, min(log_offset) as log_offset
                                          order by match.log_offset) as before
           from match join suspect using (id) left join passes_in as pass using (pass)
          where match.how in ('place', 'moved', 'equivalent')
-            or (match.how = 'searched' and not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed)))
+            or (match.how = 'searched' and not may_come_again(suspect.op, suspect.lsn, pass.is_confirmed,
+                                                            pass.reached_lsn)))
  where before > pass group by topic_id, partition_id;
 
 -- Messages that arrived, but with another timestamp or other headers than they were sent with.

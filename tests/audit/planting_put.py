@@ -1,0 +1,112 @@
+"""Faults of rows that were put into the stream, and what a run that nobody recorded makes of them."""
+
+from tests.audit.planting_unrecorded import has_late_duplicate
+from tests.audit.victims import (
+    append_beside,
+    has_twin,
+    is_provable_loss,
+    log_of,
+    record_at,
+    take_away,
+    use,
+    victims,
+)
+from tests.audit.world import NOW_MS, Record, Send, Topic, World
+
+
+def is_put(world: World, send: Send) -> bool:
+    """Whether it is a row, or a tombstone, that was put into the stream."""
+    return not send.in_transaction and send.pass_number in world.reached
+
+
+def lost_put(world: World) -> bool:
+    """The broker lost a row that was put into the stream: the transaction that follows it is whole."""
+    provable = is_provable_loss(world)
+    for send in victims(world, lambda topic, s: is_put(world, s) and provable(topic, s))[:1]:
+        take_away(world, send)
+        send.truth = "lost_acked"
+        use(world, send)
+        return True
+    return False
+
+
+def unheard_put(world: World) -> bool:
+    """No word came of a row that was put into the stream, which then came further; and it is not there."""
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        return (
+            is_put(world, send)
+            and world.is_confirmed(send)
+            and topic.settings_known
+            and not topic.compacts
+            and not (topic.deletes and any(topic.low))
+            and send.offset
+            != min(s.place[2] for s in world.sends if (s.topic, s.partition) == (send.topic, send.partition))
+        )
+
+    for send in victims(world, wanted)[:1]:
+        take_away(world, send)
+        send.truth, send.state, send.partition, send.offset = "lost_unacked", "unknown", None, None
+        use(world, send)
+        return True
+    return False
+
+
+def doubled_put(world: World) -> bool:
+    """A row that was put into the stream stands there twice."""
+    if world.gaps:
+        return False
+
+    def wanted(topic: Topic, send: Send) -> bool:
+        return (
+            is_put(world, send)
+            and world.is_confirmed(send)
+            and (send.key_digest is not None or not topic.keyed)
+        )
+
+    for send in victims(world, wanted)[:1]:
+        append_beside(world, send, Record(send.key_digest, send.value_digest, send.time_ms, "duplicated"))
+        use(world, send)
+        return True
+    return False
+
+
+def stale_put(world: World) -> bool:
+    """A row that was put into the stream came behind a newer one of its key: it is as it once was."""
+    if world.gaps:
+        return False
+    for send in victims(world, lambda topic, s: s.key_digest is not None and is_put(world, s)):
+        of_key = [s for s in world.sends if (s.topic, s.key_digest) == (send.topic, send.key_digest)]
+        later = [s for s in of_key if s.id > send.id]
+        if not later or any(s.truth != "matched" or s.state != "acknowledged" or s.partition !=
+                            send.partition or has_twin(world, s) for s in of_key):  # fmt: skip
+            continue
+        log, one, other = log_of(world, send), send.place[2], later[-1].place[2]
+        log[one], log[other] = record_at(world, later[-1]), record_at(world, send)
+        use(world, send)
+        return True
+    return False
+
+
+def chunk_again(world: World) -> bool:
+    """A run that nobody recorded sent a chunk once more, with the same rows, for nobody had noted its end."""
+    if has_late_duplicate(world):
+        return False
+    for send in victims(world, lambda t, s: not t.compacts and t.keyed and is_put(world, s))[:1]:
+        again = Record(send.key_digest, send.value_digest, NOW_MS, "outside_window", has_other_session=True)
+        append_beside(world, send, again)
+        use(world, send)
+        return True
+    return False
+
+
+def put_later(world: World) -> bool:
+    """Rows were put into the stream when the recording had ended, and are what they were."""
+    if has_late_duplicate(world):
+        return False
+    for send in victims(world, lambda t, s: not t.compacts and t.keyed)[:1]:
+        again = Record(send.key_digest, send.value_digest, NOW_MS, "outside_window", has_other_session=True)
+        append_beside(world, send, again)
+        use(world, send)
+        return True
+    return False
