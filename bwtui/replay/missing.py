@@ -227,7 +227,9 @@ def _topics(
 
 # What an audit found missing is missing: a message for each time that it was sent, so a repeat is, although
 # the first one is there. All that can have changed is that it came back, after the end that the audit saw.
-_IDENTITY = "struct(lsn, ordinal, part)"
+_IDENTITY = "struct(lsn, ordinal, part, op)"
+# What was put into the stream may have the LSN of the transaction behind it, which is newer.
+_AGE = "struct(lsn, op not in ('snapshot', 'cleanup', 'backfill') as committed, ordinal, part, position)"
 _SAME = "{0}.topic = {1}.topic and {0}.key <=> {1}.key and {0}.value <=> {1}.value and {0}.at <=> {1}.at"
 _VIEWS = {
     # How often each message was reported.
@@ -261,7 +263,7 @@ _VIEWS = {
         group by topic, key""",
     # Messages of the recording with these keys.
     "known": "select * from replay_every left semi join replay_keys using (topic, key)",
-    "newest": """select topic, key, max_by(struct(*), struct(lsn, ordinal, part, position)) as message
+    "newest": f"""select topic, key, max_by(struct(*), {_AGE}) as message
         from replay_known group by topic, key""",
     # The latest value came after the recording, perhaps from a later run of the relay.
     "later": """select l.topic, l.key, l.at from replay_latest l join replay_newest n using (topic, key)
@@ -271,7 +273,8 @@ _VIEWS = {
     "again": """select topic, key, l.at, n.message from replay_newest n join replay_keys k using (topic, key)
         left join replay_later l using (topic, key)
         where l.at is not null
-           or struct(n.message.lsn as lsn, n.message.ordinal as ordinal, n.message.part as part) <> k.last""",
+           or struct(n.message.lsn as lsn, n.message.ordinal as ordinal, n.message.part as part,
+                     n.message.op as op) <> k.last""",
 }
 #: What is sent: the missing messages, and after them the newest ones, which the recording or the topic has.
 _SENT = (

@@ -3,14 +3,14 @@
 A change is known by its commit LSN and ordinal; each is compared once, in its last pass. A recording covers
 everything from its first LSN, which is a snapshot's if it has one, to its last change. Rows of a snapshot are
 known by its consistent point, table and key, and are compared where both recordings have that snapshot: else
-they say the same of another time. Where the bytes differ only because the schemas' ids do (another registry),
-what PostgreSQL said decides.
+they say the same of another time. Rows that were put into the stream are compared with nothing: one relay was
+asked for them, and they say again what changes have said. Where the bytes differ only because the schemas' ids
+do (another registry), what PostgreSQL said decides.
 """
 
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -46,7 +46,8 @@ select lsn, ordinal, part, op, relation, row_id, nth, max_by(position, pass) as 
                             coalesce({_BODY.format("value")}, '-'))), pass) as sent,
        max_by(topic is not null, pass) as has_message
   from (select *, "schema" || '.' || "table" as relation, '' as row_id, 0 as nth
-          from read_parquet($files, hive_partitioning = false) where op not in ('snapshot', 'cleanup')
+          from read_parquet($files, hive_partitioning = false)
+         where op not in ('snapshot', 'cleanup', 'backfill')
         union all by name
         select * replace (0 as ordinal),
                row_number() over (partition by pass, lsn, relation, row_id order by position) as nth
@@ -78,6 +79,7 @@ _CHANGES = """
 select distinct position, before, after, list_concat(coalesce(filled, []), coalesce(unchanged, []))
   from read_parquet($files, hive_partitioning = false) where position in (select unnest($wanted))
 """
+_PUT = "select count(*) from read_parquet($files, hive_partitioning = false) where op = 'backfill'"
 #: So many changes are looked at at a time: their values are the large ones.
 _SOME = 200
 # A snapshot is there as a whole.
@@ -122,7 +124,7 @@ def verify_recordings(
             f"{anew:,} changes differ in nothing but large values that PostgreSQL did not send:"
             " each relay read them from the table, at another time"
         )
-    report.notes += [note for sealed, facts in opened for note in _notes(sealed.folder, facts)]
+    report.notes += [note for sealed, facts in opened for note in _notes(sealed, facts)]
     report.details = {
         "recording": str(first.folder),
         "other": str(second.folder),
@@ -188,8 +190,12 @@ def _sent_rows(sealed: Sealed, wanted: list[int]) -> dict[int, list[dict[str, st
     }
 
 
-def _notes(folder: Path, facts: Facts) -> list[str]:
-    notes = []
+def _notes(sealed: Sealed, facts: Facts) -> list[str]:
+    notes, folder = [], sealed.folder
+    with duckdb.connect(config={"temp_directory": ""}) as connection:
+        (put,) = connection.execute(_PUT, {"files": exact(sealed.paths())}).fetchall()[0]
+    if put:
+        notes.append(f"{put:,} rows of {folder} were put into the stream, and are compared with nothing")
     if facts.later:
         notes.append(f"the last segment of {folder} is not finished: what is in it was not compared")
     if facts.gaps:

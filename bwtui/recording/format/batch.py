@@ -11,10 +11,10 @@ A batch is what the relay hands to its sink at one time. Integers are little-end
     per filled:  frame u32 | column u16 (0x8000 added: the bytes are no text) | length u32 | text
 
 ``commit_lsn`` to ``ordinal`` describe the transaction that is open when the batch begins; in ROWS they are
-the snapshot's consistent point, its time, 0, and the number of the table's rows before. ``relation`` is 0 in
+the rows' LSN, the timestamp of their messages, 0, and the number of the row before. ``relation`` is 0 in
 CHANGES. A frame is a whole CopyData frame of the stream (XLogData, with its 25 bytes of LSNs and time), or a
 line of COPY. A length of -1 is null. ``frame`` says which frame a message was made of; `NO_FRAME` is a
-tombstone that clears up after an unfinished snapshot.
+tombstone for a key without a row: it clears up after an unfinished snapshot, or is put into the stream.
 """
 
 import struct
