@@ -4,8 +4,8 @@ A change is known by its commit LSN and ordinal; each is compared once, in its l
 everything from its first LSN, which is a snapshot's if it has one, to its last change. Rows of a snapshot are
 known by its consistent point, table and key, and are compared where both recordings have that snapshot: else
 they say the same of another time. Rows that were put into the stream are compared with nothing: one relay was
-asked for them, and they say again what changes have said. Where the bytes differ only because the schemas' ids
-do (another registry), what PostgreSQL said decides.
+asked for them, and they say again what changes have said. Where bytes differ only because the schemas' ids do
+(another registry), what PostgreSQL said decides.
 """
 
 import contextlib
