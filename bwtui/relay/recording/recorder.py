@@ -151,7 +151,7 @@ class Recorder:
         self._under_way.begin_rows(relation, lsn, time_ms, ordinal)
 
     def end_rows(self) -> None:
-        """Note that the stream goes on behind rows that were put into it, and that are written or given up."""
+        """Note that the stream goes on behind rows that were put into it, written or given up."""
         self._under_way.end_rows()
 
     def relation(self, relation: Relation) -> None:
