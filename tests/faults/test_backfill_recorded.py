@@ -1,0 +1,97 @@
+"""A recording of rows put into the stream, under writes and kills: whole, and an audit finds nothing."""
+
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from bwtui.audit.report import Report
+from bwtui.recording.check import check
+from bwtui.recording.reading.as_of import TableFold, pages
+from bwtui.recording.reading.reader import open_recording
+from bwtui.relay.backfill.keys import write_keys
+from bwtui.sandbox.supervisor import Services
+from bwtui.verify import recording as verify
+from tests.database import session
+from tests.faults.backfills import ask, wait_begun, wait_done
+from tests.faults.relays import Relay, execute
+from tests.faults.test_backfill import MADE, ROWS, Writers
+
+pytestmark = pytest.mark.services
+
+#: Keys that no row ever has.
+NONE = range(1_000_000, 1_000_100)
+
+
+def audited(folder: Path, services: Services) -> Report:
+    """Audit a recording, of which nothing is wrong."""
+    report = verify.verify_recording(folder, {"bootstrap.servers": services.broker})
+    assert report.verdict == "clean", f"{report.found} {report.findings[:5]}"
+    return report
+
+
+def plain(relay: Relay, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the headers away that every relay of these tests has."""
+    command = [arg for arg in relay.command() if arg != "--headers"]
+    monkeypatch.setattr(relay, "command", lambda: command)
+
+
+@pytest.mark.usefixtures("shared_spark")
+@pytest.mark.parametrize("headers", [True, False])
+def test_an_audit_finds_nothing(
+    new_relay: Callable[..., Relay],
+    services: Services,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    headers: bool,
+) -> None:
+    execute(database, *MADE)
+    folder = tmp_path / "recording"
+    relay = new_relay("--record", str(folder), "--segment-bytes", "2000000")
+    if not headers:
+        plain(relay, monkeypatch)
+    relay.start()
+    relay.wait_streaming()
+    with Writers(database).going_on():
+        for number in range(3):
+            keys = tmp_path / f"keys{number}"
+            write_keys(keys, [(str(key),) for key in (*range(1, 300), *NONE)])
+            ids = [
+                ask(relay, table="public.items"),
+                ask(relay, table="public.items", keys=str(keys), reason="repair"),
+            ]
+            wait_begun(relay, ids[0])
+            relay.kill()
+            relay.start()
+            for id in ids:
+                wait_done(relay, id)
+    relay.wait_caught_up()
+    relay.stop()
+    checked = check(folder)
+    assert checked.verdict == "clean", checked.damages
+    audited(folder, services)
+    with closing(open_recording(folder)) as recording, closing(TableFold("public.items")) as fold:
+        (counts,) = recording.counts(recording.length).values()
+        operations = {change.operation for change in recording.changes()}
+        assert operations >= {"backfill", "cleanup", "snapshot", "update", "delete"}
+        assert counts.snapshot_rows == ROWS < counts.backfill_rows
+        assert fold.advance(recording, recording.length)
+        assert fold.gaps(False)[:1] == (False,)
+        found = sorted(tuple(row.fields) for row in pages(fold))
+    with session(database) as opened:
+        rows = opened.rows("select id::text, v::text, name from items")
+    assert found == sorted(tuple(None if one is None else str(one).encode() for one in row) for row in rows)
+    # What a run without a recording puts into the stream later is no fault of anybody.
+    later = Relay(services, database, tmp_path, relay.name)
+    if not headers:
+        plain(later, monkeypatch)
+    try:
+        later.start()
+        later.wait_streaming()
+        wait_done(later, ask(later, table="public.items"))
+        later.stop()
+    finally:
+        later.close()
+    assert audited(folder, services).balance["actual"]["outside_window"] > ROWS // 2
