@@ -66,7 +66,7 @@ def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
         wait_for(
             "that the row is waited for",
             lambda: any(
-                "is visible to others" in one.detail
+                "that writes the table" in one.detail
                 for one in relay.wait("a status", lambda _: True).backfills
             ),
         )

@@ -111,7 +111,8 @@ class Reading:
     @staticmethod
     def _writing(left: set[int] | set[str], begun: float) -> str:
         since = duration(time.monotonic() - begun)
-        return f"waiting for {len(left)} open transactions that write the table, for {since}"
+        others = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        return f"waiting for an open transaction that writes the table{others}, for {since}"
 
     @staticmethod
     def _hidden(left: set[int] | set[str], begun: float) -> str:

@@ -14,13 +14,13 @@ from bwtui.source.connection import Connection, query
 # own (enums, arrays, ranges, varchar) by operators of pg_catalog. The fifth strategy of btree (403) is ">",
 # the third "=".
 _KEY_SQL = """
-with recursive base (attnum, name, oid) as (
-     select attnum, attname, atttypid from pg_catalog.pg_attribute
+with recursive base (attnum, name, oid, is_domain) as (
+     select attnum, attname, atttypid, false from pg_catalog.pg_attribute
       where attrelid = %s and attnum > 0 and not attisdropped
   union all
-     select base.attnum, base.name, t.typbasetype from base join pg_catalog.pg_type t using (oid)
+     select base.attnum, base.name, t.typbasetype, true from base join pg_catalog.pg_type t using (oid)
       where t.typtype = 'd')
-select b.name, pg_catalog.format_type(b.oid, -1), o.nspname, o.greater, o.equal
+select b.name, pg_catalog.format_type(b.oid, -1), b.is_domain, o.nspname, o.greater, o.equal
   from pg_catalog.pg_index i
   join pg_catalog.pg_class c on c.oid = i.indrelid
  cross join lateral unnest(i.indkey::int2[]) with ordinality as k (attnum, place)
@@ -48,9 +48,15 @@ class KeyColumn:
 
     name: str
     type_name: str
+    is_domain: bool
     namespace: str | None
     greater: str | None
     equal: str | None
+
+    def operand(self) -> str:
+        """Return the column as an operator takes it: a domain's polymorphic operators are its base type's."""
+        name = quote_identifier(self.name)
+        return f"cast({name} as {self.type_name})" if self.is_domain else name
 
     def operator(self, symbol: str) -> str:
         """Return the type's operator for ``symbol``, ">" or "=", whatever the search_path."""
@@ -71,7 +77,7 @@ def key_of(connection: Connection, oid: int) -> list[KeyColumn]:
 
 def greater(key: Sequence[KeyColumn], after: Sequence[str]) -> str:
     """Return the condition that a row's key lies behind ``after``, the texts of its columns."""
-    names = [quote_identifier(column.name) for column in key]
+    names = [column.operand() for column in key]
     values = [column.literal(text) for column, text in zip(key, after, strict=True)]
     if all(column.greater is None or column.namespace == "pg_catalog" for column in key):
         # PostgreSQL takes a comparison of rows to an index of theirs.

@@ -80,8 +80,9 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
     """
     try:
         for _ in range(_TRIES):
+            oid = _find(connection, asked).oid
             published = _published(connection, asked)
-            wait(connection, _find(connection, asked).oid)
+            wait(connection, oid)
             execute(connection, "begin isolation level repeatable read read only")
             try:
                 return _read(connection, asked, published)
@@ -215,7 +216,7 @@ def _of_keys(
     )
     names = ", ".join(f"bwtui_{number}" for number in range(len(key)))
     equal = " and ".join(
-        f"{quote_identifier(column.name)} {column.operator('=')} bwtui_wanted.bwtui_{number}"
+        f"{column.operand()} {column.operator('=')} bwtui_wanted.bwtui_{number}"
         for number, column in enumerate(in_order)
     )
     wanted = f"exists (select from (values {listed}) as bwtui_wanted ({names}) where {equal})"

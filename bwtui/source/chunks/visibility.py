@@ -22,14 +22,17 @@ def writers(connection: Connection, oid: int) -> set[str]:
     return {str(row[0]) for row in query(connection, sql, oid, oid)}
 
 
+# Not pg_current_snapshot(), in whose list those are missing that began after the last one that has ended. A
+# transaction holds the lock on its own number until others see it.
 _RUNNING_SQL = """
-select pg_catalog.pg_snapshot_xip(pg_catalog.pg_current_snapshot())::text
- where not pg_catalog.pg_is_in_recovery()
+select distinct transactionid::text from pg_catalog.pg_locks
+ where locktype = 'transactionid' and granted and mode = 'ExclusiveLock'
+   and not pg_catalog.pg_is_in_recovery()
 """
 
 
 def in_progress(connection: Connection) -> set[int]:
-    """Return the transactions (32 bits, top level) that others can't see yet; none on a standby.
+    """Return the transactions (32 bits, those within others too) that others can't see; none on a standby.
 
     There a commit is replayed, and visible, before its WAL is sent on.
     """
