@@ -132,7 +132,10 @@ def parse(option: Option, text: str) -> Value:
     if option.kind == "lsn":
         return parse_lsn(text)
     if option.kind == "number":
-        return _parse_number(text)
+        number = _parse_number(text)
+        if option.check is not None:
+            option.check(text)
+        return number
     if option.choices:
         _check_choice(option.choices, text)
     if option.check is not None and (text or not option.optional):
@@ -209,6 +212,11 @@ def _check_topic(text: str) -> None:
         raise ValueError(
             f"{text!r} can't be part of a topic's name (letters, digits, '.', '_' and '-', at most 200)"
         )
+
+
+def _check_share(text: str) -> None:
+    if not text.isdecimal() or not 1 <= int(text) <= 90:
+        raise ValueError(f"{text!r} is no share (a whole number from 1 to 90, in per cent)")
 
 
 def _check_regex(text: str) -> None:
@@ -350,6 +358,14 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("segment-bytes", "Begin a new file of the recording after N bytes.", metavar="N", kind="number"),
     Option("segment-seconds", "… or after N seconds.", metavar="N", kind="number"),
+    Option(
+        "snapshot-share",
+        "So many per cent of the relay's time may go to rows of 'bwtui snapshot' and 'bwtui repair' while "
+        "the stream has rows of its own (1 to 90).",
+        metavar="PERCENT",
+        kind="number",
+        check=_check_share,
+    ),
     Option(
         "endpos",
         "End when everything up to LSN is confirmed.",

@@ -55,7 +55,7 @@ class RelaySettings:
     segment_bytes: int = 64 << 20
     segment_seconds: int = 300
     #: Of the stream's time so much, in per cent, may go to rows of `bwtui snapshot`.
-    backfill_share: int = 30
+    snapshot_share: int = 30
     #: Record without Kafka and without a schema registry.
     record_only: bool = False
     #: The relay's name, for attach, status and stop. Empty: the slot's name.

@@ -22,6 +22,7 @@ from bwtui.model.looks import Look, LookName
 from bwtui.model.status import ChangeSample, SchemaEntry, Status
 from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay.backfill.asking import Asking
+from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
 from bwtui.relay.backfill.store import Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
@@ -94,6 +95,7 @@ class Engine:
         self._phase: Copying | Streaming | None = None
         self._new_tables = NewTables(settings, self._report)
         self._backfill: Backfill | None = None
+        self._joined: Joined | None = None
 
     # -- for other threads ---------------------------------------------------------------------------------
 
@@ -217,7 +219,20 @@ class Engine:
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
         finally:
             connection.close()
+        self._joined = self._watch_for_joining(findings)
         self._follow(context, publications, target)
+
+    def _watch_for_joining(self, findings: Findings) -> Joined | None:
+        """Return what asks for the rows of tables that join; nothing where none of any table were wanted."""
+        settings, report = self._settings, self._report
+        if settings.skip_snapshot:
+            return None
+        identity = (findings.system_identifier, findings.database, settings.slot)
+        joined = Joined(state_folder(settings.relay_name) / "joined.json", identity, settings, report)
+        if findings.slot is None:
+            done = [name for name, one in report.tables.items() if one.snapshot_state == "done"]
+            joined.copied(done)
+        return joined
 
     def _follow(self, context: RelayContext, publications: tuple[str, ...], target: int | None) -> None:
         """Stream to the end, over slots that are lost and made anew."""
@@ -350,4 +365,6 @@ class Engine:
         self._new_tables.look(connection)
         if self._backfill is not None:
             self._backfill.look(connection)
+        if self._joined is not None:
+            self._joined.look(connection, self._new_tables.reads, self._backfills)
         self._looks.tick(connection)

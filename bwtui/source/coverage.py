@@ -42,7 +42,7 @@ select p.relid::oid from pg_catalog.pg_partition_tree(%s) p where p.isleaf and p
 _EVERYTHING = "insert, update, delete, truncate"
 _BARE = "it has no replica identity: give it a primary key first"
 _JOINS = f"{_BARE}, or add it to the publication of inserts"
-_EARLIER = "rows from before come with a new slot's snapshot only, those from now on after this: "
+_EARLIER = "the relay sends its rows from before too, after this: "
 _NEW_ONE = "while the relay runs, and start it again once it has caught up with that, run: {}"
 _SCHEMAS = " or exists (select from pg_catalog.pg_publication_namespace n where n.pnpubid = p.oid)"
 

@@ -86,6 +86,7 @@ VALUES = (
     *(("--toast", text) for text in ("", "none", "Fetch")),
     *(("--on-record-error", text) for text in ("", "go on")),
     *(("--endpos", text) for text in ("", "12", "0/G", "1/2/3", "123456789/0", "-1/0", "latest")),
+    *(("--snapshot-share", text) for text in ("", "0", "91", "-1", "1.5", "30%", "1k")),
     *(("--segment-bytes", text) for text in ("", "0", "-1", "nan", "inf", "1e9", "64Q", "9" * 15 + "G")),
     *(("--segment-seconds", text) for text in ("", "0", "-5", "nan", "1.5", "9" * 20)),
     *(("--table", text) for text in ("", "(", "[", "*", "(?P<x", "a{2,1}", "\\")),

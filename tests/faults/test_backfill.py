@@ -82,6 +82,40 @@ def test_a_commit_that_is_streamed_and_not_visible_is_waited_for(
     assert_equal(services, database, [ITEMS], relay.name)
 
 
+def test_a_table_that_joins_brings_its_rows(database: str, new_relay: NewRelay, services: Services) -> None:
+    """And one that is made while the relay runs, under FOR ALL TABLES, has all of them in the stream."""
+    execute(database, *MADE, "create table first (id int primary key)")
+    listed, every = new_relay(), new_relay()
+    with session(database) as source, session(database) as writer:
+        source.run(f"create publication bwtui_{listed.name} for table first")
+        source.publish_all(every.name)
+        for relay in (listed, every):
+            relay.start()
+            relay.wait_streaming()
+        # It has written when the table joins, and commits behind that.
+        writer.run("begin")
+        writer.run("update items set v = nextval('s') where id = 7")
+        source.run(f"alter publication bwtui_{listed.name} add table only items")
+        source.run("create table made (id int primary key, v int)")
+        source.run("insert into made values (1, 1)")
+        waits = "waiting for an open transaction that writes the table"
+        listed.wait("the writer", lambda status: any(waits in one.detail for one in status.backfills))
+        writer.run("commit")
+        done = lambda status: any(one.state == "done" for one in status.backfills)  # noqa: E731
+        (task,) = listed.wait("its rows", done).backfills
+        assert (task.table, task.reason, task.rows) == ("public.items", "joined", ROWS)
+        assert_equal(services, database, [ITEMS, Table("public", "first", ("id",))], listed.name)
+        # Known once is known for good, and listed anew is to be sent anew.
+        listed.stop()
+        source.run(f"alter publication bwtui_{listed.name} drop table only items")
+        source.run(f"alter publication bwtui_{listed.name} add table only items")
+        listed.start()
+        again = lambda status: [one.state for one in status.backfills] == ["done", "done"]  # noqa: E731
+        listed.wait("its rows again", again)
+        assert not every.wait("a status", lambda status: True).backfills
+        assert len(read_table(services, Table("public", "made", ("id",)), every.name)) == 1
+
+
 class Writers:
     """Sessions that each change rows of their own: new states, new keys, ends and returns."""
 

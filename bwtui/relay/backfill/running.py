@@ -46,7 +46,7 @@ class Backfill:
         self._context = context
         self._store = store
         self._publications = publications
-        self._share = context.settings.backfill_share / 100
+        self._share = context.settings.snapshot_share / 100
         self._streamed = context.streamed
         self._numbers = Numbers()
         self._stream: Stream | None = None
@@ -120,7 +120,7 @@ class Backfill:
     def _budget(self, seconds: float, *, is_idle: bool) -> float:
         if is_idle:
             return _IDLE_SECONDS
-        share: float = min(self._share, 0.9)
+        share = self._share
         return max(_LEAST_SECONDS, min(_IDLE_SECONDS, seconds * share / (1 - share)))
 
     def _turn(self, position: int, until: float, *, at_boundary: bool) -> None:
