@@ -9,7 +9,7 @@ from typing import Any
 from bwtui.errors import DamagedRecording
 from bwtui.model.status import STAGES, ErrorEntry, SchemaEntry, StageStatus, Status
 from bwtui.pgoutput.messages import UNCHANGED, Column, Field, Relation
-from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
+from bwtui.recording.change import COUNTERS, Change, DeliveryState, Operation, SentMessage
 from bwtui.recording.view import Bucket, RecordedTransaction, Source, TableCounts
 
 #: 2026-01-15 12:00:00 UTC, in microseconds.
@@ -192,12 +192,11 @@ class MemoryRecording:
 
     def counts(self, position: int) -> dict[str, TableCounts]:
         found: dict[str, dict[str, Any]] = {}
-        names = {"snapshot": "snapshot_rows"}
         for change in self._changes[:position]:
             table = found.setdefault(
                 change.table, {"key_columns": change.key_columns, "topic": change.relation.name}
             )
-            name = names.get(change.operation, f"{change.operation}s")
+            name = COUNTERS[change.operation]
             table[name] = table.get(name, 0) + 1
             table["messages"] = table.get("messages", 0) + len(change.messages)
             table["bytes"] = table.get("bytes", 0) + sum(len(m.value or b"") for m in change.messages)

@@ -199,3 +199,21 @@ async def test_keys_that_mean_nothing_on_a_screen_are_not_offered() -> None:
         await stage.seek("#18")
         await stage.press("a")
         assert "Errors only" not in lines(stage.app)[-1], "no row as of a moment is an error"
+
+
+async def test_a_row_that_was_put_into_the_stream_is_of_no_transaction() -> None:
+    recording = shop_recording()
+    put = replace(recording._changes[20], operation="backfill", xid=0, ordinal=7)
+    recording._changes[20] = put
+    stage = RecordedStage(recording)
+    async with stage.run((160, 40)):
+        await stage.press("2", "slash")
+        await stage.type("op = backfill")
+        await stage.press("enter", "home", "down")
+        assert stage.screen.selected_change() == put
+        shown = text(stage.app)
+        assert "· backfill public.orders" in shown and "xid backfill" in shown and "of its table" in shown
+        await stage.press("T")
+        assert "Changes › row put into the stream" in text(stage.app)
+        await stage.press("escape", "x")
+        assert "put into the stream at lsn" in text(stage.app)

@@ -162,21 +162,24 @@ class TransactionScreen(RecordedPair):
 
     def body(self) -> Iterable[Widget]:
         """Return the heading, the changes, and the selected one."""
-        name = _ALONE.get(self.change.operation, f"Transaction {self.change.xid}")
         pair = Container(
             RecordedChanges(self.recording, "Its changes", self._bounds),
             RecordedDetail(),
             id="changes-pair",
             classes="folder",
         )
-        return (Detail(id="facts", title=name), pair)
+        return (Detail(id="facts", title=self._called), pair)
 
     def on_mount(self) -> None:
         self.query_one("#facts", Detail).show(None, Content.styled("counting…", "$quiet"))
         self.run_worker(self._count(), exit_on_error=True)
 
     def crumbs(self) -> tuple[str, ...]:
-        return ("Changes", f"transaction {self.change.xid}")
+        return ("Changes", self._called[0].lower() + self._called[1:])
+
+    @property
+    def _called(self) -> str:
+        return _ALONE.get(self.change.operation, f"Transaction {self.change.xid}")
 
     async def _count(self) -> None:
         bounds = self._bounds
