@@ -217,12 +217,12 @@ class Engine:
                     self._report.error("notice", RefusedError(note, _UNKNOWN_SLOT))
                 # Not the remembered LSN, which may be ahead: see `Following.run`.
                 self._report.confirmed_lsn = findings.slot.confirmed_lsn
+            self._joined = self._watch_for_joining(connection, findings)
         finally:
             connection.close()
-        self._joined = self._watch_for_joining(findings)
         self._follow(context, publications, target)
 
-    def _watch_for_joining(self, findings: Findings) -> Joined | None:
+    def _watch_for_joining(self, connection: Connection, findings: Findings) -> Joined | None:
         """Return what asks for the rows of tables that join; nothing where none of any table were wanted."""
         settings, report = self._settings, self._report
         if settings.skip_snapshot:
@@ -231,7 +231,7 @@ class Engine:
         joined = Joined(state_folder(settings.relay_name) / "joined.json", identity, settings, report)
         if findings.slot is None:
             done = [name for name, one in report.tables.items() if one.snapshot_state == "done"]
-            joined.copied(done)
+            joined.copied(connection, done)
         return joined
 
     def _follow(self, context: RelayContext, publications: tuple[str, ...], target: int | None) -> None:

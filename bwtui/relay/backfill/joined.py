@@ -54,13 +54,17 @@ class Joined:
         self._looked_at = 0.0
         self._seen: set[int] | None = None
         self._places: _Places = {}
-        self._copied: frozenset[str] | None = None
+        #: What a snapshot has copied of late, until that is kept.
+        self._copied: frozenset[str] = frozenset()
         self._load()
 
-    def copied(self, tables: Collection[str]) -> None:
-        """Take that a snapshot has copied just ``tables``; what was seen before counts no more."""
+    def copied(self, connection: Connection, tables: Collection[str]) -> None:
+        """Take that a snapshot has copied just ``tables``; what was seen before counts no more.
+
+        Raises psycopg2.Error.
+        """
         self._copied = frozenset(tables)
-        self._seen, self._places = None, {}
+        self._seen, self._places = _seen(connection), {}
 
     def look(self, connection: Connection, publications: tuple[str, ...], store: Store) -> None:
         """Look, if it is time to, and ask for the rows of what has joined. Raises psycopg2.Error."""
@@ -70,7 +74,7 @@ class Joined:
         self._looked_at = now
         listed: _Places = dict(query(connection, _LISTED_SQL, list(publications)))
         names = {(one.namespace, one.name) for one in published_tables(connection, publications)}
-        seen = {int(oid) for (oid,) in query(connection, _SEEN_SQL)}
+        seen = _seen(connection)
         tables = [
             table
             for table in list_tables(connection, partitions=True)
@@ -84,9 +88,9 @@ class Joined:
             self._keep(seen, places)
 
     def _has_joined(self, table: TableInfo, places: list[int]) -> bool:
-        if self._seen is None:
+        if self._seen is None or table.qualified_name in self._copied:
             # Of a relay from before anything was kept all are taken to be in their topics.
-            return self._copied is not None and table.qualified_name not in self._copied
+            return False
         before = self._places.get(table.oid)
         if before is not None:
             # Without a key its rows would stand in the topic twice.
@@ -123,7 +127,7 @@ class Joined:
             says = f"which tables have joined can't be kept in {self._path}: {error.strerror}"
             self._report.error("state", StateFailed(says, hint))
             return
-        self._seen, self._places = seen, places
+        self._seen, self._places, self._copied = seen, places, frozenset()
 
     def _load(self) -> None:
         try:
@@ -137,3 +141,7 @@ class Joined:
         except (OSError, ValueError, TypeError, KeyError):
             # Nothing is known then, as of a relay from before anything was kept.
             self._seen, self._places = None, {}
+
+
+def _seen(connection: Connection) -> set[int]:
+    return {int(oid) for (oid,) in query(connection, _SEEN_SQL)}

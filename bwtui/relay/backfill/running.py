@@ -8,27 +8,30 @@ all of them are acknowledged that is remembered. Whatever breaks the window begi
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.model.backfill import BackfillState
 from bwtui.relay.backfill.beside import Stream
 from bwtui.relay.backfill.keys import Key, read_keys
 from bwtui.relay.backfill.outgoing import Numbers, Outgoing
 from bwtui.relay.backfill.reading import Reading, push_on
 from bwtui.relay.backfill.refusals import Refusals
+from bwtui.relay.backfill.saving import Saving
 from bwtui.relay.backfill.store import Store, Task
 from bwtui.relay.backfill.window import Window
 from bwtui.relay.careful import Careful
 from bwtui.relay.context import RelayContext
+from bwtui.relay.routes.route import Route
 from bwtui.source.chunks.reading import Asked, Chunk
 from bwtui.source.chunks.visibility import oldest_running
 from bwtui.source.connection import Connection
 
 #: Rows of a chunk, and of a list of keys, at most; rows are fewer where they are large.
-CHUNK_ROWS, CHUNK_KEYS = 10_000, 500
+CHUNK_ROWS, CHUNK_KEYS = 10_000, 2_000
 _CHUNK_BYTES = 8 << 20
 #: How often it is looked whether anything is to be done, and how long a failure of PostgreSQL is waited out.
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
@@ -54,10 +57,15 @@ class Backfill:
         self._window: Window | None = None
         self._reading: Reading | None = None
         self._outgoing: Outgoing | None = None
+        #: A list of keys, from where it was read on, and those of the chunk.
+        self._list: Iterator[Key] | None = None
         self._keys: list[Key] | None = None
         self._chunk: Chunk | None = None
         #: Whether nothing was read of the task in this session yet.
         self._is_first = True
+        self._saving: Saving | None = None
+        #: What the chunks of this session are encoded by.
+        self._route: Route | None = None
         self._careful = False
         #: Says whether the chunk's rows are in the recording, once they are acknowledged.
         self._is_kept: Callable[[], bool] | None = None
@@ -70,7 +78,7 @@ class Backfill:
     def begin_session(self, stream: Stream) -> None:
         """Go on over a new session of the stream."""
         self._stream = stream
-        self._is_first = True
+        self._is_first, self._route = True, None
 
     def end_session(self) -> None:
         """Give up the chunk under way: what the next session reads again would come behind its rows."""
@@ -87,7 +95,7 @@ class Backfill:
             self._reading.give_up()
         if self._stream is not None:
             self._stream.batch.window = None
-        self._window = self._reading = self._outgoing = self._chunk = self._keys = self._is_kept = None
+        self._window = self._reading = self._outgoing = self._chunk = self._is_kept = None
 
     def look(self, connection: Connection) -> None:
         """Look, now and then, which transactions all can see by now; in the sampler's thread."""
@@ -100,7 +108,7 @@ class Backfill:
     @property
     def is_busy(self) -> bool:
         """Whether the next turn should come soon."""
-        return self._window is not None
+        return self._window is not None or self._saving is not None
 
     @property
     def wants_boundary(self) -> bool:
@@ -110,7 +118,7 @@ class Backfill:
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
         """See `bwtui.relay.backfill.beside.Beside`."""
         now = time.monotonic()
-        if self._window is None and now < self._look_at:
+        if self._window is None and self._saving is None and now < self._look_at:
             return
         try:
             self._turn(position, now + self._budget(seconds, is_idle=is_idle), at_boundary=at_boundary)
@@ -124,7 +132,11 @@ class Backfill:
         return max(_LEAST_SECONDS, min(_IDLE_SECONDS, seconds * share / (1 - share)))
 
     def _turn(self, position: int, until: float, *, at_boundary: bool) -> None:
-        if self._window is None:
+        if self._saving is not None:
+            if self._saving.is_done():
+                self._saving = None
+                self._look_at = 0.0
+        elif self._window is None:
             self._begin()
         elif self._window.broken:
             self._again(f"read again, since {self._window.broken}")
@@ -149,6 +161,7 @@ class Backfill:
             return
         if task is not self._task:
             self._task, self._is_first, self._rows = task, True, CHUNK_ROWS
+            self._route = self._list = self._keys = None
         if task.state != "running":
             task.state = "running"
             task.started = task.started or time.time()
@@ -169,7 +182,9 @@ class Backfill:
         asked = Asked(namespace, name, self._publications, request.where, rows=self._rows)
         if not request.keys:
             return replace(asked, after=task.after, unkeyed=request.unkeyed)
-        self._keys = list(islice(read_keys(Path(request.keys), task.done_keys), CHUNK_KEYS))
+        if self._keys is None:
+            self._list = self._list or read_keys(Path(request.keys), task.done_keys)
+            self._keys = list(islice(self._list, CHUNK_KEYS))
         if not self._keys:
             return None
         texts = [key for key in self._keys if not isinstance(key, bytes)]
@@ -191,6 +206,18 @@ class Backfill:
             return
         chunk = reading.chunk
         assert chunk is not None
+        route = self._route_of(task, chunk)
+        if not task.request.keys and not task.request.where:
+            task.estimate = chunk.estimate
+        self._chunk = chunk
+        self._refusals = Refusals(self._context.policy, self._context.settings.on_error)
+        self._outgoing = Outgoing(self._context, chunk, route, self._keys, self._refusals, self._numbers)
+        self._push_at = time.monotonic() + _PUSH_SECONDS
+
+    def _route_of(self, task: Task, chunk: Chunk) -> Route:
+        """Return the route of a chunk: that of the one before, unless the table was altered since."""
+        if self._route is not None and self._route.relation == chunk.relation:
+            return self._route
         route = self._context.router.route(chunk.relation)
         if route is None:
             raise RefusedError(
@@ -198,12 +225,8 @@ class Backfill:
             )
         if route.refusal is not None:
             raise RefusedError(route.refusal.message, route.refusal.hint or "")
-        if not task.request.keys and not task.request.where:
-            task.estimate = chunk.estimate
-        self._chunk = chunk
-        self._refusals = Refusals(self._context.policy, self._context.settings.on_error)
-        self._outgoing = Outgoing(self._context, chunk, route, self._keys, self._refusals, self._numbers)
-        self._push_at = time.monotonic() + _PUSH_SECONDS
+        self._route = route
+        return route
 
     def _read_failed(self, error: BwtuiError) -> None:
         if not isinstance(error, ConnectionFailed):
@@ -252,21 +275,21 @@ class Backfill:
         task.chunks += 1
         task.detail = ""
         self._careful = False
+        self._route = outgoing.route
         size = sum(map(len, chunk.lines))
         if chunk.lines and size:
             self._rows = max(1, min(CHUNK_ROWS, _CHUNK_BYTES * len(chunk.lines) // size))
         if self._keys is not None:
             task.done_keys += len(self._keys)
             is_last = len(self._keys) < CHUNK_KEYS
+            self._keys = None
         else:
             task.after = chunk.last
             is_last = chunk.last is None
         self._drop_chunk()
         if is_last:
-            self._end(task, "done")
-        else:
-            self._store.save(task)
-            self._look_at = 0.0
+            task.state, task.ended = "done", time.time()
+        self._save(task)
 
     # -- ends ----------------------------------------------------------------------------------------------
 
@@ -277,12 +300,15 @@ class Backfill:
         self._drop_chunk()
         self._look_at = 0.0
 
-    def _end(self, task: Task, state: str) -> None:
-        task.state = "done" if state == "done" else "failed"
-        task.ended, task.detail = time.time(), ""
-        self._task = None
-        self._store.save(task)
-        self._look_at = 0.0
+    def _end(self, task: Task, state: BackfillState) -> None:
+        task.state, task.ended, task.detail = state, time.time(), ""
+        self._save(task)
+
+    def _save(self, task: Task) -> None:
+        """Have progress written, or the end; the next chunk waits for it, and the stream does not."""
+        self._saving = Saving(self._store, task)
+        if task.is_over:
+            self._task = None
 
     def _fail(self, error: RefusedError) -> None:
         task = self._task

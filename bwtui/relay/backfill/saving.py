@@ -1,0 +1,31 @@
+"""Progress that is written while the stream goes on: a disk takes its time."""
+
+import threading
+
+from bwtui.errors import BwtuiError
+from bwtui.relay.backfill.store import Store, Task
+
+
+class Saving:
+    """One task that is being written; nobody changes it until that is done."""
+
+    def __init__(self, store: Store, task: Task) -> None:
+        self._error: BwtuiError | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=[store, task], name="backfill save", daemon=True
+        )
+        self._thread.start()
+
+    def is_done(self) -> bool:
+        """Return whether it stands on the disk. Raises StateFailed."""
+        if self._thread.is_alive():
+            return False
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _run(self, store: Store, task: Task) -> None:
+        try:
+            store.save(task)
+        except BwtuiError as error:
+            self._error = error
