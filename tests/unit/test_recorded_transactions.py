@@ -79,6 +79,27 @@ def test_segments_passes_and_snapshots_are_crossed(tmp_path: Path) -> None:
     recording.close()
 
 
+def test_one_that_begins_at_the_end_of_a_segment_is_there_as_a_whole(tmp_path: Path) -> None:
+    """Found by a property test: it was missing, and its changes were the transaction's before it."""
+    stream, orders = Stream(tmp_path / "r", {"segment_bytes": 300}), table(1, "orders")
+    stream.begin_pass()
+    stream.change("insert", orders, 1, b"one")
+    stream.commit()
+    stream.begin()
+    stream.flush()
+    stream.settle()
+    stream.change("insert", orders, 2, b"two")
+    stream.commit()
+    stream.stop()
+    recording = open_recording(tmp_path / "r")
+    changes = list(recording.changes())
+    assert [segment.changes for segment in recording.segments] == [1, 1]
+    for start in (0, 1):
+        found = told(list(recording.transactions(start, recording.length)))
+        assert found == simply(changes)[start:] and len(found) == 2 - start
+    recording.close()
+
+
 def test_a_fold_lists_the_newest_the_largest_and_the_slowest(shop: Recording) -> None:
     whole = list(shop.transactions(0, shop.length))
     fold = TransactionFold()

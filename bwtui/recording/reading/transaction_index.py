@@ -27,7 +27,8 @@ def transactions(segments: Sequence[SegmentReader], start: int, stop: int) -> It
     """Yield what begins in ``[start, stop)``, each once it is known when it was confirmed, or at the end."""
     walk = _Walk(start, stop)
     for segment in segments:
-        if segment.stop_position > start:
+        # The first change of one that begins at the end of a segment is in the next.
+        if segment.stop_position >= start:
             yield from walk.segment(segment)
             if walk.is_over and not walk.waiting:
                 return
@@ -39,9 +40,10 @@ class _Walk:
 
     def __init__(self, start: int, stop: int) -> None:
         self._start, self._stop = start, stop
-        #: The transaction that is open: where it begins, its entry, and when its first change was recorded.
-        self._open: tuple[int, TransactionEntry, int] | None = None
-        self._rows = 0
+        #: The transaction that is open: where it begins, and its entry.
+        self._open: tuple[int, TransactionEntry] | None = None
+        #: Its changes so far, and when the first was recorded.
+        self._rows = self._received = 0
         #: Those that have ended, and are not known to be confirmed: all but the last field of each.
         self.waiting: deque[_Unconfirmed] = deque()
         #: All that was asked for has begun, and ended.
@@ -60,10 +62,14 @@ class _Walk:
                 if not self.waiting:
                     return
             elif entry.kind == Kind.ROWS and entry.changes:
-                # Of a snapshot; a transaction that was open before it was broken off.
+                # Of a snapshot, or put into the stream; a transaction that is open before it goes no further.
                 self._close(position)
+                while begins.before(position + entry.changes) is not None:
+                    pass
             elif entry.changes:
                 self._block(begins, position, position + entry.changes, entry.received)
+        while not self.is_over and (begin := begins.before(segment.stop_position + 1)) is not None:
+            self._begin(begin)
 
     def end(self) -> Iterator[RecordedTransaction]:
         """Yield what is left."""
@@ -73,21 +79,29 @@ class _Walk:
 
     def _block(self, begins: "_Begins", start: int, stop: int, received: int) -> None:
         while (begin := begins.before(stop)) is not None:
-            self._rows += begin[0] - start
+            self._add(begin[0] - start, received)
             start = begin[0]
-            self._close(start)
+            self._begin(begin)
             if self.is_over:
                 return
-            self._open, self._rows = (*begin, received), 0
-        self._rows += stop - start
+        self._add(stop - start, received)
+
+    def _begin(self, begin: tuple[int, TransactionEntry]) -> None:
+        self._close(begin[0])
+        if not self.is_over:
+            self._open, self._rows = begin, 0
+
+    def _add(self, rows: int, received: int) -> None:
+        if rows and not self._rows:
+            self._received = received
+        self._rows += rows
 
     def _close(self, position: int) -> None:
         # A BEGIN may be all that was recorded of one.
         if self._open is not None and self._rows:
-            start, entry, received = self._open
-            rows = self._rows
+            (start, entry), rows = self._open, self._rows
             self.waiting.append(
-                (start, start + rows, rows, entry.xid, entry.commit_lsn, entry.commit_time, received)
+                (start, start + rows, rows, entry.xid, entry.commit_lsn, entry.commit_time, self._received)
             )
         self._open = None
         self.is_over = position >= self._stop
