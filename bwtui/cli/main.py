@@ -27,6 +27,7 @@ COMMANDS: Table = {
     "connect": ("bwtui.cli.connect", "Relay a database's changes to Kafka, and watch them."),
     "record": ("bwtui.cli.record", "Record a database's changes into files, without Kafka."),
     "attach": ("bwtui.cli.attach", "Watch a relay that runs already."),
+    "snapshot": ("bwtui.cli.snapshot", "Have a relay send tables, or a part of one, again."),
     "status": ("bwtui.cli.status", "Say what the running relays are doing."),
     "stop": ("bwtui.cli.stop", "Stop a relay cleanly."),
     "open": ("bwtui.cli.open", "Look at a recording, and rewind it."),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bwtui.cli.options.relay_name import all_running, name_argument, status_of
+from bwtui.cli.output.backfills import as_table
 from bwtui.cli.output.table import columns, size
 from bwtui.console import say, say_json
 from bwtui.errors import ConnectionFailed
@@ -109,6 +110,8 @@ def _in_full(s: "Status") -> list[str]:
     lines = [f"{label:<10} {text}" for label, text in facts]
     if s.tables:
         lines += ["", *_tables(s)]
+    if again := [b for b in s.backfills if not b.is_over]:
+        lines += ["", "sent again:", *(f"  {line}" for line in as_table(again))]
     for title, entries in (
         ("last errors:", [e for e in s.errors if not e.is_over]),
         ("what has recovered:", [e for e in s.errors if e.is_over]),

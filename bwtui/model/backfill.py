@@ -66,6 +66,8 @@ class BackfillStatus:
     #: Why it has failed, and what helps.
     error: str = ""
     hint: str = ""
+    #: Rows a second, over the last seconds.
+    rows_per_second: float = 0.0
 
     @property
     def is_over(self) -> bool:

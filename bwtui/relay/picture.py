@@ -44,6 +44,7 @@ class Picture:
         self._lag = lag
         self._backfills = backfills
         self._rates = status_builder.Rates()
+        self._paces = status_builder.Rates(status_builder.CHUNKS_SECONDS)
         #: Where the database is, and what was found there, once the relay has connected.
         self.database = describe(settings.postgres)
         self.findings: Findings | None = None
@@ -100,7 +101,7 @@ class Picture:
             not_captured=report.not_captured,
             heal=self.heal(),
             recording=recorder.status() if recorder is not None else None,
-            backfills=self._backfills.statuses(),
+            backfills=status_builder.backfills(self._backfills.statuses(), self._paces),
         )
 
     def _verdict(self) -> tuple[Verdict, dict[str, float]]:

@@ -5,9 +5,11 @@ import resource
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from bwtui.model.backfill import BackfillStatus
 from bwtui.model.status import StageStatus, TableStatus
 from bwtui.relay.batch import IN_FLIGHT_ROWS
 from bwtui.relay.measured.recent import TableMeasures
@@ -15,6 +17,8 @@ from bwtui.relay.report import Report, TableCounters
 
 _NOT_MEASURED = TableMeasures()
 _WINDOW_SECONDS = 2.0
+#: What is sent again comes chunk by chunk.
+CHUNKS_SECONDS = 10.0
 #: What makes up the notes, and is no field of a table's status.
 _APART = ("schema_notes", "notes")
 #: What a table's status takes over from its counters as it is.
@@ -23,9 +27,10 @@ _STEP_SECONDS = 0.25
 
 
 class Rates:
-    """Rates out of growing totals, over the last two seconds; safe to call from several threads."""
+    """Rates out of growing totals, over the last seconds; safe to call from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = _WINDOW_SECONDS) -> None:
+        self._seconds = seconds
         self._samples: deque[tuple[float, dict[str, int]]] = deque()
         self._lock = threading.Lock()
 
@@ -36,7 +41,7 @@ class Rates:
             samples = self._samples
             if not samples or now - samples[-1][0] >= _STEP_SECONDS:
                 samples.append((now, totals))
-            while len(samples) > 2 and now - samples[1][0] >= _WINDOW_SECONDS:
+            while len(samples) > 2 and now - samples[1][0] >= self._seconds:
                 samples.popleft()
             then, before = samples[0]
         seconds = now - then
@@ -56,6 +61,15 @@ def totals(report: Report) -> dict[str, int]:
         "acknowledge": report.durable,
     }
     return stages | {f"table {name}": counters.rows for name, counters in report.tables.items()}
+
+
+def backfills(statuses: Sequence[BackfillStatus], rates: Rates) -> tuple[BackfillStatus, ...]:
+    """Return what is sent again with its pace."""
+    paces = rates.update({status.id: status.rows + status.tombstones for status in statuses})
+    return tuple(
+        replace(status, rows_per_second=paces.get(status.id, 0.0)) if status.state == "running" else status
+        for status in statuses
+    )
 
 
 def tables(

@@ -118,14 +118,16 @@ def connect(dsn: str) -> Connection:
     return connection
 
 
-def connect_raw(dsn: str) -> pq.abc.PGconn:
-    """Open a replication session (``replication=database``) through libpq itself, with `PINNED` set.
+def connect_raw(dsn: str, *, replication: bool = True) -> pq.abc.PGconn:
+    """Open a replication session (``replication=database``), or an ordinary one, through libpq itself.
+
+    With `PINNED` set.
 
     Raw, because the stream's acknowledgements must be ours alone: psycopg2's replication cursor confirms
     transactions that its caller did not. Raises ConnectionFailed.
     """
-    info = _with_defaults(dsn, replication="database")
-    end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)} for replication")
+    info = _with_defaults(dsn, **({"replication": "database"} if replication else {}))
+    end = COMMANDS.begin(POSTGRES, f"connect to {describe(dsn)}{' for replication' if replication else ''}")
     connection = pq.PGconn.connect(info.encode())
     end("" if connection.status == pq.ConnStatus.OK else "ConnectionFailed")
     if connection.status != pq.ConnStatus.OK:

@@ -36,6 +36,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("connect",): (),
     ("record",): (),
     ("attach",): (),
+    ("snapshot",): (),
     ("status",): (),
     ("stop",): (),
     ("open",): ("{recording}",),
@@ -310,6 +311,19 @@ _MODES = (
     Row(("status", "shop", "--json"), "no relay called shop", 4),
     Row(("stop",), "no relay is running", 4),
     Row(("stop", "shop"), "no relay called shop", 4),
+    Row(("snapshot",), "no table is named"),
+    Row(("snapshot", "--where", "true"), "no table is named"),
+    Row(("snapshot", "--no-wait"), "no table is named"),
+    Row(("snapshot", "orders", "--status"), "TABLE and --status exclude each other"),
+    Row(("snapshot", "--pause", "1", "--cancel", "1"), "--pause and --cancel exclude each other"),
+    Row(("snapshot", "--status", "-u"), "-u/--unkeyed is of tables"),
+    Row(("snapshot", "--status", "--where", "true"), "--where goes with one table"),
+    Row(("snapshot", "orders", "items", "--where", "true"), "--where goes with one table"),
+    Row(("snapshot", "orders", "--where", " \n"), "--where is empty"),
+    Row(("snapshot", "orders"), "no relay is running", 4),
+    Row(("snapshot", "orders", "--relay", "shop"), "no relay called shop", 4),
+    Row(("snapshot", "--status", "--relay", "shop"), "no relay called shop", 4),
+    Row(("snapshot", "--cancel", "1-orders", "--relay", "shop", "--json"), "no relay called shop", 4),
     Row(("verify",), "what is to be verified"),
     Row(("repair",), "what is to be repaired"),
     Row(("repair", "--database", "{file}"), "exclude each other"),
@@ -420,6 +434,7 @@ def rows() -> Iterator[Row]:
     yield Row(("config", "show"), "no profile 'nowhere'", variables=_VARIABLES[-1:])
     for name in ("../x", ".x", "a/b", "x" * 64, "a b", "\x1b]0;x\x07"):
         yield from (Row((command, name), "can't name a relay") for command in ("attach", "status", "stop"))
+        yield Row(("snapshot", "orders", "--relay", name), "can't name a relay")
         yield Row(("slots", "drop", name), "can't name a replication slot")
     yield from _MODES
 

@@ -1,0 +1,90 @@
+"""What is sent again: as a table, and as lines while somebody waits for it."""
+
+import time
+from collections.abc import Callable, Sequence
+
+from bwtui.cli.output.table import columns
+from bwtui.console import say
+from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
+from bwtui.model.backfill import BackfillStatus
+from bwtui.model.backfill_told import REASONS, told
+
+_POLL_SECONDS = 0.3
+#: Between two lines of one that makes progress.
+_LINE_SECONDS = 5.0
+
+
+def as_table(statuses: Sequence[BackfillStatus]) -> list[str]:
+    """Return a line for each, the oldest first."""
+    rows = [(s.id, subject(s), s.state, told(s) if s.state != s.detail else "") for s in statuses]
+    return columns(("ID", "TABLE", "STATE", "PROGRESS"), rows)
+
+
+def subject(status: BackfillStatus) -> str:
+    """Return which rows of what: the table, with what chooses them."""
+    chosen = f" where {' '.join(status.where.split())}" if status.where else ""
+    reason = REASONS.get(status.reason, status.reason)
+    return f"{status.table}{chosen}{f' ({reason})' if reason else ''}"
+
+
+def wait_for(
+    ids: Sequence[str], look: Callable[[], Sequence[BackfillStatus]], *, quiet: bool
+) -> list[BackfillStatus]:
+    """Wait until all are over, and return how; tell on stderr how far they are, unless ``quiet``.
+
+    Raises Interrupted on Ctrl-C, which ends none of them.
+    """
+    lines = _Lines(quiet)
+    try:
+        while True:
+            known = {status.id: status for status in look()}
+            for id in ids:
+                if id in known:
+                    lines.show(known[id])
+            if all(id not in known or known[id].is_over for id in ids):
+                return [known[id] for id in ids if id in known]
+            time.sleep(_POLL_SECONDS)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"interrupted; the relay goes on with {', '.join(ids)}",
+            f"'bwtui snapshot --cancel {ids[0]}' ends it, 'bwtui snapshot --status' says how far it is",
+        ) from error
+    except ConnectionFailed as error:
+        raise ConnectionFailed(
+            f"{error.message}; what is left of {', '.join(ids)} is sent when it runs again", error.hint
+        ) from error
+
+
+class _Lines:
+    """A line when something changes its state, and now and then while it makes progress."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._quiet = quiet
+        self._shown: dict[str, tuple[str, float, str]] = {}
+
+    def show(self, status: BackfillStatus) -> None:
+        if self._quiet or status.is_over:
+            return
+        now, line = time.monotonic(), f"{status.id}: {told(status)}"
+        state, at, last = self._shown.get(status.id, ("", 0.0, ""))
+        if line != last and (status.state != state or now - at >= _LINE_SECONDS):
+            self._shown[status.id] = status.state, now, line
+            say(f"bwtui: {line}", err=True)
+
+
+def ended_badly(statuses: Sequence[BackfillStatus], ids: Sequence[str]) -> BwtuiError | None:
+    """Return the error of the first that did not end well, or None."""
+    for status in statuses:
+        if status.state == "failed":
+            return RefusedError(f"{status.id}: {status.error}", status.hint)
+        if status.state == "cancelled":
+            return RefusedError(
+                f"{status.id} was cancelled, {status.rows:,} rows were sent", "ask for it again if need be"
+            )
+    missing = set(ids) - {status.id for status in statuses}
+    if missing:
+        return RefusedError(
+            f"the relay does not know any more how {', '.join(sorted(missing))} ended",
+            "'bwtui verify --database' says whether tables and topics are the same",
+        )
+    return None

@@ -1,0 +1,198 @@
+"""``bwtui snapshot``: tables, or a part of one, sent again by the relay that runs."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from bwtui.cli.options.relay_name import only_relay, relay_option, status_of
+from bwtui.console import say, say_json
+from bwtui.errors import BwtuiError, RefusedError, UsageError
+from bwtui.options import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+    from bwtui.source.catalog import TableInfo
+
+_EPILOG = """\b
+Examples:
+  bwtui snapshot orders                       all rows of a table, beside its changes
+  bwtui snapshot orders --where "id between 1 and 5000"
+  bwtui snapshot orders sales.items --no-wait
+  bwtui snapshot --status
+  bwtui snapshot --pause 3-orders             --resume goes on, --cancel ends it
+
+\b
+Exit codes: 0 all is sent · 2 refused, failed or cancelled · 4 no relay runs, or it
+ended meanwhile (it goes on after its next start) · 130 interrupted (the relay goes on)
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.argument("tables", nargs=-1, metavar="[TABLE]...")
+@click.option("--where", metavar="SQL", help="Only rows of one table for which this expression is true.")
+@relay_option("The relay that sends them, where several run.")
+@click.option(
+    "-u",
+    "--unkeyed",
+    is_flag=True,
+    help="Also a table without a key, whose rows are in the topic twice then.",
+)
+@click.option("--wait/--no-wait", default=True, help="Wait until all is sent; on by default.")
+@click.option("--status", "shows", is_flag=True, help="List what is sent again, and what was last.")
+@click.option("--pause", metavar="ID", help="Send no more of it until --resume.")
+@click.option("--resume", metavar="ID", help="Go on where it was paused.")
+@click.option("--cancel", metavar="ID", help="Send no more of it; what was sent stays in the topic.")
+@click.option("--json", "as_json", is_flag=True, help="An object a line for each.")
+def snapshot(
+    tables: tuple[str, ...],
+    where: str | None,
+    relay: str | None,
+    unkeyed: bool,
+    wait: bool,
+    shows: bool,
+    pause: str | None,
+    resume: str | None,
+    cancel: str | None,
+    as_json: bool,
+) -> None:
+    """Have the running relay send the rows of TABLEs again, while it goes on with their changes.
+
+    Each row is sent as it is in the database, never over a newer state of the same key. What was asked for
+    survives restarts of the relay: at most a small part is sent twice. Rows that were deleted meanwhile
+    have had their tombstone from the stream; for others that a topic has too much, see 'bwtui repair'.
+    """
+    asked: dict[BackfillCommand, str | None] = {"pause": pause, "resume": resume, "cancel": cancel}
+    given = [f"--{what}" for what, id in asked.items() if id is not None]
+    _check_usage([*(["TABLE"] if tables else []), *(["--status"] if shows else []), *given], tables, where)
+    if unkeyed and not tables:
+        raise UsageError("-u/--unkeyed is of tables to send", "name a table, or leave it out")
+    name = only_relay(relay)
+    if tables:
+        _send(name, tables, where or "", unkeyed=unkeyed, wait=wait, as_json=as_json)
+        return
+    from bwtui.relay.process.control import control_backfill
+
+    for what, id in asked.items():
+        if id is not None:
+            _print([control_backfill(name, id, what)], as_json=as_json)
+    if shows:
+        _print(status_of(name).backfills, as_json=as_json)
+
+
+def _check_usage(given: list[str], tables: tuple[str, ...], where: str | None) -> None:
+    if not given:
+        raise UsageError(
+            "no table is named", "write it as: bwtui snapshot orders; --status lists what is sent again"
+        )
+    if len(given) > 1:
+        raise UsageError(f"{given[0]} and {given[1]} exclude each other", "give one of them")
+    if where is None:
+        return
+    if not where.strip():
+        raise UsageError(
+            "--where is empty", "give an SQL expression over the table's columns, or leave it out"
+        )
+    if len(tables) != 1:
+        raise UsageError("--where goes with one table", "name the table whose columns it is about")
+
+
+def _print(statuses: "Sequence[BackfillStatus]", *, as_json: bool) -> None:
+    from bwtui.cli.output.backfills import as_table
+    from bwtui.model.backfill import to_json
+
+    if as_json:
+        for status in statuses:
+            say_json(to_json(status))
+    elif statuses:
+        say(*as_table(statuses))
+    else:
+        say("nothing is sent again, and nothing was")
+
+
+def _send(
+    name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool, wait: bool, as_json: bool
+) -> None:
+    from bwtui.cli.output.backfills import ended_badly, wait_for
+    from bwtui.relay.process.control import send_again
+
+    wanted = _requests(name, tables, where, unkeyed=unkeyed)
+    ids: list[str] = []
+    for request in wanted:
+        try:
+            ids.append(send_again(name, request))
+        except BwtuiError:
+            # The others are the relay's by now.
+            for id in ids:
+                say(f"bwtui: {id} is asked for", err=True)
+            raise
+
+    def look() -> "Sequence[BackfillStatus]":
+        return status_of(name).backfills
+
+    if not wait:
+        _print([status for status in look() if status.id in ids], as_json=as_json)
+        return
+    ended = wait_for(ids, look, quiet=as_json)
+    _print(ended, as_json=as_json)
+    if (error := ended_badly(ended, ids)) is not None:
+        raise error
+
+
+def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) -> "list[BackfillRequest]":
+    """Return what to ask for, looked at in the relay's database. Raises BwtuiError."""
+    import contextlib
+
+    import psycopg2
+
+    from bwtui.cli.auditing.relay import running_settings, without_variables
+    from bwtui.model.backfill import BackfillRequest
+    from bwtui.source.catalog import TableFilter, list_tables
+    from bwtui.source.chosen_rows import check_condition
+    from bwtui.source.connection import connect, statement_failed
+
+    settings, status = running_settings(name), status_of(name)
+    with without_variables():
+        try:
+            with contextlib.closing(connect(settings.postgres)) as connection:
+                there = {table.qualified_name: table for table in list_tables(connection, partitions=True)}
+        except psycopg2.Error as error:
+            raise statement_failed(error) from error
+        carried = status.tables.keys() or {
+            name for name, table in there.items() if TableFilter(settings)(table)
+        }
+        # In the order in which they were named, and each once.
+        named = list(dict.fromkeys(_carried(name, table, carried) for table in tables))
+        for table in named:
+            _check_key(table, there, unkeyed=unkeyed)
+        if where:
+            info = there[named[0]]
+            check_condition(settings.postgres, info.namespace, info.name, where)
+    return [BackfillRequest(table, where=where, unkeyed=unkeyed) for table in named]
+
+
+def _carried(relay: str, named: str, carried: "Iterable[str]") -> str:
+    """Return the whole name of a table of the relay; ``public`` may be left out."""
+    names = {name.removeprefix("public."): name for name in carried} | {name: name for name in carried}
+    if named in names:
+        return names[named]
+    close = nearest(named, names)
+    raise UsageError(
+        f"relay {relay} carries no table {named}",
+        f"did you mean {close}?" if close else f"'bwtui status {relay}' lists the tables that it carries",
+    )
+
+
+def _check_key(name: str, there: "Mapping[str, TableInfo]", *, unkeyed: bool) -> None:
+    """Refuse a table that is gone, and one whose rows would be in the topic twice."""
+    table = there.get(name)
+    if table is None:
+        raise RefusedError(
+            f"table {name} is not in the database", "it was dropped or renamed: nothing need be sent of it"
+        )
+    if not table.has_key and not unkeyed:
+        raise RefusedError(
+            f"table {name} has no key: the topic would have each of its rows that are sent once more",
+            "add -u/--unkeyed if that is meant, or give the table a primary key",
+        )

@@ -1,0 +1,61 @@
+"""What is sent again, in words that the command line and the screens share."""
+
+import time
+
+from bwtui.model.backfill import BackfillStatus
+from bwtui.model.figures import count, duration, rate
+
+#: Who asked, as it is put beside a table.
+REASONS = {"snapshot": "", "joined": "joined", "repair": "repair", "heal": "heal"}
+
+
+def told(status: BackfillStatus, now: float | None = None) -> str:
+    """Return in one line how far a request is; of one that failed, why."""
+    sent = _sent(status)
+    if status.state == "failed":
+        return status.error
+    if status.state == "waiting":
+        return status.detail or (f"waits, {sent}" if status.chunks else "waits for its turn")
+    if status.state == "done":
+        took = duration(status.ended - status.started) if status.started else ""
+        return ", ".join(filter(None, (sent, _left_out(status), f"in {took}" if took else "")))
+    if status.state in ("paused", "cancelled"):
+        return f"{status.state}, {sent}"
+    pace = f"{rate(status.rows_per_second)}/s" if status.rows_per_second else ""
+    return ", ".join(filter(None, (sent, pace, _left(status, now), status.detail)))
+
+
+def share(status: BackfillStatus) -> float | None:
+    """Return how much of it is done (0 to 1), or None where nobody knows; an estimate may be wrong."""
+    if status.state == "done":
+        return 1.0
+    if not status.estimate:
+        return None
+    return min(0.99, _seen(status) / status.estimate)
+
+
+def _seen(status: BackfillStatus) -> int:
+    return status.rows + status.tombstones + status.left_out
+
+
+def _sent(status: BackfillStatus) -> str:
+    rows = f"{status.rows:,}" if status.rows < 100_000 else count(status.rows)
+    is_part = share(status) is not None and not status.is_over
+    of = f" of about {count(status.estimate or 0)}" if is_part else ""
+    tombstones = f" and {status.tombstones:,} tombstones" if status.tombstones else ""
+    done = f" ({share(status) or 0:.0%})" if is_part else ""
+    return f"{rows}{of} rows{tombstones} sent{done}"
+
+
+def _left_out(status: BackfillStatus) -> str:
+    return f"{status.left_out:,} left out, since the stream had sent newer ones" if status.left_out else ""
+
+
+def _left(status: BackfillStatus, now: float | None) -> str:
+    """Return how long it will take, by its pace so far."""
+    done = share(status)
+    now = time.time() if now is None else now
+    if not done or not status.rows_per_second or not status.started or done >= 0.99:
+        return ""
+    left = ((status.estimate or 0) - _seen(status)) / status.rows_per_second
+    return f"{duration(left)} left"

@@ -1,0 +1,76 @@
+"""A condition that chooses rows of a table: whether it is one, before anything is built around it."""
+
+import contextlib
+
+from psycopg import pq
+from psycopg2 import errorcodes
+
+from bwtui.command_log import COMMANDS, POSTGRES
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.model.sql import quote_qualified
+from bwtui.source.connection import ServerError, connect_raw, execute_raw, server_error
+
+#: How much of a condition is taken: it has to fit into a request to a relay.
+MOST = 10_000
+#: What may be missing, since names are looked up in no schema but pg_catalog.
+_NOT_FOUND = frozenset(
+    {errorcodes.UNDEFINED_FUNCTION, errorcodes.UNDEFINED_OBJECT, errorcodes.UNDEFINED_TABLE}
+)
+
+
+def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
+    """Have PostgreSQL say that ``where`` is one expression over the table's columns that is true or false.
+
+    It is parsed and never run. After that it may be put between parentheses, with a line end before the
+    closing one. Raises RefusedError, and ConnectionFailed.
+    """
+    if not where.strip() or "\0" in where:
+        raise RefusedError("the condition is empty", "give an SQL expression over the table's columns")
+    if len(where.encode()) > MOST:
+        raise RefusedError(
+            f"the condition is longer than {MOST:,} bytes",
+            "choose by a column's range, or by a subquery of a table that holds the keys",
+        )
+    connection = connect_raw(dsn, replication=False)
+    try:
+        execute_raw(connection, "set default_transaction_read_only = on")
+        name = quote_qualified(namespace, table)
+        # A text that closes the first one's parenthesis can't be whole in the second, which has none, and
+        # one that ends the CASE can't be in the first. The line end ends a comment.
+        _prepare(connection, f"select from only {name} where (\n{where}\n)")
+        _prepare(connection, f"select from only {name} where case when\n{where}\nthen true end")
+    except UnicodeEncodeError as error:
+        raise RefusedError("the condition is no text", "write it in UTF-8") from error
+    finally:
+        connection.finish()
+
+
+def _prepare(connection: pq.abc.PGconn, sql: str) -> None:
+    """Have one statement parsed, in a message that can't hold two."""
+    encoded = sql.encode()
+    end = COMMANDS.begin(POSTGRES, "parse: select … where (the condition)")
+    result = connection.prepare(b"", encoded)
+    end("" if result.status == pq.ExecStatus.COMMAND_OK else "refused")
+    if result.status != pq.ExecStatus.COMMAND_OK:
+        raise _refused(server_error(result))
+    if connection.describe_prepared(b"").nparams:
+        raise RefusedError("the condition has a parameter", "write the value in the place of $1")
+
+
+def _refused(error: ServerError) -> BwtuiError:
+    reason = error.message.removeprefix("PostgreSQL: ")
+    with contextlib.suppress(KeyError):
+        return RefusedError(f"the condition is refused: {reason}", _HINTS[error.sqlstate])
+    if error.sqlstate in _NOT_FOUND:
+        hint = "name what isn't PostgreSQL's own with its schema: no other is searched"
+        return RefusedError(f"the condition is refused: {reason}", hint)
+    if not error.sqlstate or error.sqlstate[:2] in ("08", "57"):
+        return ConnectionFailed(error.message, error.hint)
+    return RefusedError(f"the condition is refused: {reason}", error.hint)
+
+
+_HINTS = {
+    errorcodes.SYNTAX_ERROR: "it has to be one SQL expression, as it stands after WHERE",
+    errorcodes.UNDEFINED_COLUMN: "check the column's name: 'psql' shows the table's with \\d",
+    errorcodes.DATATYPE_MISMATCH: "it has to be true or false, as it stands after WHERE",
+}

@@ -1,0 +1,171 @@
+"""`bwtui snapshot` without a database: what is asked of the relay, waited for and told."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bwtui.cli.main import cli
+from bwtui.errors import ConnectionFailed
+from bwtui.model.backfill import BackfillRequest, BackfillStatus
+from bwtui.model.backfill_told import share, told
+from bwtui.model.status import Status
+from bwtui.relay.process.server import ControlServer
+from bwtui.settings import RelaySettings
+from bwtui.state_folder import LOCK_NAME
+from tests.unit.relay_double import DoubleEngine
+from tests.waiting import eventually
+
+ORDERS = BackfillStatus("1-orders", "public.orders", where="id > 7", state="running", rows=1200, started=1.0)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DoubleEngine]:
+    """The only relay that runs."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / LOCK_NAME).touch()
+    engine = DoubleEngine(RelaySettings(name="one"))
+    with ControlServer("one", engine):
+        yield engine
+
+
+@pytest.fixture
+def without_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is looked up: the tables are taken as they are named."""
+
+    def requests(name: str, tables: tuple[str, ...], where: str, *, unkeyed: bool) -> list[BackfillRequest]:
+        return [BackfillRequest(table, where=where, unkeyed=unkeyed) for table in tables]
+
+    monkeypatch.setattr("bwtui.cli.snapshot._requests", requests)
+
+
+def run(*arguments: str) -> Result:
+    """Run the command."""
+    return CliRunner().invoke(cli, ["snapshot", *arguments], prog_name="bwtui")
+
+
+def test_what_is_sent_again_is_listed(engine: DoubleEngine) -> None:
+    assert "nothing is sent again" in run("--status").stdout
+    engine.backfills["1-orders"] = ORDERS
+    lines = run("--status").stdout.splitlines()
+    assert lines[0].split() == ["ID", "TABLE", "STATE", "PROGRESS"]
+    assert lines[1].split("  ") == ["1-orders", "public.orders where id > 7", "running", "1,200 rows sent"]
+    (line,) = run("--status", "--json").stdout.splitlines()
+    assert BackfillStatus.from_json(json.loads(line)) == ORDERS
+
+
+def test_one_is_paused_goes_on_and_is_cancelled(engine: DoubleEngine) -> None:
+    engine.backfills["1-orders"] = ORDERS
+    assert "paused, 1,200 rows sent" in run("--pause", "1-orders").stdout
+    assert json.loads(run("--resume", "1-orders", "--json").stdout)["state"] == "waiting"
+    run("--cancel", "1-orders")
+    assert engine.backfills["1-orders"].state == "cancelled"
+    refused = run("--cancel", "7-users")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "there is no task 7-users" in refused.stderr
+    assert "hint: 'bwtui snapshot --status'" in refused.stderr
+
+
+@pytest.mark.usefixtures("without_database")
+def test_it_need_not_be_waited_for(engine: DoubleEngine) -> None:
+    ended = run("public.orders", "--where", "id > 7", "--no-wait", "--json")
+    assert ended.exit_code == 0
+    assert json.loads(ended.stdout)["state"] == "waiting"
+    assert engine.backfills["1-orders"].where == "id > 7"
+
+
+@pytest.mark.usefixtures("without_database")
+def test_those_that_were_asked_for_are_named_where_another_is_refused(engine: DoubleEngine) -> None:
+    ended = run("public.orders", "public.users")
+    assert ended.exit_code == 2
+    assert "bwtui: 1-orders is asked for" in ended.stderr
+    assert "the relay carries no table public.users" in ended.stderr
+
+
+@pytest.mark.usefixtures("without_database")
+@pytest.mark.parametrize(
+    ("last", "code", "says"),
+    [
+        (BackfillStatus("1-orders", "public.orders", state="done", rows=5, left_out=2), 0, ""),
+        (
+            BackfillStatus("1-orders", "public.orders", state="failed", error="it is gone", hint="make it"),
+            2,
+            "bwtui: error: 1-orders: it is gone\nhint: make it",
+        ),
+        (BackfillStatus("1-orders", "public.orders", state="cancelled"), 2, "1-orders was cancelled"),
+    ],
+)
+def test_it_is_waited_for(engine: DoubleEngine, last: BackfillStatus, code: int, says: str) -> None:
+    def work() -> None:
+        eventually("it is asked for", lambda: "1-orders" in engine.backfills)
+        engine.backfills["1-orders"] = replace(ORDERS, where="")
+        engine.backfills["1-orders"] = last
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    ended = run("public.orders")
+    worker.join()
+    assert ended.exit_code == code
+    assert says in ended.stderr
+    assert ended.stdout.splitlines()[1].split()[:3] == ["1-orders", "public.orders", last.state]
+
+
+@pytest.mark.usefixtures("without_database")
+def test_a_relay_that_ends_meanwhile_is_told(engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter(range(1))
+
+    def status_of(name: str) -> Status:
+        if next(looks, None) is not None:
+            return Status.from_json(engine.status().to_json())
+        raise ConnectionFailed("no relay called one is running", "its last run was stopped cleanly")
+
+    monkeypatch.setattr("bwtui.cli.snapshot.status_of", status_of)
+    ended = run("public.orders")
+    assert ended.exit_code == 4
+    assert "what is left of 1-orders is sent when it runs again" in ended.stderr
+
+
+@pytest.mark.usefixtures("without_database")
+def test_ctrl_c_leaves_the_relay_at_it(engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bwtui.cli.output.backfills.time.sleep", interrupt)
+    ended = run("public.orders")
+    assert ended.exit_code == 130
+    assert "interrupted; the relay goes on with 1-orders" in ended.stderr
+    assert "'bwtui snapshot --cancel 1-orders' ends it" in ended.stderr
+    assert engine.backfills["1-orders"].state == "waiting"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (BackfillStatus("1", "t"), "waits for its turn"),
+        (
+            replace(ORDERS, estimate=50_000, rows_per_second=100),
+            "1,200 of about 50.0k rows sent (2%), 100/s, ",
+        ),
+        (replace(ORDERS, estimate=600), "1,200 of about 600 rows sent (99%)"),
+        (replace(ORDERS, state="waiting", chunks=1), "waits, 1,200 rows sent"),
+        (replace(ORDERS, state="paused", estimate=2400), "paused, 1,200 of about 2.40k rows sent (50%)"),
+        (replace(ORDERS, state="cancelled", estimate=2400), "cancelled, 1,200 rows sent"),
+        (
+            replace(ORDERS, state="done", ended=4.0, tombstones=3, left_out=2),
+            "1,200 rows and 3 tombstones sent, 2 left out, since the stream had sent newer ones, in 3.0 s",
+        ),
+        (replace(ORDERS, state="failed", error="why"), "why"),
+    ],
+)
+def test_how_far_it_is_in_words(status: BackfillStatus, words: str) -> None:
+    assert told(status, 10.0).startswith(words)
+
+
+def test_an_empty_table_is_done() -> None:
+    assert share(BackfillStatus("1", "t", state="done", estimate=0)) == 1.0
+    assert share(BackfillStatus("1", "t", state="running", estimate=0)) is None
