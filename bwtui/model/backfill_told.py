@@ -25,6 +25,20 @@ def told(status: BackfillStatus, now: float | None = None) -> str:
     return ", ".join(filter(None, (sent, pace, _left(status, now), status.detail)))
 
 
+def in_brief(status: BackfillStatus, now: float) -> str:
+    """Return how far a request is that is under way, in some forty characters."""
+    if status.state != "running" or not status.rows:
+        return told(status, now)
+    done = share(status)
+    parts = (
+        "" if done is None else f"{done:.0%}",
+        f"{count(status.rows)} rows sent",
+        f"{rate(status.rows_per_second)}/s" if status.rows_per_second else "",
+        _left(status, now),
+    )
+    return "  ".join(filter(None, parts))
+
+
 def share(status: BackfillStatus) -> float | None:
     """Return how much of it is done (0 to 1), or None where nobody knows; an estimate may be wrong."""
     if status.state == "done":

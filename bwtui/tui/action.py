@@ -1,7 +1,7 @@
 """What an action is, and which keys it has."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Scope = Literal["screen", "list"]
@@ -50,6 +50,16 @@ class Action:
     def keys(self) -> tuple[str, ...]:
         """Its keys, the first of which the footer shows."""
         return _CHOSEN.get(self.name, self.default_keys)
+
+
+def group(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
+    """Return the actions of one group that make sense in the same place; each says what it changes."""
+    return tuple(replace(action, group=name, where=where) for action in actions)
+
+
+def looking(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
+    """Return such actions that change nothing but what is seen, unless one of them says otherwise."""
+    return tuple(replace(action, changes=action.changes or "") for action in group(name, where, *actions))
 
 
 #: The keys that the user has chosen, by the action's name.

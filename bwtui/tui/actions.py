@@ -3,23 +3,11 @@
 Bindings, footer, help, command palette and docs/keys.md are all made from `ACTIONS`, so they can't disagree.
 """
 
-from dataclasses import replace
-
-from bwtui.tui.action import KINDS, Action, Kind, Where
-
-
-def _group(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
-    """Return the actions of one group that make sense in the same place; each says what it changes."""
-    return tuple(replace(action, group=name, where=where) for action in actions)
-
-
-def _looking(name: str, where: Where, *actions: Action) -> tuple[Action, ...]:
-    """Return such actions that change nothing but what is seen, unless one of them says otherwise."""
-    return tuple(replace(action, changes=action.changes or "") for action in _group(name, where, *actions))
-
+from bwtui.tui.action import KINDS, Action, Kind, group, looking
+from bwtui.tui.live_actions import SENDING_AGAIN, SERVICES
 
 ACTIONS = (
-    *_looking(
+    *looking(
         "Screens",
         "source",
         Action(
@@ -42,43 +30,8 @@ ACTIONS = (
         Action("show('errors')", ("4",), "Errors", "Errors and warnings, with hints", short="Err"),
         Action("show('audit')", ("5",), "Audit", "What the last audit found, class by class", short="Aud"),
     ),
-    *_looking(
-        "Screens",
-        "live",
-        Action(
-            "show('slots')",
-            ("6",),
-            "Slots",
-            "What keeps WAL: all slots of the server, long transactions, standbys",
-            short="Slot",
-            absent="A recording has no server whose slots could be asked: 'bwtui attach' shows a relay's",
-        ),
-        Action(
-            "show('consumers')",
-            ("7",),
-            "Consumers",
-            "Who reads the topics: consumer groups, and how far behind each of them is",
-            short="Cons",
-            absent="A recording does not know who reads the topics: 'bwtui attach' shows a relay's consumers",
-        ),
-        Action(
-            "show('log')",
-            ("8",),
-            "Log",
-            "Every SQL statement, registry and Kafka request of the relay, with its time and result",
-            absent="A recording holds no log of what its relay asked: 'bwtui attach' shows a running relay's",
-        ),
-        Action(
-            "show('settings')",
-            ("9",),
-            "Settings",
-            "Every setting of the relay, and where it came from",
-            short="Set",
-            absent="A recording does not hold its relay's settings: 'bwtui config show' has those of here",
-        ),
-        Action("fleet", ("F",), "Relays", "All relays of this user: how each of them is, and Enter attaches"),
-    ),
-    *_looking(
+    *SERVICES,
+    *looking(
         "Screens",
         "source",
         Action(
@@ -89,7 +42,7 @@ ACTIONS = (
             short="Txn",
         ),
     ),
-    *_looking(
+    *looking(
         "Screens",
         "everywhere",
         Action(
@@ -102,7 +55,7 @@ ACTIONS = (
         ),
         Action("back", ("escape",), "Back", "Close the filter, restore a panel, or go back a screen"),
     ),
-    *_looking(
+    *looking(
         "Screens",
         "source",
         Action(
@@ -118,7 +71,7 @@ ACTIONS = (
             "The dead letters: rows that were dropped, with reason and columns, and how to have them sent",
         ),
     ),
-    *_looking(
+    *looking(
         "Screens",
         "live",
         Action(
@@ -136,14 +89,15 @@ ACTIONS = (
             "The statements that have the rows of all dead letters sent again that the list shows",
         ),
     ),
-    *_looking(
+    *SENDING_AGAIN,
+    *looking(
         "View",
         "live",
         Action(
             "pause", ("space",), "Pause", "Freeze the view; the relay and its counters run on", footer=True
         ),
     ),
-    *_looking(
+    *looking(
         "Recording",
         "recording",
         Action("play", ("space",), "Play", "Play, or stand still", footer=True),
@@ -192,7 +146,7 @@ ACTIONS = (
             footer=True,
         ),
     ),
-    *_looking(
+    *looking(
         "View",
         "source",
         Action(
@@ -203,7 +157,7 @@ ACTIONS = (
             footer=True,
         ),
     ),
-    *_looking(
+    *looking(
         "Audit",
         "source",
         Action(
@@ -223,7 +177,7 @@ ACTIONS = (
             changes="write into a topic",
         ),
     ),
-    *_group(
+    *group(
         "Audit",
         "recording",
         Action(
@@ -253,7 +207,7 @@ ACTIONS = (
             changes="write into topics",
         ),
     ),
-    *_looking(
+    *looking(
         "Audit",
         "everywhere",
         Action(
@@ -265,7 +219,7 @@ ACTIONS = (
             audits=True,
         ),
     ),
-    *_looking(
+    *looking(
         "View",
         "everywhere",
         Action(
@@ -277,7 +231,7 @@ ACTIONS = (
             footer=True,
         ),
     ),
-    *_looking(
+    *looking(
         "View",
         "source",
         Action(
@@ -288,7 +242,7 @@ ACTIONS = (
             footer=True,
         ),
     ),
-    *_looking(
+    *looking(
         "View",
         "everywhere",
         Action(
@@ -303,7 +257,7 @@ ACTIONS = (
         Action("jump", ("ctrl+o",), "Jump", "Letters over panels and tabs: each goes where it stands"),
         Action("theme", ("t",), "Theme", "The next theme: dark, light, high contrast, or your own first"),
     ),
-    *_looking(
+    *looking(
         "Lists",
         "everywhere",
         Action("sort", ("s",), "Sort", "Sort by the next column; so does a click on a title", footer=True),
@@ -324,7 +278,7 @@ ACTIONS = (
             scope="list",
         ),
     ),
-    *_looking(
+    *looking(
         "This terminal",
         "everywhere",
         Action("help", ("question_mark", "f1"), "Help", "All keys", footer=True),

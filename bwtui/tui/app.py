@@ -30,6 +30,7 @@ from bwtui.tui.plain import LastWord
 from bwtui.tui.running import run_app
 from bwtui.tui.screens.audit.relay import RelayAuditing
 from bwtui.tui.screens.audit.report import ReportScreen
+from bwtui.tui.screens.backfills import BackfillsScreen, ask_to_send
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import ChangesScreen
 from bwtui.tui.screens.commands import CommandsScreen
@@ -90,6 +91,7 @@ class RelayApp(RelayAuditing):
         "versions": VersionsScreen.of,
         "letters": LettersScreen.of,
         "journey": LiveJourney.of,
+        "backfills": BackfillsScreen.of,
     }
     DEFAULT_MODE = "overview"
 
@@ -258,6 +260,10 @@ class RelayApp(RelayAuditing):
             self.switch_mode(mode)
         # A screen that needs changes or a look should not wait for the next turn.
         self._asked_changes = self._asked_look = self._painted = float("-inf")
+
+    def ask_to_send_table(self, table: str | None) -> None:
+        """Ask whether all rows of a table are to be sent again."""
+        ask_to_send(self, self.model.name, table, self.model.picture.status)
 
     def look_closer(self, name: str, selection: Selection) -> None:
         """Open a screen about what is selected, or say why that can't be."""

@@ -74,6 +74,9 @@ class Host(Protocol):
     def ask_to_try_ddl(self) -> None:
         """Ask for a file of DDL, and say what the schema registry would say of the tables after it."""
 
+    def ask_to_send_table(self, table: str | None) -> None:
+        """Ask whether all rows of a table are to be sent again, and have the relay do so."""
+
     def leave_to_fleet(self, *, by_escape: bool) -> None:
         """Go to the list of all relays, or say why not; by Escape only where the user came from there."""
 

@@ -31,6 +31,9 @@ from bwtui.tui.widgets.listing import Listing
 from bwtui.tui.widgets.recording.seek_bar import SeekBar
 from bwtui.tui.widgets.recording.transport import Transport
 
+#: Actions that mean something only where they are a screen's own.
+OWN = frozenset(("send_all_again", "pause_sending", "cancel_sending"))
+
 
 class RelayScreen(ExportingScreen):
     """A screen over the picture of a relay; subclasses fill the body and paint it."""
@@ -206,6 +209,10 @@ class RelayScreen(ExportingScreen):
         """Ask for a file of DDL, and try it; nothing is changed."""
         self.host.ask_to_try_ddl()
 
+    def action_snapshot_table(self) -> None:
+        """Ask whether the rows of the selected table are to be sent again."""
+        self.host.ask_to_send_table(self.selected_table())
+
     def action_jump(self) -> None:
         """Put a letter over each panel and tab."""
         panels = [
@@ -280,7 +287,7 @@ class RelayScreen(ExportingScreen):
         """Leave out what makes sense only live, or only in a recording, or may not be done."""
         if action in self.without or (action == "send_again" and not self.sends_again):
             return False
-        if action == "send_all_again" and action not in self.own_keys:
+        if action in OWN and action not in self.own_keys:
             return False
         model = self.host.model
         return makes_sense(action, parameters, model.kind, audits=self.audits, readonly=model.readonly)

@@ -12,6 +12,7 @@ from bwtui.recording.reading.explain import Key
 from bwtui.tui.filtering import Filter
 from bwtui.tui.journey.asked import TypedKey, asked_key, plain_key, tables_of
 from bwtui.tui.journey.moments import sampled_key
+from bwtui.tui.screens.backfills import in_one_line
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.state import Picture
 from bwtui.tui.widgets.changes import ChangeList
@@ -22,6 +23,7 @@ from bwtui.tui.widgets.grid import Grid
 from bwtui.tui.widgets.header import Header
 from bwtui.tui.widgets.journey.key_bar import KeyBar
 from bwtui.tui.widgets.latency import LatencyPanel
+from bwtui.tui.widgets.line import Line
 from bwtui.tui.widgets.overview.groups import Groups
 from bwtui.tui.widgets.overview.runway import Runway
 from bwtui.tui.widgets.panel import Panel
@@ -89,6 +91,7 @@ class OverviewScreen(RelayScreen):
         # All that is shown first is styled with these, and not once more.
         self.update_classes(self._parts(self._rooms(self.host.model.picture)), update=False)
         yield Pipeline()
+        yield Line(id="again")
         yield Container(RateChart(), LatencyPanel(), id="measured", classes="folder")
         yield TableList()
         services = Container(Runway(), Groups(), id="services", classes="folder")
@@ -118,6 +121,7 @@ class OverviewScreen(RelayScreen):
         return plain_key(text, tables, self._table)
 
     def paint(self, picture: Picture) -> None:
+        self._show_again(picture)
         rooms = self._rooms(picture)
         self._arrange(rooms)
         self.query_one(Pipeline).show(picture)
@@ -134,6 +138,14 @@ class OverviewScreen(RelayScreen):
         if self.wants_changes:
             self.query_one(ChangeList).show(picture, "" if self.host.model.link == "live" else "no news")
 
+    def _show_again(self, picture: Picture) -> None:
+        """Show what is being sent again, in a line that is there only meanwhile."""
+        line, content = self.query_one("#again", Line), in_one_line(picture.status, picture.received)
+        if line.display != (content is not None):
+            line.display = content is not None
+        if content is not None:
+            line.put(content)
+
     def _rooms(self, picture: Picture) -> Rooms:
         # A recording has no history of its relay: the pipeline shows what was recorded instead.
         if picture.playhead is not None:
@@ -143,6 +155,7 @@ class OverviewScreen(RelayScreen):
         around = 3
         if self.ready:
             around = max(self.query_one(Header).size.height, 2) + 1 + bool(self.query_one(FilterBar).display)
+            around += bool(self.query_one("#again").display)
         tables = len(picture.status.tables) if picture.status else 0
         return Rooms.of(width, height, height - around, tables)
 

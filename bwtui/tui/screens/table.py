@@ -10,6 +10,7 @@ from bwtui.model.status import SchemaEntry, TableStatus
 from bwtui.tui import figures
 from bwtui.tui.host import Closer, Host, Selection
 from bwtui.tui.plain import Content
+from bwtui.tui.screens.backfills import of_table
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.changes import SampledPair
 from bwtui.tui.state import Picture
@@ -68,6 +69,8 @@ class FactsScreen(OneTableScreen):
         else:
             schemas = tuple(s for s in picture.schemas if s.table == name)
             content = _facts(table, schemas, picture.rates.get(name, ()), self.has_class("-wide"))
+            if again := of_table(picture.status, name, picture.received):
+                content = Content("\n").join([content, _fact("sent again", again)])
             facts.show(content.markup, content)
 
 

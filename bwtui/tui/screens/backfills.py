@@ -1,0 +1,249 @@
+"""What is sent again: each request with its progress, and what may be asked of it."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from textual.app import App
+from textual.containers import Container
+from textual.widget import Widget
+
+from bwtui.errors import BwtuiError
+from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+from bwtui.model.backfill_told import REASONS, in_brief, share, told
+from bwtui.model.status import Status
+from bwtui.relay.process.control import control_backfill, send_again
+from bwtui.tui import figures
+from bwtui.tui.host import Closer, Host, Selection
+from bwtui.tui.keys import key_for
+from bwtui.tui.plain import Content, Group, Text, with_hint
+from bwtui.tui.screens.audit.forms import AskScreen
+from bwtui.tui.screens.base import RelayScreen
+from bwtui.tui.state import Picture
+from bwtui.tui.widgets.columns import Cell, Column
+from bwtui.tui.widgets.detail import Detail
+from bwtui.tui.widgets.grid import Grid
+from bwtui.tui.widgets.listing import Item, Listing
+
+COLUMNS = (
+    Column("table", "Table", 16, grow=40),
+    Column("state", "State", 9),
+    Column("done", "Done", 5, "right"),
+    Column("rows", "Rows", 9, "right"),
+    Column("pace", "Rows/s", 7, "right"),
+    Column("tombstones", "Tombst.", 8, "right", drop=3),
+    Column("left_out", "Left out", 8, "right", drop=2),
+    Column("asked", "Asked", 8, drop=1, grow=19),
+    Column("id", "Id", 10, drop=4, grow=20),
+    Column("where", "Where", 12, drop=5, grow=60),
+)
+#: The action that shows this screen.
+OPENS = "look_closer('backfills')"
+_TONES = {"running": "good", "failed": "bad", "paused": "warn", "cancelled": "muted", "done": "muted"}
+
+
+class BackfillsScreen(RelayScreen):
+    """The requests, and the selected one in full."""
+
+    mode: ClassVar[str] = "overview"
+    own_keys: ClassVar[frozenset[str]] = frozenset(("pause_sending", "cancel_sending"))
+
+    @classmethod
+    def of(cls, host: Host, selection: Selection) -> Closer:
+        """Return the screen; a recording has no relay that could be asked."""
+        if host.model.recorded:
+            return "A recording sends nothing again: 'bwtui attach' shows a running relay"
+        return cls(host)
+
+    def body(self) -> Iterable[Widget]:
+        sortable = ("asked", "table", "state", "rows")
+        listing = Listing(COLUMNS, sortable, id="backfills", noun="requests")
+        listing.border_title = Content("Sent again")
+        listing.descending = True
+        listing.set_sort_mark("asked", True)
+        yield Container(
+            listing, Detail(id="backfill", title="Request"), id="backfills-pair", classes="folder"
+        )
+
+    def crumbs(self) -> tuple[str, ...]:
+        return ("Overview", "Sent again")
+
+    def selected_table(self) -> str | None:
+        status = self._selected()
+        return status.table if status is not None else None
+
+    def paint(self, picture: Picture) -> None:
+        listing = self.query_one("#backfills", Listing)
+        statuses = picture.status.backfills if picture.status else ()
+        key = key_for("snapshot_table")
+        listing.say_why_empty(f"nothing is sent again, and nothing was; {key} on a table asks for its rows")
+        listing.set_items([_item(status) for status in statuses], picture.received)
+        self._show_selected()
+
+    def on_grid_highlighted(self, event: Grid.Highlighted) -> None:
+        """Show the request that is selected now."""
+        self._show_selected()
+
+    def _selected(self) -> BackfillStatus | None:
+        status, key = self.host.model.picture.status, self.main_grid().cursor_key
+        return next((one for one in status.backfills if one.id == key), None) if status else None
+
+    def _show_selected(self) -> None:
+        detail, selected = self.query_one("#backfill", Detail), self._selected()
+        if selected is None:
+            detail.show(None, Content.styled("no request selected", "$quiet"))
+            return
+        content = _text(selected, self.host.model.picture.received)
+        detail.show((selected.id, content.markup), content)
+
+    def action_pause_sending(self) -> None:
+        """Have the selected one pause, or go on."""
+        selected = self._open_one()
+        if selected is not None:
+            what: BackfillCommand = "resume" if selected.state == "paused" else "pause"
+            self._control(selected, what)
+
+    def action_cancel_sending(self) -> None:
+        """End the selected one, after a question."""
+        selected = self._open_one()
+        if selected is None:
+            return
+
+        def cancel(go: bool | None) -> None:
+            if go:
+                self._control(selected, "cancel")
+
+        told_so = Group(
+            Text(f"{selected.rows:,} rows of {selected.table} were sent, and stay in the topic."),
+            Text("The others are not sent. Asked for again it begins anew."),
+        )
+        self.app.push_screen(AskScreen(f"Cancel {selected.id}", told_so, "Cancel it", careful=True), cancel)
+
+    def _open_one(self) -> BackfillStatus | None:
+        """Return the selected one; say why not where nothing can be asked of it."""
+        selected = self._selected()
+        if selected is None:
+            self.notify("No request is selected", severity="warning", timeout=4)
+        elif selected.is_over:
+            self.notify(f"{selected.id} is over: {selected.state}", severity="warning", timeout=4)
+            return None
+        return selected
+
+    def _control(self, selected: BackfillStatus, what: BackfillCommand) -> None:
+        name = self.host.model.name
+
+        async def ask() -> None:
+            try:
+                status = await asyncio.to_thread(control_backfill, name, selected.id, what)
+            except BwtuiError as error:
+                self.notify(with_hint(error), severity="error", timeout=8)
+            else:
+                self.notify(f"{status.id}: {status.detail or status.state}", timeout=4)
+
+        self.run_worker(ask(), exit_on_error=True)
+
+
+def ask_to_send(app: App[Any], name: str, table: str | None, status: Status | None) -> None:
+    """Ask whether all rows of a table are to be sent again, and have the relay called ``name`` do so."""
+    known = status.tables.get(table) if status is not None and table is not None else None
+    if table is None or known is None:
+        app.notify("No table is selected", severity="warning", timeout=4)
+        return
+    unkeyed = known.is_key_known and not known.key_columns
+    lines: list[Text | str] = [
+        Text(
+            f"The relay reads all rows of {table}, and sends them into topic {known.topic} while it goes on "
+            "with the changes. No row is sent over a newer one of its key."
+        ),
+        "",
+        Text("Consumers get every row once more. It can be paused, and ended."),
+    ]
+    if unkeyed:
+        warning = app.theme_variables["warning"]
+        lines += ["", Text("▲ The table has no key: its rows will be in the topic twice.", warning)]
+
+    async def send() -> None:
+        try:
+            request = BackfillRequest(table, unkeyed=unkeyed)
+            id = await asyncio.to_thread(send_again, name, request)
+        except BwtuiError as error:
+            app.notify(with_hint(error), severity="error", timeout=8)
+        else:
+            app.notify(f"Asked for: {id}; {key_for(OPENS)} shows how far it is", timeout=6)
+
+    def begin(go: bool | None) -> None:
+        if go:
+            app.run_worker(send(), exit_on_error=True)
+
+    app.push_screen(AskScreen(f"Send {table} again", Group(*lines), "Send", careful=True), begin)
+
+
+def in_one_line(status: Status | None, now: float) -> Content | None:
+    """Return what is under way, for a line of its own; None where nothing is."""
+    open_ones = [one for one in status.backfills if not one.is_over] if status else []
+    if not open_ones:
+        return None
+    shown = next((one for one in open_ones if one.state == "running"), open_ones[0])
+    others = len(open_ones) - 1
+    more = f"  +{others}" if others else ""
+    return Content.assemble(
+        (" ↻ ", "bold $primary"),
+        (shown.table, "bold"),
+        f"  {in_brief(shown, now)}{more}",
+        (f"  {key_for(OPENS)}", "bold"),
+        (" all", "$quiet"),
+    )
+
+
+def of_table(status: Status | None, table: str, now: float) -> str:
+    """Return how far the newest request for a table is; "" where there is none."""
+    mine = [one for one in status.backfills if one.table == table] if status else []
+    return told(mine[-1], now) if mine else ""
+
+
+def _item(status: BackfillStatus) -> Item:
+    done, tone = share(status), _TONES.get(status.state, "")
+    cells = (
+        Cell(status.table, "strong"),
+        Cell(status.state, tone),
+        Cell(figures.NONE if done is None else f"{done:.0%}"),
+        Cell(f"{status.rows:,}" if status.rows < 1e7 else figures.count(status.rows)),
+        Cell(figures.rate(status.rows_per_second) if status.state == "running" else figures.NONE),
+        Cell(figures.count(status.tombstones)),
+        Cell(figures.count(status.left_out)),
+        Cell(figures.moment(status.requested)[11:19] if status.requested else figures.NONE, "muted"),
+        Cell(status.id, "muted"),
+        Cell(" ".join(status.where.split()), "muted"),
+    )
+    values = {
+        "asked": (status.requested, status.id),
+        "table": status.table,
+        "state": status.state,
+        "rows": status.rows,
+    }
+    search = f"{status.id} {status.table} {status.state} {status.where} {status.reason} {status.error}"
+    return Item(status.id, cells, values, search, status.state == "failed")
+
+
+def _text(status: BackfillStatus, now: float) -> Content:
+    if status.state == "failed":
+        lines = [Content.styled(status.error, "bold $error"), Content.styled(status.hint, "$quiet")]
+    else:
+        lines = [Content.styled(told(status, now), "bold")]
+    asked_by = REASONS.get(status.reason, status.reason)
+    facts = (
+        ("id", status.id),
+        ("table", status.table),
+        ("where", status.where),
+        ("asked by", asked_by or "a person"),
+        ("rows", f"{status.rows:,} sent"),
+        ("tombstones", f"{status.tombstones:,}" if status.tombstones else ""),
+        ("left out", f"{status.left_out:,}: the stream had sent a newer state" if status.left_out else ""),
+        ("chunks", f"{status.chunks:,} acknowledged, {status.again:,} read again"),
+        ("requested", figures.moment(status.requested) if status.requested else ""),
+        ("started", figures.moment(status.started) if status.started else ""),
+        ("ended", figures.moment(status.ended) if status.ended else ""),
+    )
+    lines += [Content("")]
+    lines += [Content.assemble((f"{name:<12}", "$quiet"), value) for name, value in facts if value]
+    return Content("\n").join(lines)

@@ -1,0 +1,131 @@
+"""``bwtui snapshot`` on a real relay: what is refused at once, and what a kill leaves of the rest."""
+
+import json
+from typing import Any
+
+import pytest
+
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.source.chosen_rows import check_condition
+from tests.attempts import Attempts, Ended
+from tests.database import Session, session
+from tests.integration.test_verify_database import relaying
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.services
+
+CONDITIONS = (
+    "id > 5",
+    "(id > 5) or (note is null)",
+    "id > 5 -- up to here",
+    "id > 5 /* not all */",
+    "note = $$;)$$ or note = E'\\')'",
+    "id in (select id from public.orders where id < 3)",
+    "case when id > 5 then true end",
+    "null",
+    "note ~ 'é'",
+)
+REFUSED = (
+    ("", "is empty"),
+    (" \n ", "is empty"),
+    ("-- nothing", "syntax error"),
+    ("id > 5\0", "is empty"),
+    ("id > 5 or '" + "x" * 10_000 + "' = note", "longer than"),
+    ("id", "must be type boolean"),
+    ("id, id", "must be type boolean"),
+    ("nothing > 5", 'column "nothing" does not exist'),
+    ("nothing(id)", "function nothing(integer) does not exist"),
+    ("id > 5; drop table orders", "syntax error"),
+    ("id > 5); drop table orders; --", "syntax error"),
+    ("id > 5) or (id < 3", "syntax error"),
+    ("id > 5) union all select from (select 1", "syntax error"),
+    ("id > 5) and exists (select from public.orders", "syntax error"),
+    ("id > 5 then true when id < 3", "syntax error"),
+    ("true then true end or case when true", "syntax error"),
+    ("select true", "syntax error"),
+    ("/* id > 5", "unterminated"),
+    ("note = 'x", "unterminated"),
+    ("id > $1", "parameter"),
+    ("count(*) > 5", "aggregate"),
+    ("id > 5 limit 1", "syntax error"),
+    ("\ud800 = note", "is no text"),
+)
+
+
+@pytest.fixture
+def orders(source: Session) -> Session:
+    """A table with a key, and one without."""
+    source.run("create table orders (id int primary key, note text); create table logs (line text)")
+    source.run("insert into orders select i, 'é' || i from generate_series(1, 100) i")
+    source.run("insert into logs values ('one'), ('two')")
+    return source
+
+
+def test_a_condition_is_one_expression(orders: Session, database: str) -> None:
+    for where in CONDITIONS:
+        check_condition(database, "public", "orders", where)
+    for where, says in REFUSED:
+        with pytest.raises(RefusedError, match=says) as refused:
+            check_condition(database, "public", "orders", where)
+        assert refused.value.hint
+    with pytest.raises(ConnectionFailed):
+        check_condition("host=127.0.0.1 port=1", "public", "orders", "true")
+    assert orders.value("select count(*) from orders") == 100
+
+
+def again(attempts: Attempts, *args: str) -> Ended:
+    """Run ``bwtui snapshot`` on the relay of ``attempts``."""
+    return attempts.command("snapshot", *args, "--relay", attempts.name)
+
+
+def statuses(attempts: Attempts) -> dict[str, dict[str, Any]]:
+    """Return what is sent again, and what was, by id."""
+    told = again(attempts, "--status", "--json").stdout.splitlines()
+    return {one["id"]: one for one in map(json.loads, told)}
+
+
+def test_what_can_not_be_sent_again_is_refused(orders: Session, database: str, attempts: Attempts) -> None:
+    with relaying(attempts, database, orders):
+        for args, says in (
+            (("ordrs",), "did you mean orders?"),
+            (("pg_class",), "carries no table pg_class"),
+            (("logs",), "has no key"),
+            (("orders", "--where", "nothing"), 'column "nothing" does not exist'),
+            (("--cancel", "7-orders"), "there is no task 7-orders"),
+        ):
+            ended = again(attempts, *args)
+            assert (ended.code, ended.stdout) == (2, "")
+            assert says in ended.stderr
+        assert statuses(attempts) == {}
+        done = again(attempts, "public.orders", "logs", "-u", "--json")
+        assert done.code == 0, done.stderr
+        assert [json.loads(line)["rows"] for line in done.stdout.splitlines()] == [100, 2]
+        part = json.loads(again(attempts, "orders", "--where", "id <= 7 -- few", "--json").stdout)
+        assert (part["state"], part["rows"]) == ("done", 7)
+
+
+def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts: Attempts) -> None:
+    # The rows can't be read as long as another session holds the table.
+    with session(database) as holder:
+        with relaying(attempts, database, orders) as relay:
+            holder.run("begin; lock table orders in access exclusive mode")
+            id = json.loads(again(attempts, "orders", "--no-wait", "--json").stdout)["id"]
+            refused = again(attempts, "orders", "--no-wait")
+            assert (refused.code, refused.stdout) == (2, "")
+            assert f"is being sent again already: {id}" in refused.stderr
+            assert again(attempts, "--pause", id).code == 0
+            relay.kill()
+            relay.wait()
+        # A relay that begins looks at its tables, too.
+        holder.run("rollback")
+        with relaying(attempts, database, orders):
+            eventually("it is known", lambda: statuses(attempts)[id]["state"] == "paused")
+            assert statuses(attempts)[id]["rows"] == 0
+            assert again(attempts, "--resume", id).code == 0
+            done = eventually(
+                "it is sent", lambda: (one := statuses(attempts)[id])["state"] == "done" and one
+            )
+            assert done["rows"] == 100
+            over = again(attempts, "--cancel", id)
+            assert (over.code, over.stdout) == (2, "")
+            assert f"{id} is over: done" in over.stderr
