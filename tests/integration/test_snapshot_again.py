@@ -34,7 +34,7 @@ REFUSED = (
     ("id", "must be type boolean"),
     ("id, id", "must be type boolean"),
     ("nothing > 5", 'column "nothing" does not exist'),
-    ("nothing(id)", "function nothing(integer) does not exist"),
+    ("nothing(id)", "function nothing.integer. does not exist"),
     ("id > 5; drop table orders", "syntax error"),
     ("id > 5); drop table orders; --", "syntax error"),
     ("id > 5) or (id < 3", "syntax error"),
