@@ -58,15 +58,15 @@ SENDING_AGAIN = looking(
     ),
     Action(
         "pause_sending",
-        ("P",),
-        "Pause it",
+        ("h",),
+        "Hold",
         "Of what is sent again: pause the selected request, or go on with it",
         changes="pause what is being sent again",
     ),
     Action(
         "cancel_sending",
         ("X",),
-        "Cancel it",
+        "Cancel",
         "Of what is sent again: end the selected request, after a question",
         changes="end what is being sent again",
     ),

@@ -146,7 +146,7 @@ async def test_one_is_paused_and_cancelled(asked: Asked) -> None:
         await stage.press("b")
         await stage.advance(1)
         # The newest comes first.
-        await stage.press("down", "P")
+        await stage.press("down", "h")
         await stage.advance(1)
         assert asked.commands == [("3-order_items", "pause")]
         await stage.press("X")
@@ -155,7 +155,7 @@ async def test_one_is_paused_and_cancelled(asked: Asked) -> None:
         await stage.press("X", "y")
         await stage.advance(1)
         assert asked.commands[1:] == [("3-order_items", "cancel")]
-        await stage.press("down", "P")
+        await stage.press("down", "h")
         await stage.advance(1)
         assert "2-products is over: failed" in notices(stage)
         assert len(asked.commands) == 2
@@ -169,6 +169,6 @@ async def test_with_readonly_nothing_is_asked_for(asked: Asked) -> None:
         assert "Send table: this would write into a topic" in notices(stage)
         await stage.press("b")
         await stage.advance(1)
-        await stage.press("P", "X")
+        await stage.press("h", "X")
         assert not isinstance(stage.app.screen, AskScreen)
     assert (asked.requests, asked.commands) == ([], [])

@@ -15,6 +15,7 @@ from bwtui.tui.action import Action
 from bwtui.tui.actions import actions
 from bwtui.tui.audit.report import parse_report
 from bwtui.tui.keys import key_text
+from bwtui.tui.screens.backfills import BackfillsScreen
 from bwtui.tui.screens.base import RelayScreen
 from bwtui.tui.screens.dialogs import HelpScreen, LeaveScreen
 from bwtui.tui.screens.journey.live import LiveJourney
@@ -153,6 +154,27 @@ async def _send_all_again(stage: Stage, press: Press) -> None:
     await stage.press("l")
     await press()
     assert [one.message for one in stage.app._notifications] == ["There is no letter"]
+
+
+@check("look_closer('backfills')")
+async def _backfills(stage: Stage, press: Press) -> None:
+    await press()
+    assert isinstance(stage.app.screen, BackfillsScreen)
+
+
+@check("snapshot_table")
+async def _snapshot_table(stage: Stage, press: Press) -> None:
+    await press()
+    assert "Send public.order_items again" in text(stage.app)
+    await stage.press("escape")
+    assert stage.app.current_mode == "overview"
+
+
+@check("pause_sending", "cancel_sending")
+async def _control_sending(stage: Stage, press: Press) -> None:
+    await stage.press("b")
+    await press()
+    assert [one.message for one in stage.app._notifications] == ["No request is selected"]
 
 
 @check("all_classes")
