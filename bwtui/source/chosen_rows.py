@@ -26,7 +26,11 @@ def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
     """
     if not where.strip() or "\0" in where:
         raise RefusedError("the condition is empty", "give an SQL expression over the table's columns")
-    if len(where.encode()) > MOST:
+    try:
+        size = len(where.encode())
+    except UnicodeEncodeError as error:
+        raise RefusedError("the condition is no text", "write it in UTF-8") from error
+    if size > MOST:
         raise RefusedError(
             f"the condition is longer than {MOST:,} bytes",
             "choose by a column's range, or by a subquery of a table that holds the keys",
@@ -39,8 +43,6 @@ def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
         # one that ends the CASE can't be in the first. The line end ends a comment.
         _prepare(connection, f"select from only {name} where (\n{where}\n)")
         _prepare(connection, f"select from only {name} where case when\n{where}\nthen true end")
-    except UnicodeEncodeError as error:
-        raise RefusedError("the condition is no text", "write it in UTF-8") from error
     finally:
         connection.finish()
 
