@@ -48,7 +48,7 @@ def of_text(text: str | None, form: Form) -> str | None:
     # Arrays of more dimensions, or with bounds, are sent as their text.
     if not text.startswith("{") or text.startswith("{{"):
         return text
-    parts = text[1:-1].split(form[1]) if form[1] != "," else elements(text)
+    parts = elements(text, form[1])
     return json.dumps([of_text(part, form[3:]) for part in parts or ()])
 
 

@@ -74,8 +74,7 @@ def says(value: Any, text: str | None, kind: str = "") -> bool:
     if value is None or text is None:
         return value is None and text is None
     if isinstance(value, list):
-        # The one type of PostgreSQL's own whose elements are not separated by commas.
-        parts = list(text[1:-1].split(";")) if kind.startswith("box") else elements(text)
+        parts = elements(text, ";" if kind.startswith("box") else ",")
         if parts is None or len(parts) != len(value):
             return False
         return all(says(one, part, kind.removesuffix("[]")) for one, part in zip(value, parts, strict=True))
@@ -142,10 +141,14 @@ def plain(text: str) -> str:
     return text.replace('\\"', '"').replace("\\\\", "\\")
 
 
-def elements(text: str) -> list[str | None] | None:
+def elements(text: str, delimiter: str = ",") -> list[str | None] | None:
     """Return the elements of a one-dimensional array's text, or None when it is none."""
     if len(text) < 2 or text[0] != "{" or text[-1] != "}":
         return None
+    if delimiter != ",":
+        # Of boxes, the one type of PostgreSQL's own: nothing in them is quoted.
+        body = text[1:-1]
+        return [None if part == "NULL" else part for part in body.split(delimiter)] if body else []
     found: list[str | None] = []
     for match in _ELEMENT.finditer(text, 1, len(text) - 1):
         quoted, bare = match.groups()

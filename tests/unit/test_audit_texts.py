@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import fastavro
 
 from bwtui.audit.decoding import Schemas
-from bwtui.audit.texts import differing
+from bwtui.audit.forms import of_text, of_value
+from bwtui.audit.texts import differing, says
 
 _FIELDS = [
     {"name": "id", "type": ["null", "int"], "pgName": "id", "pgType": "integer"},
@@ -34,3 +35,9 @@ def test_a_column_that_is_called_as_the_escape() -> None:
     assert said(escaped, {"id": "1", "__escaped": "NaN"}) == []
     assert said(escaped, {"id": "1", "__escaped": "Infinity"}) == ["__escaped"]
     assert said(escaped, {"id": "1", "__escaped": None}) == ["__escaped"]
+
+
+def test_arrays_of_boxes() -> None:
+    for text, value in (("{NULL;(1,1),(0,0)}", [None, "(1,1),(0,0)"]), ("{}", []), ("{NULL}", [None])):
+        assert says(value, text, "box[]")
+        assert of_text(text, "[;]") == of_value(value, "[;]")
