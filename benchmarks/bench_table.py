@@ -17,26 +17,29 @@ from bwtui.sandbox.supervisor import DEFAULT_MAJOR, Sandbox, Services
 
 BWTUI = (sys.executable, "-m", "bwtui")
 ROWS_A_TRANSACTION = 100
+#: Rows of the table with the ids from one SQL expression to another.
+ROWS = """
+insert into bench
+        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
+               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
+               repeat(md5(id::text), 3) || 'note'
+        from generate_series({low}, {high}) id"""
 _TABLE = """
 create table bench (id int8 primary key, a int4, b text, n numeric(10,2), t timestamptz, ok bool, note text);
 create procedure fill(total int) language plpgsql as $$
 begin
     for batch in 0 .. total / 100 - 1 loop
-        insert into bench
-        select id, id % 1000, 'name ' || id, (id % 1000000) / 100.0,
-               timestamptz '2026-01-01' + id * interval '1 millisecond', id % 3 = 0,
-               repeat(md5(id::text), 3) || 'note'
-        from generate_series(batch * 100 + 1, batch * 100 + {inserts}) id;
+        {rows};
         {others}
         commit;
     end loop;
 end $$;
 """
 #: ``fill`` writes transactions of 100 inserts,
-INSERTS = _TABLE.format(inserts=100, others="")
+INSERTS = _TABLE.format(rows=ROWS.format(low="batch * 100 + 1", high="batch * 100 + 100"), others="")
 #: or of 70 inserts, 20 updates and 10 deletes.
 CHANGES = _TABLE.format(
-    inserts=70,
+    rows=ROWS.format(low="batch * 100 + 1", high="batch * 100 + 70"),
     others="""
         update bench set a = a + 1, note = note || '!' where id between batch * 100 + 1 and batch * 100 + 20;
         delete from bench where id between batch * 100 + 41 and batch * 100 + 50;""",

@@ -126,7 +126,7 @@ class _Live:
             with self._fence(is_first=not number) as (pinned, snapshot, found):
                 cluster = pinned.cluster_id
                 on_phase(f"reading topics and tables at fence {number + 1}")
-                self._fold.read(pinned, found)
+                self._fold.read(pinned, snapshot, found)
                 for shape in found:
                     self._shapes[shape.table.topic] = shape
                     self._fold.compare(snapshot, shape, again=number > 0, is_last=number == ROUNDS - 1)

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import duckdb
@@ -17,8 +17,10 @@ from bwtui.kafka.offsets import Pinned
 from bwtui.kafka.scan import Delivered, SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.source.connection import Connection
+from bwtui.verify.agreement import Agreement, records_at
 from bwtui.verify.differences import UNDECODABLE, Doubt, DoubtName, doubts
 from bwtui.verify.fold_tables import SPELLED, TABLES
+from bwtui.verify.spellings import learn_spellings
 from bwtui.verify.tables import CHUNK, Shape, Table, rows
 
 _PATIENCE_SECONDS = 5.0
@@ -53,6 +55,10 @@ class Fold:
         self._expired: Counter[str] = Counter()
         #: Topic → how most of its keys are written.
         self._spelling: dict[str, str] = {}
+        #: Tables that are compared by digests first, and how many keys agree, and are not looked at any more.
+        self._quick: list[Shape] = []
+        self._agreement = Agreement(store, schemas)
+        self._agreed = 0
         #: Rows of the tables, and those of which columns were not sent.
         self.rows = 0
         self.unsent: Counter[str] = Counter()
@@ -62,57 +68,33 @@ class Fold:
 
     # -- topics ----------------------------------------------------------------------------------------------
 
-    def read(self, pinned: Pinned, found: Sequence[Shape]) -> None:
+    def read(self, pinned: Pinned, snapshot: Connection, found: Sequence[Shape]) -> None:
         """Read the topics on to the pinned ends and fold them; note which doubtful keys have new records.
 
-        Raises ConnectionFailed.
+        The first time tables that can be are digested meanwhile. Raises ConnectionFailed and psycopg2.Error.
         """
         self._hidden.clear()
         self._store.execute("delete from changed_key; delete from history")
         self._store.execute("insert into history select * from latest semi join doubtful using (topic, key)")
-        by_topic = {shape.table.topic: shape for shape in found}
-        for (topic, partition), (low, high) in pinned.offsets.items():
-            if low > 0:
-                self._unproven.add(topic)
-            if (topic, partition) not in self._read_to and pinned.topics[topic].deletes is not False:
-                self._expired[topic] += low
-            start = max(low, self._read_to.get((topic, partition), low))
-            self._read_to[topic, partition] = high
-            self._read_split(Split(topic, partition, start, high), by_topic[topic])
+        self._quick = [shape for shape in found if shape.records is not None and not self._read_to]
+        with self._agreement.digesting(snapshot, self._quick):
+            by_topic = {shape.table.topic: shape for shape in found}
+            for (topic, partition), (low, high) in pinned.offsets.items():
+                if low > 0:
+                    self._unproven.add(topic)
+                if (topic, partition) not in self._read_to and pinned.topics[topic].deletes is not False:
+                    self._expired[topic] += low
+                start = max(low, self._read_to.get((topic, partition), low))
+                self._read_to[topic, partition] = high
+                self._read_split(Split(topic, partition, start, high), by_topic[topic])
         self._fold()
-        self._learn_spellings()
-
-    def _learn_spellings(self) -> None:
-        """Learn how most keys of each topic are written; a key written otherwise is another key."""
-        spellings = self._store.execute(
-            """select topic, spelling
-                 from (select topic, split_part(key, chr(1), 2) as spelling, count(value) as n,
-                              max(timestamp_ms) as newest_ms
-                         from latest
-                        where starts_with(key, '[') and contains(key, chr(1))
-                          and not list_contains(?::varchar[], topic)
-                        group by all)
-               qualify row_number() over (partition by topic
-                                          order by n desc, newest_ms desc, spelling) = 1""",
-            [list(self._spelling)],
-        ).fetchall()
-        for topic, spelling in spellings:
-            self._spelling[topic] = spelling
-            self._store.execute(
-                "update latest set key = split_part(key, chr(1), 1)"
-                " where topic = ? and starts_with(key, '[') and split_part(key, chr(1), 2) = ?",
-                [topic, spelling],
-            )
-            # A topic that had none before: all of its keys have come since.
-            for table, columns in (("changed_key", "distinct topic, key"), ("history", "*")):
-                self._store.execute(
-                    f"insert into {table} select {columns} from latest semi join doubtful using (topic, key)"
-                    " where topic = ?",
-                    [topic],
-                )
+        learn_spellings(self._store, self._agreement, self._quick, self._spelling)
 
     def _read_split(self, split: Split, shape: Shape) -> None:
-        for part in SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS):
+        parts: Iterable[Delivered] = SplitScan(self._config, split, "read_committed", _PATIENCE_SECONDS)
+        if shape in self._quick:
+            parts = self._agreement.screened(shape, split, parts)
+        for part in parts:
             for hole in part.holes:
                 if hole.kind == "open":
                     # What comes after it can be read once the transaction has ended.
@@ -198,9 +180,12 @@ class Fold:
         if again and not self._one("select count(*) from doubtful where topic = ?", shape.table.topic):
             return
         self._store.execute("delete from table_row")
-        for chunk in rows(snapshot, shape, keys):
-            self.rows += 0 if again else len(chunk)
-            self._put("table_row", chunk)
+        if shape in self._quick and not again:
+            self._load_suspects(snapshot, shape)
+        else:
+            for chunk in rows(snapshot, shape, keys):
+                self.rows += 0 if again else len(chunk)
+                self._put("table_row", chunk)
         for pairs in self._pairs(shape.table.topic, again):
             judged = [(self._judge(shape, *pair[:5], again=again), pair[5:]) for pair in pairs]
             self._put("differing", [(*one, *more) for one, more in judged if one is not None])
@@ -220,6 +205,17 @@ class Fold:
         )
         if is_last and shape.table.topic not in self._hidden:
             self._agree(shape)
+
+    def _load_suspects(self, snapshot: Connection, shape: Shape) -> None:
+        """Read again what the digests of a table do not prove to be right: records, and rows."""
+        topic = shape.table.topic
+        self.rows += self._agreement.rows(shape)
+        self._agreed += self._agreement.suspect(shape, self._spelling.get(topic, ""))
+        for split, part in records_at(self._config, topic, self._agreement.places(topic)):
+            self._take(shape, split, part)
+        self._fold()
+        for found in self._agreement.suspect_rows(snapshot, shape):
+            self._put("table_row", [row for row, *_ in found])
 
     def _agree(self, shape: Shape) -> None:
         topic = shape.table.topic
@@ -244,15 +240,12 @@ class Fold:
 
     def _keys_to_read(self, shape: Shape) -> list[str] | None:
         """Return the doubtful keys, or None where it is better to read the whole table."""
-        if not shape.has_plain_keys:
-            return None
-        doubtful = self._store.execute(
-            "select key from doubtful where topic = ? limit ?", [shape.table.topic, CHUNK + 1]
-        ).fetchall()
-        keys = [key for (key,) in doubtful]
+        sql = "select key from doubtful where topic = ?"
+        keys = [key for (key,) in self._store.execute(sql, [shape.table.topic]).fetchall()]
         # What is written in other bytes is no key of the table's. Bytes that are no text can't be asked for.
         keys = [key for key in keys if SPELLED not in key]
-        return keys if len(keys) <= CHUNK and not any("\\u0000" in key for key in keys) else None
+        is_few = bool(shape.key_types) or len(keys) <= CHUNK
+        return keys if shape.has_plain_keys and is_few and not any("\\u0000" in key for key in keys) else None
 
     def _pairs(self, topic: str, again: bool) -> Iterator[list[tuple[Any, ...]]]:
         """Yield key, row, value, partition, offset, and two more columns, of each key that one side has."""
@@ -294,9 +287,12 @@ class Fold:
     def _compare_counts(self, snapshot: Connection, shape: Shape) -> None:
         topic = shape.table.topic
         self._store.execute("delete from table_row")
-        for chunk in rows(snapshot, shape, None):
-            self.rows += len(chunk)
-            self._put("table_row", [(_digest(row), row, None) for _, row, _ in chunk])
+        if shape in self._quick:
+            self._load_surplus(snapshot, shape)
+        else:
+            for chunk in rows(snapshot, shape, None):
+                self.rows += len(chunk)
+                self._put("table_row", [(_digest(row), row, None) for _, row, _ in chunk])
         # An UPDATE that is not published, or a log that has lost its beginning, proves nothing.
         into = "wrong" if shape.is_identified and topic not in self._unproven | self._hidden else "undecided"
         self._store.execute(
@@ -311,9 +307,24 @@ class Fold:
             {"topic": topic},
         )
 
+    def _load_surplus(self, snapshot: Connection, shape: Shape) -> None:
+        """Read the rows that the table has more often than the topic, as far as that can be digested."""
+        self.rows += self._agreement.rows(shape)
+        self._agreement.suspect(shape, "")
+        counted: set[tuple[int, int]] = set()
+        self._agreed += self._agreement.records(shape)
+        for found in self._agreement.suspect_rows(snapshot, shape):
+            self._put("table_row", [(_digest(row), row, None) for (_, row, _), _, _ in found])
+            for (_, row, _), digest, copies in found:
+                if digest not in counted:
+                    counted.add(digest)
+                    self._agreed -= copies
+                    self._put("row_count", [(shape.table.topic, _digest(row), copies)])
+
     def settle(self, *, is_first: bool) -> int:
         """Decide the keys without a new record since they differed; return how many are doubtful now."""
         if is_first:
+            self._agreement.close()
             self._store.execute("insert into doubtful select * from differing")
         else:
             hidden = sorted(self._hidden)
@@ -340,7 +351,7 @@ class Fold:
 
     def keys(self) -> int:
         """Return how many keys have a latest value, and how many rows without a key there are."""
-        return int(
+        return self._agreed + int(
             self._one("select count(distinct (topic, key)) from latest where value is not null")
             + self._one(
                 "select coalesce(sum(n), 0)::bigint from row_count where topic in (select unnest(?))",

@@ -1,9 +1,12 @@
 """Tables as they are at a fence: what shape they have, and their rows as texts."""
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
+
+import psycopg2
 
 from bwtui.audit.forms import Form, Row, form_of, of_text, of_value
 from bwtui.audit.texts import no_text
@@ -13,10 +16,26 @@ from bwtui.pgoutput.transcode import Decode
 from bwtui.source.catalog import TableInfo, list_tables, load_types
 from bwtui.source.connection import Connection, decoder_of, execute, query, server_encoding
 from bwtui.source.snapshot import lock_tables
+from bwtui.types.registry import TypeInfo
+from bwtui.verify.canonical import Layout, kind_of
 
+#: A row's key and all of its columns, and the key as PostgreSQL writes it, if otherwise.
+RowTexts = tuple[str, str, str | None]
 #: Rows that are read at a time, and keys that are asked for one by one rather than by reading all rows.
 CHUNK = 5_000
 
+#: The largest of the tables that rows are in, and whether all of these have blocks.
+_BLOCKS_SQL = """
+select coalesce(max(pg_catalog.pg_relation_size(c.oid)), 0)
+       / pg_catalog.current_setting('block_size')::int8,
+       coalesce(bool_and(c.relkind = 'r' and a.amname = 'heap'), true)
+  from pg_catalog.pg_class c left join pg_catalog.pg_am a on a.oid = c.relam
+ where c.relkind <> 'p'
+   and (c.oid = %s or c.oid in (select relid from pg_catalog.pg_partition_tree(%s) where isleaf))
+"""
+#: Kinds of columns that are asked for by their values: any text is one, or it is a number.
+_KEY_TYPES = {"long": "int8", "text": "text"}
+_INTEGER = re.compile("-?[0-9]{1,19}", re.ASCII)
 _TYPES_SQL = """
 select attname, atttypid from pg_catalog.pg_attribute
  where attrelid = %s and attnum > 0 and not attisdropped
@@ -41,6 +60,15 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Records:
+    """How rows are digested, and keys if the table has one; and how many blocks its largest part has."""
+
+    row: Layout
+    key: Layout | None
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """A table as it is at a fence: of the columns that are compared, those that are there."""
 
@@ -53,6 +81,10 @@ class Shape:
     is_utf8: bool = True
     #: What makes UTF-8 of the database's bytes, if they are to be anything else than what they are.
     decode: Decode | None = None
+    #: None where a type's values have more than one form, or PostgreSQL makes no digests.
+    records: Records | None = None
+    #: The types that keys are asked for as; empty where their texts are compared with those of all rows.
+    key_types: tuple[str, ...] = ()
 
     @property
     def has_plain_keys(self) -> bool:
@@ -95,17 +127,49 @@ def shapes(snapshot: Connection, tables: Sequence[Table]) -> list[Shape]:
         if (table.namespace, table.name) not in infos:
             raise _altered(table)
     lock_tables(snapshot, [infos[table.namespace, table.name] for table in tables])
-    return [_shape(snapshot, table, infos[table.namespace, table.name]) for table in tables]
+    can = can_digest(snapshot)
+    return [_shape(snapshot, table, infos[table.namespace, table.name], can) for table in tables]
 
 
-def _shape(snapshot: Connection, table: Table, info: TableInfo) -> Shape:
+def can_digest(snapshot: Connection) -> bool:
+    """Whether PostgreSQL makes MD5 digests, which some builds must not, of texts as they are."""
+    execute(snapshot, "savepoint bwtui_md5")
+    try:
+        query(snapshot, "select pg_catalog.md5(''::pg_catalog.bytea)")
+    except psycopg2.DatabaseError:
+        execute(snapshot, "rollback to bwtui_md5")
+        return False
+    execute(snapshot, "release bwtui_md5")
+    return server_encoding(snapshot) == "UTF8"
+
+
+def _shape(snapshot: Connection, table: Table, info: TableInfo, can_digest: bool) -> Shape:
     oids = dict(query(snapshot, _TYPES_SQL, info.oid))
     if any(name not in oids for name in table.key):
         raise _altered(table)
     types = load_types(snapshot, sorted(set(oids.values())))
     forms = {name: form_of(oids[name], types) for name in table.columns if name in oids}
     identified, is_utf8 = info.replica_identity == "f", server_encoding(snapshot) == "UTF8"
-    return Shape(table, forms, info.partitioned, identified, is_utf8, decoder_of(snapshot))
+    kinds = [_KEY_TYPES.get(kind_of(oids[name], types, in_key=True) or "", "") for name in table.key]
+    shape = Shape(table, forms, info.partitioned, identified, is_utf8, decoder_of(snapshot),
+                  key_types=tuple(kinds) if all(kinds) else ())  # fmt: skip
+    if not can_digest:
+        return shape
+    ((blocks, has_blocks),) = query(snapshot, _BLOCKS_SQL, info.oid, info.oid)
+    records = _records(table, {name: oids[name] for name in forms}, types, blocks) if has_blocks else None
+    return replace(shape, records=records)
+
+
+def _records(
+    table: Table, oids: Mapping[str, int], types: Mapping[int, TypeInfo], blocks: int
+) -> Records | None:
+    kinds = {name: kind_of(oid, types) for name, oid in oids.items()}
+    keys = {name: kind_of(oids[name], types, in_key=True) for name in table.key}
+    rows = {name: kind for name, kind in kinds.items() if kind is not None}
+    if not rows or len(rows) < len(kinds) or any(kind in (None, "float", "double") for kind in keys.values()):
+        return None
+    key = Layout.of({name: kind for name, kind in keys.items() if kind is not None}) if keys else None
+    return Records(Layout.of(rows), key, blocks)
 
 
 def _altered(table: Table) -> Indeterminate:
@@ -116,9 +180,16 @@ def rows(
     snapshot: Connection, shape: Shape, keys: Sequence[str] | None
 ) -> Iterator[list[tuple[str, str, str | None]]]:
     """Yield `Shape.texts` of all rows, or of those with plain ``keys``."""
-    if keys is not None and not (keys := [key for key in keys if key.startswith("[")]):
+    if keys is None:
+        yield from _chunks(snapshot, shape, _select(shape))
         return
-    sql = _select(shape, keys)
+    found = [key for key in keys if key.startswith("[")]
+    for at in range(0, len(found), CHUNK):
+        if where := _where(shape, found[at : at + CHUNK]):
+            yield from _chunks(snapshot, shape, f"{_select(shape)} and {where}")
+
+
+def _chunks(snapshot: Connection, shape: Shape, sql: str) -> Iterator[list[RowTexts]]:
     # A cursor of the server's, for a table may be larger than memory; psycopg2's own ones need a
     # transaction that psycopg2 began.
     execute(snapshot, f"declare bwtui_verify no scroll cursor for {sql}")
@@ -130,19 +201,63 @@ def rows(
     execute(snapshot, "close bwtui_verify")
 
 
-def _select(shape: Shape, keys: Sequence[str] | None) -> str:
+def rows_at(
+    snapshot: Connection, shape: Shape, table_oid: int, places: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], RowTexts]:
+    """Return (block, line) → `Shape.texts` of rows of a table, or of one of its partitions."""
+    tids = ",".join(f'"({block},{line})"' for block, line in places)
+    where = f" and ctid = any('{{{tids}}}'::pg_catalog.tid[]) and tableoid = {table_oid}::pg_catalog.oid"
+    place = "(ctid::pg_catalog.text::pg_catalog.point)"
+    found = query(snapshot, f"{_select(shape, f'{place}[0]::int8, {place}[1]::int8, ')}{where}")
+    return {
+        (block, line): shape.texts([_text_of(cell, shape.decode) for cell in row])
+        for block, line, *row in found
+    }
+
+
+def from_table(shape: Shape) -> str:
+    """Return FROM and WHERE for a table's rows that are published, to which conditions may be added."""
     table = shape.table
     # ONLY, as pgoutput does: rows of an inheriting table are rows of that table.
     only = "" if shape.is_partitioned else "only "
+    where = f"({table.row_filter})" if table.row_filter else "true"
+    return f"from {only}{quote_qualified(table.namespace, table.name)} where {where}"
+
+
+def _select(shape: Shape, before: str = "") -> str:
     # Bytes, for they need not be text.
     select = ", ".join(f"pg_catalog.textsend({_text(name)})" for name in shape.forms)
-    sql = f"select {select} from {only}{quote_qualified(table.namespace, table.name)}"
-    conditions = [f"({table.row_filter})"] if table.row_filter else []
-    if keys is not None:
+    return f"select {before}{select} {from_table(shape)}"
+
+
+def _where(shape: Shape, keys: Sequence[str]) -> str:
+    """Return a condition for the rows of plain keys, which may let others pass; "" where there are none."""
+    table = shape.table
+    if not shape.key_types:
         key = ", ".join(map(_text, table.key))
         wanted = ", ".join(quote_literal(_compact(key)) for key in keys)
-        conditions.append(f"pg_catalog.array_to_json(array[{key}])::text in ({wanted})")
-    return sql + (" where " + " and ".join(conditions) if conditions else "")
+        return f"pg_catalog.array_to_json(array[{key}])::text in ({wanted})"
+    # By equality of values, for which there is an index. What is no value of the type is no row's key.
+    values = [one for one in map(json.loads, keys) if all(map(_is_value, one, shape.key_types))]
+    if not values:
+        return ""
+    arrays = [
+        f"pg_catalog.unnest({quote_literal(_array(column))}::pg_catalog.{kind}[])"
+        for column, kind in zip(zip(*values, strict=True), shape.key_types, strict=True)
+    ]
+    key = ", ".join(map(quote_identifier, table.key))
+    return f"({key}) in (select * from rows from ({', '.join(arrays)}) as asked)"
+
+
+def _is_value(text: str | None, kind: str) -> bool:
+    if text is None:
+        return False
+    return kind == "text" or bool(_INTEGER.fullmatch(text) and -(1 << 63) <= int(text) < 1 << 63)
+
+
+def _array(texts: Sequence[str]) -> str:
+    escaped = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in escaped) + "}"
 
 
 def _text(column: str) -> str:

@@ -24,6 +24,7 @@ _ON_SERVICES = {
     "seal": ["--changes", "1000"],
     "replay": ["--messages", "1000", "--runs", "1"],
     "verify": ["--messages", "1000", "--runs", "1"],
+    "compare": ["--rows", "1000", "--differences", "9", "--runs", "1"],
     "kafka_spark": ["--messages", "1000", "--runs", "1"],
     "screens": ["--minutes", "0.02", "--seconds", "1", "--rounds", "1", "--starts", "1"],
 }

@@ -23,6 +23,10 @@ _KEYS = {
     "f8": ("float8", ["0.1", "1e+300", "3", "-Infinity"]),
     "m": ("money", ["$1.50", "-$2.00", "$3.00", "$1,234,567.00"]),
     "words": ("text[]", ["{a,b}", r'{"b \" \\ , {c}"}', "{}", "{{a,b},{c,d}}"]),
+    "i2": ("smallint", ["1", "-2", "3", "4"]),
+    "o": ("oid", ["1", "4294967295", "3", "4"]),
+    "vc": ("varchar(9)", ["1", '"', "{}", "\\"]),
+    "bpc": ("char(3)", ["1", "'", "{}", "\\"]),
     "t": ("text", ["a", 'b" \\ , [c]', "d\ne", ""]),
 }
 _Found = dict[str, tuple[Sequence[Doubt], list[Difference]]]
@@ -57,7 +61,7 @@ def test_keys_of_both_sides(attempts: Attempts, source: Session, database: str) 
             assert one.is_proven and one.raw == sent[name][number][1]
             assert one.key is not None and len(one.key) == 1
             # Of a row that is not there PostgreSQL has no text of its own.
-            assert of == "extra_key" or one.key == (texts[number],)
+            assert of == "extra_key" or (one.key[0].rstrip(),) == (texts[number],)
             assert source.value(f"select %s::{kind} = %s::{kind}", *one.key, texts[number])
     doubts, differences = found["public.unkeyed"]
     assert [one.name for one in doubts] == ["unkeyed"]

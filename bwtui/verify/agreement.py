@@ -1,0 +1,350 @@
+"""Which rows have a latest record that says the same: found by digests, and not looked at any more.
+
+Tables are digested by PostgreSQL (`bwtui.verify.table_digests`), topics here: every record whose key is plain
+becomes a line of ``record_digest``, with the digests of key and row. Where the latest record of a key has the
+digest of the key's row, and the key stands in one partition only, the two say the same. All other keys are
+*suspects*: it is only of them that records are read again, and rows, and compared one by one. So nothing is
+told to differ by its digest.
+"""
+
+import contextlib
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from confluent_kafka import Message
+from numpy.typing import NDArray
+
+from bwtui.audit.columns import Field, Int64, Messages, fields_of, read
+from bwtui.audit.decoding import Schemas, Undecodable
+from bwtui.kafka.client import Config
+from bwtui.kafka.scan import Delivered, SplitScan
+from bwtui.kafka.splits import Split
+from bwtui.source.connection import Connection
+from bwtui.verify.canonical import PARTS, Layout, clear_no_texts
+from bwtui.verify.table_digests import digest_table
+from bwtui.verify.tables import CHUNK, RowTexts, Shape, rows_at
+
+#: Name → columns. ``part`` is made of a digest. A record's ``state`` is `ROW`, `TOMBSTONE` or `OTHER`;
+#: ``spelling`` is the id of its key's schema. A row is found again by ``table_oid`` (of the partition, or 0),
+#: ``block`` and ``line``. ``suspect`` has what `Agreement.suspect` found, ``copies`` only without a key.
+TABLES = {
+    "record_digest": "topic usmallint, part utinyint, key0 ubigint, key1 ubigint, row0 ubigint, row1 ubigint,"
+    " state utinyint, spelling bigint, partition_id integer, log_offset bigint",
+    "row_digest": "topic usmallint, part utinyint, key0 ubigint, key1 ubigint, row0 ubigint, row1 ubigint,"
+    " table_oid uinteger, block uinteger, line usmallint",
+    "suspect": "key0 ubigint, key1 ubigint, spelling bigint, table_oid uinteger, block uinteger,"
+    " line usmallint, row0 ubigint, row1 ubigint, copies bigint",
+}
+#: What a record has for a value: a row that is plain, null, or anything else.
+ROW, TOMBSTONE, OTHER = range(3)
+#: Messages that are read side by side, and bytes of them.
+_BATCH, _BATCH_BYTES = 40_000, 32 << 20
+#: Records or rows that are looked at together.
+_AT_ONCE = 2_000_000
+_NONE = -1
+#: How long a log may end too early.
+_PATIENCE_SECONDS = 5.0
+#: More than a table has columns.
+_MOST_FIELDS = 1_700
+
+Digests = NDArray[np.uint64]
+
+
+class _Held(NamedTuple):
+    """What is read side by side next."""
+
+    messages: list[Message]
+    offsets: list[int]
+    keys: list[bytes | None]
+    values: list[bytes | None]
+
+
+class Agreement:
+    """The digests of both sides in DuckDB, for the tables that can be digested."""
+
+    def __init__(self, store: duckdb.DuckDBPyConnection, schemas: Schemas) -> None:
+        self._store = store
+        self._schemas = schemas
+        self._hasher = duckdb.connect(config={"threads": 1})
+        self._fields: dict[tuple[Layout, int, tuple[str, ...]], list[Field] | None] = {}
+        #: Topic → the number that stands for it.
+        self._numbers: dict[str, int] = {}
+        #: Topic and schema of keys → the newest record's milliseconds.
+        self._newest: dict[tuple[str, int], int] = {}
+        for name, columns in TABLES.items():
+            store.execute(f"create table {name} ({columns})")
+
+    def number(self, topic: str) -> int:
+        """Return the number that stands for a topic."""
+        return self._numbers.setdefault(topic, len(self._numbers))
+
+    def close(self) -> None:
+        """Give back what the digests took."""
+        self._hasher.close()
+        for name in TABLES:
+            self._store.execute(f"truncate {name}")
+
+    @contextlib.contextmanager
+    def digesting(self, snapshot: Connection, shapes: Sequence[Shape]) -> Iterator[None]:
+        """Digest tables while the block runs. Raises psycopg2.Error."""
+
+        def digest() -> None:
+            with self._store.cursor() as store:
+                for shape in shapes:
+                    digest_table(snapshot, store, shape, self.number(shape.table.topic))
+
+        for shape in shapes:
+            self.number(shape.table.topic)
+        with ThreadPoolExecutor(1, "digests of tables") as pool:
+            digested = pool.submit(digest)
+            try:
+                yield
+            except BaseException:
+                snapshot.cancel()
+                raise
+            digested.result()
+
+    # -- topics ----------------------------------------------------------------------------------------------
+
+    def screened(self, shape: Shape, split: Split, parts: Iterable[Delivered]) -> Iterator[Delivered]:
+        """Digest the records of a split; yield its holes, and the records that are to be read one by one."""
+        held = _Held([], [], [], [])
+        size = 0
+        for part in parts:
+            if part.holes:
+                yield Delivered([], [], part.holes)
+            values = [message.value() for message in part.messages]
+            held.messages.extend(part.messages)
+            held.offsets.extend(part.offsets)
+            held.values.extend(values)
+            held.keys.extend([message.key() for message in part.messages])
+            size += sum([len(value) for value in values if value is not None])
+            if len(held.offsets) >= _BATCH or size >= _BATCH_BYTES:
+                yield self._screen(shape, split, held)
+                held, size = _Held([], [], [], []), 0
+        yield self._screen(shape, split, held)
+
+    def _screen(self, shape: Shape, split: Split, held: _Held) -> Delivered:
+        assert shape.records is not None
+        count = len(held.offsets)
+        rows, schemas = self._digests(shape.records.row, held.values)
+        is_null = np.fromiter((value is None for value in held.values), np.bool_, count)
+        states = np.where(is_null, TOMBSTONE, np.where(schemas == _NONE, OTHER, ROW))
+        if shape.records.key is None:
+            # Without a key a row is all there is to know a record by.
+            keys, spellings, taken = np.zeros_like(rows), np.zeros(count, np.int64), states == ROW
+        else:
+            keys, spellings = self._digests(shape.records.key, held.keys, shape.table.key)
+            taken = spellings != _NONE
+        columns = {
+            "part": (rows if shape.records.key is None else keys)[:, 0] % PARTS,
+            **{f"key{half}": keys[:, half] for half in (0, 1)},
+            **{f"row{half}": rows[:, half] for half in (0, 1)},
+            "state": states,
+            "spelling": spellings,
+            "log_offset": np.fromiter(held.offsets, np.int64, count),
+        }
+        self._keep(split, {name: values[taken] for name, values in columns.items()})
+        for number in np.unique(spellings[taken]).tolist():
+            newest = held.messages[int(np.flatnonzero(spellings == number)[-1])].timestamp()[1]
+            self._newest[split.topic, number] = max(newest, self._newest.get((split.topic, number), newest))
+        left = np.flatnonzero(~taken).tolist()
+        return Delivered([held.messages[at] for at in left], [held.offsets[at] for at in left], [])
+
+    def _keep(self, split: Split, columns: dict[str, NDArray[Any]]) -> None:
+        self._store.register("digested", pa.table(columns))
+        self._store.execute(
+            """insert into record_digest
+               select ?, part, key0, key1, row0, row1, state, spelling, ?, log_offset from digested""",
+            [self.number(split.topic), split.partition],
+        )
+        self._store.unregister("digested")
+
+    def _digests(
+        self, layout: Layout, found: Sequence[bytes | None], names: tuple[str, ...] = ()
+    ) -> tuple[Digests, Int64]:
+        """Return the digests, and the ids of the schemas; -1 where one has to look at the bytes themselves.
+
+        ``names``: a key has just these columns.
+        """
+        messages = Messages.of([one or b"" for one in found], _MOST_FIELDS)
+        digests, schemas = np.zeros((len(found), 2), np.uint64), messages.schema_ids()
+        for number in np.unique(schemas).tolist():
+            chosen = np.flatnonzero(schemas == number)
+            fields = None if number == _NONE else self._plan(layout, number, names)
+            if fields is None:
+                schemas[chosen] = _NONE
+                continue
+            some = messages if len(chosen) == len(found) else messages.some(chosen)
+            columns, is_plain, is_short = read(fields, some)
+            if names:
+                # Bytes that a plain encoder would write otherwise are another key; and none has a null.
+                is_plain &= is_short
+                for column in columns:
+                    is_plain &= ~column.is_null
+            for column in columns:
+                clear_no_texts(column, some, is_plain)
+            digests[chosen] = layout.digests(self._hasher, columns, some, is_plain)
+            schemas[chosen[~is_plain]] = _NONE
+        return digests, schemas
+
+    def _plan(self, layout: Layout, number: int, names: tuple[str, ...]) -> list[Field] | None:
+        plan = (layout, number, names)
+        if plan not in self._fields:
+            try:
+                fields = fields_of(self._schemas.get(number)) or []
+            except Undecodable:
+                fields = []
+            is_known = 0 < len(fields) <= _MOST_FIELDS and layout.takes(fields)
+            is_whole = not names or tuple(one.column for one in fields if one.kind) == names
+            self._fields[plan] = fields if is_known and is_whole else None
+        return self._fields[plan]
+
+    # -- suspects --------------------------------------------------------------------------------------------
+
+    def suspect(self, shape: Shape, spelling: str) -> int:
+        """Find the suspects of a table; return how many keys, or rows without one, agree.
+
+        ``spelling``: how the table's keys are written.
+        """
+        assert shape.records is not None
+        self._store.execute("truncate suspect")
+        topic, agreed = self.number(shape.table.topic), 0
+        lines = self._store.execute(
+            """select greatest((select count(*) from record_digest where topic = $topic),
+                               (select count(*) from row_digest where topic = $topic))""",
+            {"topic": topic},
+        ).fetchall()[0][0]
+        step = max(1, PARTS * _AT_ONCE // max(lines, 1))
+        for low in range(0, PARTS, step):
+            for name in ("record", "row"):
+                self._store.execute(
+                    f"create or replace temp view {name}_part as select * from {name}_digest"
+                    f" where topic = {topic} and part between {low} and {low + step - 1}"
+                )
+            if shape.records.key is None:
+                self._store.execute(_SURPLUS)
+                continue
+            self._store.execute(_LATEST)
+            number = {"spelling": int(spelling) if spelling.isdecimal() else _NONE}
+            agreed += self._store.execute(_AGREED, number).fetchall()[0][0]
+            self._store.execute(_SUSPECTS, number)
+        return int(agreed)
+
+    def rows(self, shape: Shape) -> int:
+        """Return how many rows a table has."""
+        sql = "select count(*) from row_digest where topic = ?"
+        return int(self._store.execute(sql, [self.number(shape.table.topic)]).fetchall()[0][0])
+
+    def records(self, shape: Shape) -> int:
+        """Return how many records of a topic were digested."""
+        sql = "select count(*) from record_digest where topic = ?"
+        return int(self._store.execute(sql, [self.number(shape.table.topic)]).fetchall()[0][0])
+
+    def spellings(self, shapes: Sequence[Shape], others: Container[str]) -> list[tuple[str, str, int, int]]:
+        """Return topic, how keys are written, how many of these have a row, and when the newest came.
+
+        They are counted only where it matters: in topics with keys that are written in several ways, or of
+        which ``others`` are known.
+        """
+        found: list[tuple[str, str, int, int]] = []
+        for topic in [shape.table.topic for shape in shapes]:
+            ways = [(number, newest) for (name, number), newest in self._newest.items() if name == topic]
+            counts: dict[int, int] = {}
+            if len(ways) > 1 or topic in others:
+                counts = dict(self._store.execute(_SPELLINGS, [self.number(topic)]).fetchall())
+            found += [(topic, str(number), counts.get(number, 0), newest) for number, newest in ways]
+        return found
+
+    def places(self, topic: str) -> dict[int, Int64]:
+        """Return partition → the offsets, in order, of the suspects' latest records."""
+        found = self._store.execute(
+            """select partition_id, max(log_offset) as log_offset
+                 from record_digest semi join (select distinct key0, key1 from suspect) using (key0, key1)
+                where topic = ?
+                group by key0, key1, spelling, partition_id order by all""",
+            [self.number(topic)],
+        ).fetchnumpy()
+        partitions, offsets = np.asarray(found["partition_id"]), np.asarray(found["log_offset"])
+        return {int(number): offsets[partitions == number] for number in np.unique(partitions)}
+
+    def suspect_rows(
+        self, snapshot: Connection, shape: Shape
+    ) -> Iterator[list[tuple[RowTexts, tuple[int, int], int]]]:
+        """Yield the rows that are suspects, with their digests, and how many copies the topic has of each."""
+        cursor = self._store.cursor()
+        cursor.execute(
+            """select table_oid, block, line, row0, row1, copies
+                 from suspect where block is not null order by all"""
+        )
+        while fetched := cursor.fetchmany(CHUNK):
+            for table_oid, some in groupby(fetched, lambda one: int(one[0])):
+                wanted = {(block, line): (digest, copies) for _, block, line, *digest, copies in some}
+                rows = rows_at(snapshot, shape, table_oid, list(wanted))
+                yield [(rows[at], (*digest,), copies) for at, (digest, copies) in wanted.items()]
+        cursor.close()
+
+
+def records_at(config: Config, topic: str, places: Mapping[int, Int64]) -> Iterator[tuple[Split, Delivered]]:
+    """Yield the records at places, partition → offsets in order; what has gone since has newer ones.
+
+    Raises ConnectionFailed.
+    """
+    for partition, offsets in places.items():
+        split = Split(topic, partition, int(offsets[0]), int(offsets[-1]) + 1)
+        for part in SplitScan(config, split, "read_committed", _PATIENCE_SECONDS):
+            if part.offsets:
+                first, end = np.searchsorted(offsets, [part.offsets[0], part.offsets[-1] + 1]).tolist()
+                wanted = offsets[first:end].tolist()
+                found = [bisect_left(part.offsets, offset) for offset in wanted]
+                chosen = [at for at, offset in zip(found, wanted, strict=True) if part.offsets[at] == offset]
+                messages = [part.messages[at] for at in chosen]
+                yield split, Delivered(messages, [part.offsets[at] for at in chosen], [])
+
+
+_SPELLINGS = f"""
+select spelling, count(*) filter (state <> {TOMBSTONE})
+  from (select spelling, arg_max(state, log_offset) as state from record_digest
+         where topic = ? group by spelling, key0, key1, partition_id)
+ group by spelling
+"""
+_LATEST = """
+create or replace temp table latest_digest as
+select key0, key1, spelling, arg_max(state, log_offset) as state, arg_max(row0, log_offset) as row0,
+       arg_max(row1, log_offset) as row1, min(partition_id) <> max(partition_id) as is_spread
+  from record_part group by key0, key1, spelling
+"""
+_EQUAL = f"not l.is_spread and l.state = {ROW} and l.row0 = t.row0 and l.row1 = t.row1"
+_AGREED = f"""
+select count(*) from (select * from latest_digest where spelling = $spelling) as l
+  join row_part as t using (key0, key1)
+ where {_EQUAL}
+"""
+_SUSPECTS = f"""
+insert into suspect
+select coalesce(l.key0, t.key0), coalesce(l.key1, t.key1), $spelling, t.table_oid, t.block, t.line, t.row0,
+       t.row1, null
+  from (select * from latest_digest where spelling = $spelling) as l
+  full join row_part as t using (key0, key1)
+ where not coalesce({_EQUAL}, false)
+   and not (t.key0 is null and l.state = {TOMBSTONE} and not l.is_spread)
+union all
+select key0, key1, spelling, null, null, null, null, null, null
+  from latest_digest where spelling <> $spelling and (state <> {TOMBSTONE} or is_spread)
+"""
+#: Without a key: rows that the table has more often than the topic.
+_SURPLUS = f"""
+insert into suspect
+select 0, 0, 0, t.table_oid, t.block, t.line, t.row0, t.row1, coalesce(r.copies, 0)
+  from (select *, count(*) over (partition by row0, row1) as copies from row_part) as t
+  left join (select row0, row1, count(*) as copies from record_part
+              where state = {ROW}
+              group by row0, row1) as r using (row0, row1)
+ where t.copies > coalesce(r.copies, 0)
+"""

@@ -1,0 +1,321 @@
+"""One digest for a row, whether PostgreSQL makes it or it is made of messages.
+
+A digest is the MD5 of what PostgreSQL's ``record_send`` writes of a record with these fields: which of the
+columns of a fixed width are null, as bits; these columns, zeros for null; and then the columns of any width.
+Each field comes with its type and its length, so two records with the same bytes have the same values, bit
+for bit: -0 is not 0, and 1.0 is not 1.00. PostgreSQL writes these bytes of its own values; for messages they
+are put together here, out of what `bwtui.audit.columns` has read.
+
+That two rows differ and have the same digest is as likely as 1 : 2¹²⁸, and nobody chooses them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from bwtui.audit.columns import Bool, Column, Field, Int64, Messages
+from bwtui.model.sql import quote_identifier
+from bwtui.types.registry import TypeInfo
+
+#: Digests are counted in so many parts, each of which can be looked at by itself.
+PARTS = 64
+
+_HEXADECIMAL = np.full(256, 16, np.uint8)
+_HEXADECIMAL[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
+_HYPHENS = [8, 13, 18, 23]
+_DIGITS = [at for at in range(36) if at not in _HYPHENS]
+#: Days and microseconds from 1970, where Avro begins, to 2000, where PostgreSQL does.
+_EPOCH_DAYS, _EPOCH_MICROSECONDS = 10_957, 946_684_800_000_000
+_BITS = 31
+_INT4 = 23
+_WRITTEN = "case when {0} is distinct from null then pg_catalog.concat({0}) end"
+
+
+class _Kind(NamedTuple):
+    """How columns of some types are written: as which type of PostgreSQL's, None where it has any width."""
+
+    oid: int
+    dtype: str | None
+    #: SQL for a value, with ``{}`` for the column, and for what stands for null.
+    sql: str
+    zero: str
+    #: Kinds of Avro fields that say just this.
+    said_by: tuple[str, ...]
+
+
+_KINDS = {
+    "boolean": _Kind(16, "u1", "{}::pg_catalog.bool", "false", ("boolean",)),
+    "long": _Kind(20, ">i8", "{}::pg_catalog.int8", "0", ("long",)),
+    "float": _Kind(700, ">f4", "{}::pg_catalog.float4", "0", ("float",)),
+    "double": _Kind(701, ">f8", "{}::pg_catalog.float8", "0", ("double",)),
+    "date": _Kind(1082, ">i4", "{}::pg_catalog.date", "'2000-01-01'", ("date",)),
+    "time": _Kind(1083, ">i8", "{}::pg_catalog.time", "'00:00'", ("time",)),
+    "timestamp": _Kind(1114, ">i8", "{}::pg_catalog.timestamp", "'2000-01-01'", ("timestamp",)),
+    "timestamptz": _Kind(1184, ">i8", "{}::pg_catalog.timestamptz", "'2000-01-01Z'", ("timestamptz",)),
+    "money": _Kind(790, ">i8", "{}::pg_catalog.money", "'0'", ("decimal",)),
+    "uuid": _Kind(2950, "V16", "{}::pg_catalog.uuid", "'00000000-0000-0000-0000-000000000000'", ("uuid",)),
+    "bytes": _Kind(17, None, "{}::pg_catalog.bytea", "", ("bytes",)),
+    "text": _Kind(25, None, "{}::pg_catalog.text", "", ("string", "decimal")),
+    # concat writes a value as the stream does; see `bwtui.verify.tables`.
+    "written": _Kind(25, None, _WRITTEN, "", ("string", "decimal")),
+}  # fmt: skip
+_BY_OID = {
+    16: "boolean", 17: "bytes", 20: "long", 21: "long", 23: "long", 25: "text", 26: "long", 700: "float",
+    701: "double", 790: "money", 1043: "text", 1082: "date", 1083: "time", 1114: "timestamp",
+    1184: "timestamptz", 2950: "uuid",
+}  # fmt: skip
+#: Sent as numbers, which PostgreSQL does not make of them for all: xid, cid, xid8.
+_OTHERS = frozenset({28, 29, 5069})
+#: What a key's field says of types that its row's field says otherwise: their text.
+_TEXT_IN_KEYS = frozenset({"date", "time", "timestamp", "timestamptz"})
+
+
+def kind_of(oid: int, types: Mapping[int, TypeInfo], *, in_key: bool = False) -> str | None:
+    """Return how a column is written, or None where a value has more than one form.
+
+    ``types`` are those of `bwtui.source.catalog.load_types`.
+    """
+    info = types.get(oid)
+    while info is not None and info.kind == "d":
+        oid = info.base_oid
+        info = types.get(oid)
+    kind = _BY_OID.get(oid)
+    if kind is not None:
+        return "written" if in_key and kind in _TEXT_IN_KEYS else kind
+    if oid in _OTHERS or info is None or info.name == "hstore" or (info.element_oid and info.kind == "b"):
+        return None
+    return "written"
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a record that is digested, and how each is written."""
+
+    fixed: tuple[tuple[str, _Kind], ...]
+    loose: tuple[tuple[str, _Kind], ...]
+
+    @classmethod
+    def of(cls, kinds: Mapping[str, str]) -> "Layout":
+        """Return the layout of columns of these kinds."""
+        every = [(name, _KINDS[kind]) for name, kind in kinds.items()]
+        return cls(
+            tuple(one for one in every if one[1].dtype is not None),
+            tuple(one for one in every if one[1].dtype is None),
+        )
+
+    def sql(self) -> str:
+        """Return SQL for the record's bytes, of a row of the table."""
+        names = [(quote_identifier(name), kind) for name, kind in self.fixed]
+        fields = [
+            " + ".join(
+                f"case when {name} is null then {1 << at} else 0 end" for at, (name, _) in enumerate(some)
+            )
+            for some in _gathered(names)
+        ]
+        fields += [f"coalesce({kind.sql.format(name)}, {kind.zero})" for name, kind in names]
+        fields += [kind.sql.format(quote_identifier(name)) for name, kind in self.loose]
+        return f"pg_catalog.record_send(row({', '.join(fields)}))"
+
+    def takes(self, fields: Sequence[Field]) -> bool:
+        """Whether these fields say of a table's columns what is digested; a column may lack its field."""
+        found = {one.column: one for one in fields}
+        for name, kind in (*self.fixed, *self.loose):
+            field = found.get(name)
+            if field is not None and field.kind not in kind.said_by:
+                return False
+            if field is not None and field.kind == "decimal" and not _is_written(field, kind):
+                return False
+        return True
+
+    def digests(
+        self, hasher: duckdb.DuckDBPyConnection, columns: Sequence[Column], messages: Messages, is_plain: Bool
+    ) -> NDArray[np.uint64]:
+        """Return two words for each message; clear ``is_plain`` where there are none."""
+        pieces = self._pieces(hasher, columns, messages, is_plain)
+        names = [f"p{number}" for number in range(len(pieces))]
+        hasher.register("pieces", pa.table(pieces, names))
+        made = hasher.sql(f"""
+            select (d & 18446744073709551615)::ubigint as low, (d >> 64)::ubigint as high
+              from (select md5_number({" || ".join(names)}) as d from pieces)""").to_arrow_table()
+        hasher.unregister("pieces")
+        return np.stack([made.column(name).to_numpy() for name in ("low", "high")], axis=1)
+
+    def _pieces(
+        self, hasher: duckdb.DuckDBPyConnection, columns: Sequence[Column], messages: Messages, is_plain: Bool
+    ) -> list[pa.Array]:
+        count = len(messages.starts)
+        found = {one.field.column: one for one in columns}
+        values = [(found.get(name), kind) for name, kind in self.fixed]
+        masks = [_mask([column for column, _ in some], count) for some in _gathered(values)]
+        parts: list[tuple[int, str, NDArray[Any]]] = [(_INT4, ">i4", mask) for mask in masks]
+        for column, kind in values:
+            assert kind.dtype is not None
+            numbers = (
+                np.zeros(count, kind.dtype) if column is None else _number(column, kind, messages, is_plain)
+            )
+            parts.append((kind.oid, kind.dtype, numbers))
+        texts = [_text(hasher, found.get(name), messages, count) for name, _ in self.loose]
+        heads = [_head(kind.oid, lengths) for (_, kind), (lengths, _) in zip(self.loose, texts, strict=True)]
+        first = _fixed(len(masks) + len(self.fixed) + len(self.loose), parts, heads[:1], count)
+        made = [first]
+        for number, (_, text) in enumerate(texts):
+            made += [_blobs(heads[number])] if number else []
+            made.append(text)
+        return made
+
+
+def _is_written(field: Field, kind: _Kind) -> bool:
+    # Money is a number of cents; of decimals DuckDB writes so many digits.
+    return field.scale == 2 if kind is _KINDS["money"] else 0 <= field.scale <= 38
+
+
+def _gathered(every: Sequence[Any]) -> list[Sequence[Any]]:
+    return [every[at : at + _BITS] for at in range(0, len(every), _BITS)]
+
+
+def _mask(columns: Sequence[Column | None], count: int) -> NDArray[np.int32]:
+    mask = np.zeros(count, np.int32)
+    for at, column in enumerate(columns):
+        mask |= np.int32(1 << at) if column is None else column.is_null.astype(np.int32) << at
+    return mask
+
+
+def _number(column: Column, kind: _Kind, messages: Messages, is_plain: Bool) -> NDArray[Any]:
+    """Return PostgreSQL's number for a column of a fixed width, zero where it is null."""
+    if column.field.kind == "uuid":
+        return _uuids(column, messages, is_plain)
+    numbers = column.numbers
+    assert numbers is not None
+    if numbers.dtype.kind == "f":
+        # Not a number has many bytes, and is one value.
+        is_plain &= ~np.isnan(numbers) | column.is_null
+    if column.field.kind == "date":
+        numbers = numbers - _EPOCH_DAYS
+    elif column.field.kind in ("timestamp", "timestamptz"):
+        numbers = numbers - _EPOCH_MICROSECONDS
+    return np.where(column.is_null, np.zeros(1, numbers.dtype), numbers) if column.is_null.any() else numbers
+
+
+def _uuids(column: Column, messages: Messages, is_plain: Bool) -> NDArray[Any]:
+    assert column.starts is not None and column.lengths is not None
+    is_text = column.lengths == 36
+    starts = np.where(is_text, column.starts, 0)
+    # In small numbers there may be fewer bytes than one has.
+    texts = messages.data[np.minimum(starts[:, None] + np.arange(36), len(messages.data) - 1)]
+    digits = _HEXADECIMAL[texts[:, _DIGITS]]
+    is_text &= (digits < 16).all(axis=1) & (texts[:, _HYPHENS] == ord("-")).all(axis=1)
+    is_plain &= is_text | column.is_null
+    made = (digits[:, ::2] << 4) | (digits[:, 1::2] & 15)
+    made[~is_text] = 0
+    return np.ascontiguousarray(made).view("V16").reshape(-1)
+
+
+def _text(
+    hasher: duckdb.DuckDBPyConnection, column: Column | None, messages: Messages, count: int
+) -> tuple[Int64, pa.Array]:
+    """Return the lengths of a column of any width, -1 for null, and what is in it."""
+    if column is None:
+        nothing = np.zeros(count, np.int64)
+        return nothing - 1, views(messages.data, nothing, nothing)
+    if column.numbers is not None:
+        return _decimals(hasher, column)
+    assert column.starts is not None and column.lengths is not None
+    lengths = np.where(column.is_null, -1, column.lengths)
+    return lengths, views(messages.data, column.starts, np.where(column.is_null, 0, column.lengths))
+
+
+def _decimals(hasher: duckdb.DuckDBPyConnection, column: Column) -> tuple[Int64, pa.Array]:
+    """Return the texts of decimals, by DuckDB, which writes them as PostgreSQL does."""
+    assert column.numbers is not None
+    numbers = np.stack([column.numbers, column.numbers >> 63], axis=1)
+    kind = pa.decimal128(38, column.field.scale)
+    made = pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
+    hasher.register("decimals", pa.table({"n": made}))
+    texts = hasher.sql("select n::varchar as n from decimals").to_arrow_table().column("n")
+    hasher.unregister("decimals")
+    written = texts.cast(pa.large_string()).combine_chunks()
+    ends = np.frombuffer(written.buffers()[1], np.int64)[: len(written) + 1]
+    lengths = np.where(column.is_null, -1, np.diff(ends))
+    data = np.frombuffer(written.buffers()[2] or b"", np.uint8)
+    return lengths, views(data, ends[:-1], np.maximum(lengths, 0))
+
+
+def views(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> pa.Array:
+    """Return parts of ``data`` as an array that shares its bytes."""
+    made = np.zeros(len(starts), np.dtype([("length", "<i4"), ("text", "V12")]))
+    made["length"] = lengths
+    short, long = np.flatnonzero(lengths <= 12), np.flatnonzero(lengths > 12)
+    if len(short):
+        made["text"][short] = _twelve(data, starts[short], lengths[short])
+    if len(long):
+        behind = np.zeros(len(long), np.dtype([("prefix", "V4"), ("buffer", "<i4"), ("at", "<i4")]))
+        prefixes: NDArray[Any] = np.ndarray((len(data) - 3,), "V4", data, strides=(1,))
+        behind["prefix"], behind["at"] = prefixes[starts[long]], starts[long]
+        made["text"][long] = behind.view("V12")
+    return pa.Array.from_buffers(
+        pa.binary_view(), len(made), [None, pa.py_buffer(made), pa.py_buffer(np.ascontiguousarray(data))]
+    )
+
+
+def clear_no_texts(column: Column, messages: Messages, is_plain: Bool) -> None:
+    """Clear ``is_plain`` where a text is no UTF-8, so that nobody can read the message."""
+    if column.field.kind != "string" or not is_plain.any():
+        return
+    assert column.starts is not None and column.lengths is not None
+    lengths = np.where(is_plain & ~column.is_null, column.lengths, 0)
+    blobs = views(messages.data, column.starts, lengths)
+    try:
+        pa.Array.from_buffers(pa.string_view(), len(blobs), blobs.buffers()).validate(full=True)
+    except pa.ArrowInvalid:
+        for at in np.flatnonzero(lengths).tolist():
+            try:
+                blobs[at].as_py().decode()
+            except UnicodeDecodeError:
+                is_plain[at] = False
+
+
+def _twelve(data: NDArray[np.uint8], starts: Int64, lengths: Int64) -> NDArray[Any]:
+    """Return texts of up to twelve bytes, with zeros behind them."""
+    places = starts[:, None] + np.arange(12)
+    found = data[np.minimum(places, len(data) - 1)] if len(data) else np.zeros(places.shape, np.uint8)
+    found[np.arange(12) >= lengths[:, None]] = 0
+    return np.ascontiguousarray(found).view("V12").reshape(-1)
+
+
+def _head(oid: int, lengths: Int64) -> NDArray[np.uint8]:
+    made = np.empty((len(lengths), 2), ">i4")
+    made[:, 0], made[:, 1] = oid, lengths
+    return made.view(np.uint8)
+
+
+def _fixed(
+    fields: int,
+    parts: Sequence[tuple[int, str, NDArray[Any]]],
+    heads: Sequence[NDArray[np.uint8]],
+    count: int,
+) -> pa.Array:
+    """Return the beginnings of records, which all have the same length."""
+    names = [("count", ">i4")]
+    for number, (_, dtype, _) in enumerate(parts):
+        names += [(f"oid{number}", ">i4"), (f"size{number}", ">i4"), (f"value{number}", dtype)]
+    names += [("head", "V8")] * len(heads)
+    made = np.zeros(count, np.dtype(names))
+    made["count"] = fields
+    for number, (oid, dtype, values) in enumerate(parts):
+        made[f"oid{number}"], made[f"size{number}"] = oid, np.dtype(dtype).itemsize
+        made[f"value{number}"] = values
+    for head in heads:
+        made["head"] = np.ascontiguousarray(head).view("V8").reshape(-1)
+    return _blobs(made.view(np.uint8).reshape(count, -1))
+
+
+def _blobs(rows: NDArray[np.uint8]) -> pa.Array:
+    """Return rows of bytes of one length as blobs."""
+    count, size = rows.shape
+    kind = pa.binary(size)
+    return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(np.ascontiguousarray(rows))])

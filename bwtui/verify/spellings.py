@@ -1,0 +1,45 @@
+"""How the keys of topics are written: one that is written otherwise than most is another key."""
+
+from collections.abc import Sequence
+
+import duckdb
+
+from bwtui.verify.agreement import Agreement
+from bwtui.verify.tables import Shape
+
+_COUNTS = """
+select topic, split_part(key, chr(1), 2) as spelling, count(value), max(timestamp_ms)
+  from latest
+ where starts_with(key, '[') and contains(key, chr(1)) and not list_contains(?::varchar[], topic)
+ group by all
+"""
+
+
+def learn_spellings(
+    store: duckdb.DuckDBPyConnection,
+    agreement: Agreement,
+    quick: Sequence[Shape],
+    spellings: dict[str, str],
+) -> None:
+    """Learn how most keys of each topic are written: ``spellings`` has topic → schema's id, "json" or "odd".
+
+    Of the topics of ``quick`` nearly all keys are in ``agreement``; those of others are in ``latest``.
+    """
+    counts = store.execute(_COUNTS, [list(spellings)]).fetchall()
+    counts += agreement.spellings([one for one in quick if one.table.key], {topic for topic, *_ in counts})
+    for topic, spelling, _, _ in sorted(counts, key=lambda one: (-one[2], -one[3], one[1])):
+        if topic in spellings:
+            continue
+        spellings[topic] = spelling
+        store.execute(
+            "update latest set key = split_part(key, chr(1), 1)"
+            " where topic = ? and starts_with(key, '[') and split_part(key, chr(1), 2) = ?",
+            [topic, spelling],
+        )
+        # A topic that had none before: all of its keys have come since.
+        for table, columns in (("changed_key", "distinct topic, key"), ("history", "*")):
+            store.execute(
+                f"insert into {table} select {columns} from latest semi join doubtful using (topic, key)"
+                " where topic = ?",
+                [topic],
+            )
