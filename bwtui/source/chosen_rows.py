@@ -38,6 +38,8 @@ def check_condition(dsn: str, namespace: str, table: str, where: str) -> None:
     connection = connect_raw(dsn, replication=False)
     try:
         execute_raw(connection, "set default_transaction_read_only = on")
+        # Who alters the table must not wait for us, nor we for him.
+        execute_raw(connection, "set lock_timeout = '2s'")
         name = quote_qualified(namespace, table)
         # A text that closes the first one's parenthesis can't be whole in the second, which has none, and
         # one that ends the CASE can't be in the first. The line end ends a comment.
@@ -66,7 +68,7 @@ def _refused(error: ServerError) -> BwtuiError:
     if error.sqlstate in _NOT_FOUND:
         hint = "name what isn't PostgreSQL's own with its schema: no other is searched"
         return RefusedError(f"the condition is refused: {reason}", hint)
-    if not error.sqlstate or error.sqlstate[:2] in ("08", "57"):
+    if error.sqlstate[:2] in ("", "08", "55", "57"):
         return ConnectionFailed(error.message, error.hint)
     return RefusedError(f"the condition is refused: {reason}", error.hint)
 

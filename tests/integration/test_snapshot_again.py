@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.backfill import BackfillRequest
+from bwtui.relay.process.control import send_again
 from bwtui.source.chosen_rows import check_condition
 from tests.attempts import Attempts, Ended
 from tests.database import Session, session
@@ -68,6 +70,10 @@ def test_a_condition_is_one_expression(orders: Session, database: str) -> None:
         with pytest.raises(RefusedError, match=says) as refused:
             check_condition(database, "public", "orders", where)
         assert refused.value.hint
+    with session(database) as holder:
+        holder.run("begin; lock table orders in access exclusive mode")
+        with pytest.raises(ConnectionFailed, match="lock timeout"):
+            check_condition(database, "public", "orders", "id > 5")
     with pytest.raises(ConnectionFailed):
         check_condition("host=127.0.0.1 port=1", "public", "orders", "true")
     assert orders.value("select count(*) from orders") == 100
@@ -102,6 +108,19 @@ def test_what_can_not_be_sent_again_is_refused(orders: Session, database: str, a
         assert [json.loads(line)["rows"] for line in done.stdout.splitlines()] == [100, 2]
         part = json.loads(again(attempts, "orders", "--where", "id <= 7 -- few", "--json").stdout)
         assert (part["state"], part["rows"]) == ("done", 7)
+
+
+def test_a_condition_that_no_command_has_looked_at_is_refused_by_the_relay(
+    orders: Session, database: str, attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(attempts.state))
+    with relaying(attempts, database, orders):
+        where = "id > 5\n) to stdout; commit; drop table orders; --"
+        id = send_again(attempts.name, BackfillRequest("public.orders", where=where))
+        failed = eventually("it ends", lambda: (one := statuses(attempts)[id])["ended"] and one)
+        assert failed["state"] == "failed"
+        assert "the condition is refused: syntax error" in failed["error"]
+        assert orders.value("select count(*) from orders") == 100
 
 
 def test_what_was_asked_outlives_a_kill(orders: Session, database: str, attempts: Attempts) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from bwtui.errors import BwtuiError, ConnectionFailed
 from bwtui.model.figures import duration
 from bwtui.relay.backfill.streamed import Streamed
+from bwtui.source.chosen_rows import check_condition
 from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk
 from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, writers
 from bwtui.source.connection import Connection, connect, execute, query
@@ -51,6 +52,10 @@ class Reading:
     def _run(self) -> None:
         connection: Connection | None = None
         try:
+            asked = self._asked
+            if self._is_first and asked.where:
+                # It came over the control socket, and becomes a part of a statement.
+                check_condition(self._dsn, asked.namespace, asked.name, asked.where)
             connection = connect(self._dsn)
             # A policy that hides rows must make the query fail, not leave them out.
             execute(connection, "set row_security = off")
