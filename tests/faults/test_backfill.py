@@ -203,3 +203,89 @@ def test_under_writes_and_kills_nothing_older_comes_behind(
     assert writers.transactions > 500
     assert_never_older(read_table(services, ITEMS, relay.name))
     assert_equal(services, database, [ITEMS], relay.name)
+
+
+def test_what_alters_the_table_has_its_chunk_read_again(
+    relay: Relay, services: Services, database: str
+) -> None:
+    """While it is truncated, filled, and gets another key again and again, only what is true is sent."""
+    over = threading.Event()
+
+    def alter() -> None:
+        chance = random.Random(random.getrandbits(64))
+        with session(database) as writer:
+            while not over.wait(0.05):
+                first = chance.randrange(1 << 40)
+                writer.run("alter table items add column if not exists more text")
+                writer.run(
+                    "insert into items (id, name) select %s + n, 'again' from generate_series(1, 50) n", first
+                )
+                if chance.random() < 0.3:
+                    writer.run("alter table items alter column name type varchar(50)")
+                    writer.run("alter table items alter column name type text")
+                if chance.random() < 0.3:
+                    writer.run("alter table items drop constraint items_pkey, add primary key (id)")
+                writer.run(
+                    "update items set v = nextval('s'), more = 'm' where id between %s and %s",
+                    first + 25,
+                    first + 50,
+                )
+                writer.run("delete from items where id between %s and %s", first, first + 10)
+
+    thread = threading.Thread(target=alter)
+    thread.start()
+    try:
+        for _ in range(2):
+            status = wait_done(relay, ask(relay, table="public.items"))
+            assert status.rows + status.left_out >= ROWS
+    finally:
+        over.set()
+        thread.join()
+    relay.wait_caught_up()
+    assert_never_older(read_table(services, ITEMS, relay.name))
+    assert_equal(services, database, [ITEMS], relay.name)
+
+
+def test_a_list_of_keys_makes_rows_and_tombstones(
+    relay: Relay, services: Services, database: str, tmp_path: Path
+) -> None:
+    (tmp_path / "keys").write_text("".join(f'["{number}"]\n' for number in (1, 2, ROWS + 1, ROWS + 2)))
+    id = ask(relay, table="public.items", keys=str(tmp_path / "keys"), reason="repair")
+    status = wait_done(relay, id)
+    assert (status.rows, status.tombstones) == (2, 2)
+    again = [one for one in read_table(services, ITEMS, relay.name) if one.operation != "snapshot"]
+    assert [(one.key, one.value is None) for one in sorted(again, key=lambda one: one.key)] == [
+        ((1,), False),
+        ((2,), False),
+        ((ROWS + 1,), True),
+        ((ROWS + 2,), True),
+    ]
+
+
+@pytest.mark.parametrize("policy", ["exit", "log"])
+def test_a_row_that_is_refused_is_the_requests_affair(
+    policy: str, new_relay: NewRelay, services: Services, database: str
+) -> None:
+    execute(database, *MADE)
+    relay = new_relay("-e", policy)
+    relay.start()
+    relay.wait_streaming()
+    relay.stop()
+    # It came while nobody looked: the slot goes on behind it.
+    execute(database, "update items set name = repeat('x', 3000000) where id = 7")
+    execute(database, "alter table items alter column name set storage external")
+    relay.start("-C", "message.max.bytes=1000000", "-e", "log")
+    relay.wait_caught_up()
+    relay.stop()
+    relay.start("-C", "message.max.bytes=1000000")
+    relay.wait_streaming()
+    id = ask(relay, table="public.items")
+    wait_for("its end", lambda: state_of(relay, id).is_over)
+    status = state_of(relay, id)
+    if policy == "exit":
+        assert (status.state, "a row of public.items can't be sent" in status.error) == ("failed", True)
+    else:
+        assert (status.state, status.rows) == ("done", ROWS - 1)
+    execute(database, "insert into items (id) values (-1)")
+    relay.wait("what comes", lambda now: now.tables["public.items"].inserts == 1)
+    relay.stop()

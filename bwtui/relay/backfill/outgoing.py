@@ -27,12 +27,11 @@ _SLICE_BYTES = 1 << 20
 
 
 class _Ready(NamedTuple):
-    """One row, or of a key without a row the tombstone: ``line`` and ``fields`` are None then."""
+    """One row, or of a key without a row the tombstone: ``line`` is None then."""
 
     key: bytes | None
     value: bytes | None
     line: bytes | None
-    fields: list[Field] | None
 
 
 class Numbers:
@@ -100,7 +99,7 @@ class Outgoing:
         return True
 
     def _encode(self, line: bytes) -> None:
-        fields: list[Field] = list(unescape_copy_line(line)) if self._route.column_names else []
+        fields = self._fields(line)
         try:
             try:
                 key, value = self._route.both(fields)
@@ -112,7 +111,11 @@ class Outgoing:
         except RowError as error:
             self._refusals.refuse(self._route, self._dropped(fields), error, Span())
             return
-        self._ready.append(_Ready(key, value, line, fields))
+        self._ready.append(_Ready(key, value, line))
+
+    def _fields(self, line: bytes | None) -> list[Field]:
+        # A table without columns has empty lines, which would be read as one empty column.
+        return list(unescape_copy_line(line)) if line is not None and self._route.column_names else []
 
     def _delete_missing(self) -> None:
         """Add tombstones of the keys that were asked for and have no row."""
@@ -121,7 +124,7 @@ class Outgoing:
             message_key = key if isinstance(key, bytes) else self._message_key(key)
             if message_key is not None and message_key not in there:
                 there.add(message_key)
-                self._ready.append(_Ready(message_key, None, None, None))
+                self._ready.append(_Ready(message_key, None, None))
 
     def _message_key(self, texts: tuple[str, ...]) -> bytes | None:
         route = self._route
@@ -178,11 +181,11 @@ class Outgoing:
             batch.add(route, ready.key, ready.value, now, self._headers(operation))
         except RowError as error:
             self._numbers.ordinal -= 1
-            self._refusals.refuse(route, self._dropped(ready.fields), error, batch.span)
+            self._refusals.refuse(route, self._dropped(self._fields(ready.line)), error, batch.span)
             return
         batch.rows += 1
         if batch.careful is not None:
-            batch.careful.name(route, route, self._dropped(ready.fields))
+            batch.careful.name(route, route, self._dropped(self._fields(ready.line)))
         if ready.line is None:
             self.tombstones += 1
             return
@@ -197,10 +200,17 @@ class Outgoing:
             return [(SESSION, session)]
         return make_headers(self._numbers.lsn, self._numbers.ordinal, operation, 0, session)
 
-    def _dropped(self, fields: list[Field] | None) -> DroppedRow:
+    def _dropped(self, fields: list[Field]) -> DroppedRow:
         route = self._route
         name = route.relation.qualified_name
         identity = Identity(self._numbers.lsn, self._numbers.ordinal, 0)
         return DroppedRow(
-            name, route.topic, "snapshot", identity, route.column_names, None, fields, route.key_columns
+            name,
+            route.topic,
+            "snapshot",
+            identity,
+            route.column_names,
+            None,
+            fields or None,
+            route.key_columns,
         )

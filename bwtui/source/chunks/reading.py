@@ -94,6 +94,11 @@ def read_chunk(connection: Connection, asked: Asked, wait: Callable[[Connection,
                     execute(connection, "rollback")
     except BwtuiError:
         raise
+    except psycopg2.errors.LockNotAvailable as error:
+        raise ConnectionFailed(
+            f"table {asked.qualified_name} is locked by somebody who alters it",
+            "its rows are read after that",
+        ) from error
     except psycopg2.Error as error:
         raise statement_failed(error) from error
     raise ConnectionFailed(
