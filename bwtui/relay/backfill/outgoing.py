@@ -27,8 +27,9 @@ _SLICE_BYTES = 1 << 20
 
 
 class _Ready(NamedTuple):
-    """One row, or of a key without a row the tombstone: ``line`` is None then."""
+    """One row, or of a key without a row the tombstone: ``line`` is None then; ``route`` encoded it."""
 
+    route: Route
     key: bytes | None
     value: bytes | None
     line: bytes | None
@@ -111,7 +112,7 @@ class Outgoing:
         except RowError as error:
             self._refusals.refuse(self._route, self._dropped(fields), error, Span())
             return
-        self._ready.append(_Ready(key, value, line))
+        self._ready.append(_Ready(self._route, key, value, line))
 
     def _fields(self, line: bytes | None) -> list[Field]:
         # A table without columns has empty lines, which would be read as one empty column.
@@ -124,7 +125,7 @@ class Outgoing:
             message_key = key if isinstance(key, bytes) else self._message_key(key)
             if message_key is not None and message_key not in there:
                 there.add(message_key)
-                self._ready.append(_Ready(message_key, None, None))
+                self._ready.append(_Ready(self._route, message_key, None, None))
 
     def _message_key(self, texts: tuple[str, ...]) -> bytes | None:
         route = self._route
@@ -171,7 +172,7 @@ class Outgoing:
                 return
 
     def _add(self, batch: Batch, window: Window, ready: _Ready, now: int) -> None:
-        route, recorder = self._route, self._context.recorder
+        route, recorder = ready.route, self._context.recorder
         if ready.key is not None and ready.key in window:
             self.left_out += 1
             return
@@ -190,6 +191,7 @@ class Outgoing:
             self.tombstones += 1
             return
         self.rows += 1
+        route.counters.backfill_rows += 1
         if recorder is not None:
             recorder.frames.append(ready.line)
             batch.held += len(ready.line)
