@@ -1,0 +1,212 @@
+"""Ways in which a slot is lost, on a server of the test's own, and writes whose tables are known."""
+
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg2
+
+from bwtui.demo.shop import Table
+from tests.faults.relays import Relay, execute, wait_for
+from tests.second_postgres import SecondPostgres
+
+LOGICAL = {"wal_level": "logical"}
+TABLES = (Table("public", "orders", ("id",)), Table("public", "lines", ("order_id", "line")))
+_IDS = 400
+_CREATE = (
+    "create table orders (id int primary key, v text)",
+    "create table lines (order_id int, line text, v int, primary key (order_id, line))",
+    "insert into orders select n, 'v' || n from generate_series(1, 300) n",
+    "insert into lines select n, 'line ' || n, n from generate_series(1, 300) n",
+)
+
+
+def created() -> SecondPostgres:
+    """Return a server that runs, with both tables."""
+    server = SecondPostgres()
+    server.start(**LOGICAL)
+    execute(server.dsn, *_CREATE)
+    return server
+
+
+def some_writes(dice: random.Random) -> list[str]:
+    """Return statements of one transaction."""
+    return [_statement(dice) for _ in range(dice.randint(1, 6))]
+
+
+def _statement(dice: random.Random) -> str:
+    first = dice.randint(1, _IDS)
+    last = first + dice.choice((0, 0, 3, 30))
+    word = f"{dice.getrandbits(32):x}"
+    return dice.choice(
+        (
+            f"insert into orders select n, '{word}' from generate_series({first}, {last}) n"
+            " on conflict (id) do update set v = excluded.v",
+            f"update orders set v = '{word}' where id between {first} and {last}",
+            f"delete from orders where id between {first} and {last}",
+            f"insert into lines select n, 'line ' || n, {first} from generate_series({first}, {last}) n"
+            " on conflict do nothing",
+            f"update lines set v = v + 1 where order_id between {first} and {last}",
+            # A key that changes makes a tombstone and a row.
+            f"update lines set line = md5(line || '{word}') where order_id between {first} and {last}",
+            f"delete from lines where order_id between {first} and {last}",
+        )
+    )
+
+
+def write(server: SecondPostgres, dice: random.Random, transactions: int) -> None:
+    """Write so many transactions."""
+    for _ in range(transactions):
+        execute(server.dsn, *some_writes(dice))
+
+
+def _write_unseen(server: SecondPostgres, dice: random.Random) -> None:
+    """Write what no slot holds; a TRUNCATE, too, of which a stream would make no tombstones."""
+    if dice.random() < 0.2:
+        execute(server.dsn, "truncate lines")
+    write(server, dice, 5)
+
+
+@contextmanager
+def written_to(server: SecondPostgres, seed: int) -> Iterator[None]:
+    """Write all the time, in another thread."""
+    stop, dice = threading.Event(), random.Random(seed)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not stop.wait(0.02):
+                execute(server.dsn, *some_writes(dice))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not failed
+
+
+# -- gaps ----------------------------------------------------------------------------------------------------
+# Each is given a relay that streams and has caught up. Behind it the slot is lost; the relay may run or not.
+
+
+def drop(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
+    """Somebody drops the slot while the relay is away."""
+    _end(relay, dice)
+    _write_unseen(server, dice)
+    execute(server.dsn, f"select pg_drop_replication_slot('{relay.name}')")
+    write(server, dice, dice.randint(0, 3))
+
+
+def drop_below(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
+    """Somebody ends the relay's session, and drops the slot before it is back."""
+    relay.signal(signal.SIGSTOP)
+    _ask(server, "select pg_terminate_backend(active_pid) from pg_replication_slots where active")
+    wait_for(
+        "the slot's release", lambda: not _ask(server, "select 1 from pg_replication_slots where active")
+    )
+    _write_unseen(server, dice)
+    execute(server.dsn, f"select pg_drop_replication_slot('{relay.name}')")
+    relay.signal(signal.SIGCONT)
+
+
+def advance(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
+    """Somebody moves the slot on over changes."""
+    _end(relay, dice)
+    _write_unseen(server, dice)
+    _ask(server, f"select pg_replication_slot_advance('{relay.name}', pg_current_wal_flush_lsn())")
+
+
+def invalidate(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
+    """The slot keeps more WAL than it may."""
+    _end(relay, dice)
+    _write_unseen(server, dice)
+    _ask(server, "alter system set max_slot_wal_keep_size = '1MB'")
+    _ask(server, "select pg_reload_conf()")
+
+    def is_lost() -> bool:
+        for _ in range(3):
+            execute(server.dsn, "select pg_logical_emit_message(true, 'other', 'x')")
+            _ask(server, "select pg_switch_wal()")
+        _ask(server, "checkpoint")
+        status = _ask(server, f"select wal_status from pg_replication_slots where slot_name = '{relay.name}'")
+        return bool(status == [("lost",)])
+
+    wait_for("the slot's end", is_lost)
+    _ask(server, "alter system reset max_slot_wal_keep_size")
+    _ask(server, "select pg_reload_conf()")
+
+
+def restore(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
+    """The server is replaced by what it was before some of what was sent.
+
+    On the same timeline that is seen as long as its WAL ends before what was sent, so nothing is written.
+    """
+    _replace(server, relay, dice, server.start)
+
+
+def promote(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
+    """A standby is promoted that lacks some of what was sent."""
+    _replace(server, relay, dice, server.start_promoted)
+    write(server, dice, dice.randint(0, 5))
+
+
+def _replace(server: SecondPostgres, relay: Relay, dice: random.Random, start: Callable[..., None]) -> None:
+    _end(relay, dice)
+    server.stop()
+    server.keep_copy()
+    server.start(**LOGICAL)
+    relay.start()
+    relay.wait_streaming()
+    execute(server.dsn, "select pg_logical_emit_message(true, 'other', repeat('x', 1 << 20))")
+    write(server, dice, 8)
+    relay.wait_caught_up()
+    _end(relay, dice)
+    server.stop()
+    server.put_copy_back()
+    start(**LOGICAL)
+
+
+GAPS: tuple[Callable[[SecondPostgres, Relay, random.Random], None], ...] = (
+    drop,
+    drop_below,
+    advance,
+    invalidate,
+    restore,
+    promote,
+)
+
+
+def _end(relay: Relay, dice: random.Random) -> None:
+    dice.choice((relay.kill, relay.stop))()
+
+
+def _ask(server: SecondPostgres, sql: str) -> list[tuple[Any, ...]]:
+    with closing(psycopg2.connect(server.dsn)) as connection, connection.cursor() as cursor:
+        connection.autocommit = True
+        cursor.execute(sql)
+        return cursor.fetchall() if cursor.description else []
+
+
+def is_read(server: SecondPostgres, relay: Relay) -> bool:
+    """Whether a session reads the slot."""
+    return bool(
+        _ask(server, f"select 1 from pg_replication_slots where active and slot_name = '{relay.name}'")
+    )
+
+
+def contents(server: SecondPostgres, table: Table) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return a table's rows by their keys."""
+    with closing(psycopg2.connect(server.dsn)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"select * from {table.name}")
+        assert cursor.description is not None
+        names = [column.name for column in cursor.description]
+        rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    return {tuple(row[name] for name in table.key): row for row in rows}
