@@ -1,0 +1,90 @@
+"""``bwtui repair``: exactly the differing keys are sent by the running relay, and a wrong one is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.attempts import Attempts
+from tests.database import Session
+from tests.integration.test_verify_database import relaying
+from tests.raw_topic import raw_messages
+
+pytestmark = pytest.mark.services
+
+
+def repaired(attempts: Attempts, code: int, *args: str) -> dict[str, Any]:
+    """Run the command, see how it ends, and return its result."""
+    ended = attempts.command("repair", "--relay", attempts.name, "--json", *args)
+    assert ended.code == code, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def break_topic(attempts: Attempts, topic: str) -> int:
+    """Delete one key of the topic, and give one the value of another; return how many records there are."""
+    messages = raw_messages(attempts.services, topic)
+    producer = Producer({"bootstrap.servers": attempts.services.broker, "partitioner": "murmur2_random"})
+    producer.produce(topic, None, messages[0][0])
+    producer.produce(topic, messages[0][1], messages[1][0])
+    assert producer.flush(30) == 0
+    return len(messages) + 2
+
+
+def test_exactly_what_differs_is_sent(attempts: Attempts, source: Session, database: str) -> None:
+    source.run(
+        "create table a (id int primary key, v text); insert into a select g, g from generate_series(1, 9) g"
+    )
+    with relaying(attempts, database, source):
+        held = break_topic(attempts, f"{attempts.name}.a")
+        planned = repaired(attempts, 1, "--dry-run", "--show-values")
+        assert (planned["state"], planned["rows"], planned["messages"]) == ("planned", 2, 2)
+        assert {one["class"] for one in planned["tables"][0]["examples"]} == {"missing_key", "different_row"}
+        assert len(raw_messages(attempts.services, f"{attempts.name}.a")) == held
+        # What changes before it is sent is sent as it is then.
+        done = repaired(attempts, 0, "--yes")
+        assert (done["verdict"], done["state"], done["rows"]) == ("clean", "done", 2)
+        assert len(raw_messages(attempts.services, f"{attempts.name}.a")) == held + 2
+        again = repaired(attempts, 0, "--yes")
+        assert (again["state"], again["messages"]) == ("nothing to send", 0)
+        assert len(raw_messages(attempts.services, f"{attempts.name}.a")) == held + 2
+
+
+def test_an_old_report_only_names_the_tables(
+    attempts: Attempts, source: Session, database: str, tmp_path: Path
+) -> None:
+    source.run(
+        "create table a (id int primary key, v text); insert into a select g, g from generate_series(1, 9) g"
+    )
+    source.run(
+        "create table b (id int primary key, v text); insert into b select g, g from generate_series(1, 9) g"
+    )
+    path = tmp_path / "report.json"
+    with relaying(attempts, database, source):
+        break_topic(attempts, f"{attempts.name}.a")
+        break_topic(attempts, f"{attempts.name}.b")
+        given = ("verify", "--database", "--relay", attempts.name, "--json")
+        told = json.loads(attempts.command(*given, "--table", "public.a").stdout)
+        path.write_text(json.dumps(told))
+        source.run("update a set v = 'new' where id = 1; delete from a where id = 2")
+        ended = attempts.command("repair", str(path), "--json", "--yes")
+        assert ended.code == 0, ended.stderr
+        done = json.loads(ended.stdout)
+        assert [one["table"] for one in done["tables"]] == ["public.a"]
+        assert "only names the tables" in done["notes"][0]
+        for name, wrong in (("system_identifier", "1"), ("database", "other"), ("slot", "other")):
+            path.write_text(json.dumps({**told, "source": {**told["source"], name: wrong}}))
+            ended = attempts.command("repair", str(path), "--relay", attempts.name, "--yes")
+            assert (ended.code, ended.stdout) == (2, "")
+            assert f"another {name.partition('_')[0].replace('system', 'server')}" in ended.stderr
+        path.write_text(json.dumps({**told, "cluster": "another"}))
+        ended = attempts.command("repair", str(path), "--yes")
+        assert ended.code == 2
+        assert "sends to another Kafka than the report" in ended.stderr
+        # Nobody is there to be asked.
+        ended = attempts.command("repair", "--relay", attempts.name)
+        assert ended.code == 2
+        assert "--yes" in ended.stderr
+        assert repaired(attempts, 1, "--dry-run")["tables"][1]["rows"] == 2
