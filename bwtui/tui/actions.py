@@ -179,6 +179,19 @@ ACTIONS = (
     ),
     *group(
         "Audit",
+        "live",
+        Action(
+            "repair",
+            ("M",),
+            "Mend",
+            "Have the relay send the keys in which topics and tables differ: first what, then the question",
+            footer=True,
+            audits=True,
+            changes="write into topics",
+        ),
+    ),
+    *group(
+        "Audit",
         "recording",
         Action(
             "replay",

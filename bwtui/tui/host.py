@@ -77,6 +77,9 @@ class Host(Protocol):
     def ask_to_send_table(self, table: str | None) -> None:
         """Ask whether all rows of a table are to be sent again, and have the relay do so."""
 
+    def ask_to_repair(self) -> None:
+        """Compare tables and topics anew, show what would be sent, and ask whether to send it."""
+
     def leave_to_fleet(self, *, by_escape: bool) -> None:
         """Go to the list of all relays, or say why not; by Escape only where the user came from there."""
 

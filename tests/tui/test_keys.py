@@ -189,6 +189,15 @@ async def _all_classes(stage: Stage, press: Press) -> None:
     assert len(classes.rows) == few
 
 
+@check("repair")
+async def _repair(stage: Stage, press: Press) -> None:
+    await stage.show("audit")
+    await press()
+    assert [one.message for one in stage.app._notifications] == [
+        "There is no audit yet: verify the tables first"
+    ]
+
+
 @check("drill")
 async def _drill(stage: Stage, press: Press) -> None:
     await press()

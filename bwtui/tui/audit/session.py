@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,13 @@ class RelayAuditSession(AuditSession):
         """Return the arguments of an audit; ``tables`` is a regex, or empty for all."""
         more = ("--table", tables) if tables else ()
         return ("verify", "--database", "--relay", self._name, *_REPORT, *more)
+
+    def repair_arguments(self, report: AuditReport) -> tuple[str, ...]:
+        """Return the arguments of a repair of a report's tables, with neither --dry-run nor --yes."""
+        tables = [
+            part for table in report.raw.get("tables", ()) for part in ("--table", re.escape(str(table)))
+        ]
+        return ("repair", "--relay", self._name, *tables, "--show-values", "--json", "--progress-json")
 
     def trial_arguments(self, script: str) -> tuple[str, ...]:
         """Return the arguments of a trial of the DDL in file ``script``; empty: of the tables as they are."""

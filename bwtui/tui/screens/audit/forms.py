@@ -228,6 +228,25 @@ def plan_content(plan: dict[str, Any], colours: dict[str, str]) -> RenderableTyp
     return Group(*lines)
 
 
+def repair_content(told: dict[str, Any], colours: dict[str, str]) -> RenderableType:
+    """Return what a repair would send, or has sent, from ``repair --json``."""
+    is_planned = told.get("state") == "planned"
+    verb = "would send" if is_planned else "sent"
+    rows, dead = told.get("rows", 0), told.get("tombstones", 0) + told.get("raw_tombstones", 0)
+    lines: list[RenderableType] = [Text(f"{verb} {rows:,} rows and {dead:,} tombstones", "bold")]
+    if not is_planned:
+        lines.append(Text(f"the comparison after it: {told.get('verdict')}"))
+    notes = [f"{one['table']}: {note}" for one in told.get("tables", ()) for note in one["notes"]]
+    lines += [Text(f"▲ {note}", colours["warning"]) for note in (*notes, *told.get("notes", ()))]
+    table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False, header_style=f"bold {colours['quiet']}")
+    table.add_column("Table", overflow="fold")
+    for title in ("Rows", "Tombstones", "Of other keys"):
+        table.add_column(title, justify="right")
+    for one in told.get("tables", ()):
+        table.add_row(one["table"], *(f"{one[name]:,}" for name in ("rows", "tombstones", "raw_tombstones")))
+    return Group(*lines, "", table)
+
+
 def plan_warnings(plan: dict[str, Any]) -> list[str]:
     """Return what has to be known before something is written."""
     warnings = []

@@ -26,6 +26,9 @@ class JobsApp(App[Ending]):
         """Go to a screen by the name of its mode."""
         raise NotImplementedError
 
+    def ask_to_repair(self) -> None:
+        """Of what is no relay nothing can be asked; see `bwtui.tui.screens.audit.relay`."""
+
     def refresh_screens(self) -> None:
         """Paint the screen that is seen."""
         raise NotImplementedError

@@ -6,7 +6,7 @@ from typing import Any
 
 from bwtui.tui.audit.session import Job, RelayAuditSession
 from bwtui.tui.registry.trial import trial_content
-from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen
+from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, repair_content
 from bwtui.tui.screens.audit.jobs import JobsApp
 from bwtui.tui.screens.base import RelayScreen
 
@@ -47,6 +47,28 @@ class RelayAuditing(JobsApp):
         assert isinstance(self.audit, RelayAuditSession)
         arguments = self.audit.verify_arguments(values.get("--table", ""))
         self.start_job(Job("Verify", self.child(arguments), self.verified))
+
+    def ask_to_repair(self) -> None:
+        """Compare anew, show what would be sent, and ask; while a command runs, show that."""
+        report = self.audit.report
+        if self.show_job() or report is None:
+            return
+        assert isinstance(self.audit, RelayAuditSession)
+        arguments = self.audit.repair_arguments(report)
+
+        def looked(plan: Any, _: bool) -> None:
+            do = "Send them" if plan.get("messages") else ""
+            content = repair_content(plan, self.theme_variables)
+            ask = AskScreen("What the relay would send", content, do, careful=True)
+            self.push_screen(ask, lambda go: self._repair(arguments) if go else None)
+
+        self.start_job(Job("Dry run", self.child((*arguments, "--dry-run")), looked))
+
+    def _repair(self, arguments: tuple[str, ...]) -> None:
+        def repaired(output: Any, _: bool) -> None:
+            self.push_screen(AskScreen("What the relay sent", repair_content(output, self.theme_variables)))
+
+        self.start_job(Job("Repair", self.child((*arguments, "--yes")), repaired))
 
     def ask_to_try_ddl(self) -> None:
         """Ask for the file; while a command runs, show that."""

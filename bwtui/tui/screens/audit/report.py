@@ -77,6 +77,18 @@ class ReportScreen(RelayScreen):
         name = self.query_one(ClassGrid).chosen
         return ("Audit",) if name is None else ("Audit", name)
 
+    def action_repair(self) -> None:
+        """Have the relay send what the audit of its tables found wrong."""
+        report = self.host.audit.report
+        if report is None:
+            self.notify("There is no audit yet: verify the tables first", severity="warning", timeout=4)
+        elif not report.wrong:
+            self.notify(
+                "The audit found nothing wrong: there is nothing to mend", severity="warning", timeout=4
+            )
+        else:
+            self.host.ask_to_repair()
+
     # The selected finding.
 
     def selected_finding(self) -> Finding | None:
