@@ -70,7 +70,7 @@ def test_what_a_lost_slot_left_out_is_sent(services: Services, server: SecondPos
     sent = differing = repeated = 0
     while sum(done.values()) < len(_SHORT) or time.monotonic() - begin < SECONDS:
         gap = dice.choice(GAPS) if SECONDS else _SHORT[sum(done.values())]
-        is_busy = dice.random() < 0.4
+        is_busy = dice.random() < 0.4 if SECONDS else gap is invalidate
         kills = dice.choice((0, 0, 1, 2))
         write(server, dice, 5)
         relay.wait_caught_up()
@@ -96,6 +96,7 @@ def test_what_a_lost_slot_left_out_is_sent(services: Services, server: SecondPos
             repeated += keys.total() - len(wrong)
         assert_equal(services, server.dsn, TABLES, relay.name)
         done[gap.__name__] += 1
+    assert differing
     counted = f"{differing} keys differed, {sent} messages, {repeated} repeated"
     print(f"{sum(done.values())} gaps {dict(done)}: {counted}")
 
