@@ -94,7 +94,7 @@ def written_to(server: SecondPostgres, seed: int) -> Iterator[None]:
 
 
 # -- gaps ----------------------------------------------------------------------------------------------------
-# Each is given a relay that streams and has caught up. Behind it the slot is lost; the relay may run or not.
+# Each is given a relay that streams and has caught up. Behind it the slot is lost, and the relay ended or suspended.
 
 
 def drop(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
@@ -106,7 +106,7 @@ def drop(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
 
 
 def drop_below(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
-    """Somebody ends the relay's session, and drops the slot before it is back."""
+    """Somebody ends the relay's session, and drops the slot before it is back; it is left suspended."""
     relay.signal(signal.SIGSTOP)
     _ask(server, "select pg_terminate_backend(active_pid) from pg_replication_slots where active")
     wait_for(
@@ -114,7 +114,6 @@ def drop_below(server: SecondPostgres, relay: Relay, dice: random.Random) -> Non
     )
     _write_unseen(server, dice)
     execute(server.dsn, f"select pg_drop_replication_slot('{relay.name}')")
-    relay.signal(signal.SIGCONT)
 
 
 def advance(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:

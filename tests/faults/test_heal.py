@@ -7,6 +7,7 @@ on for so long; without, three gaps are tried.
 
 import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -105,6 +106,8 @@ def _heal(server: SecondPostgres, relay: Relay, dice: random.Random, kills: int)
     """Let the relay heal, and be killed ``kills`` times meanwhile; when this returns it streams."""
     if relay.has_ended:
         relay.start()
+    else:
+        relay.signal(signal.SIGCONT)
     for _ in range(kills):
         time.sleep(dice.uniform(0.1, 6.0))
         relay.kill()
