@@ -94,7 +94,7 @@ def written_to(server: SecondPostgres, seed: int) -> Iterator[None]:
 
 
 # -- gaps ----------------------------------------------------------------------------------------------------
-# Each is given a relay that streams and has caught up. Behind it the slot is lost, and the relay ended or suspended.
+# Each is given a relay that has caught up. Behind it the slot is lost, and the relay ended or suspended.
 
 
 def drop(server: SecondPostgres, relay: Relay, dice: random.Random) -> None:
