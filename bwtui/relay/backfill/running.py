@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefused, StateFailed
 from bwtui.model.backfill import BackfillState
 from bwtui.relay.backfill.beside import Stream
 from bwtui.relay.backfill.keys import Key, read_keys
@@ -42,6 +42,14 @@ _ASK_SECONDS, _PUSH_SECONDS = 0.02, 0.4
 _OLDEST_SECONDS = 10.0
 
 
+class _Failed(Exception):
+    """The request has failed. Other errors are the stream's, whose messages are looked after meanwhile."""
+
+    def __init__(self, error: BwtuiError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 class Backfill:
     """All requests of one run, over all of its sessions."""
 
@@ -67,6 +75,8 @@ class Backfill:
         #: What the chunks of this session are encoded by.
         self._route: Route | None = None
         self._careful = False
+        #: How far the stream has come, and whether it had nothing to say in this turn.
+        self._position, self._is_idle = 0, True
         #: Says whether the chunk's rows are in the recording, once they are acknowledged.
         self._is_kept: Callable[[], bool] | None = None
         self._rows = CHUNK_ROWS
@@ -113,25 +123,33 @@ class Backfill:
     @property
     def wants_boundary(self) -> bool:
         """Whether rows are ready to be put in as soon as a transaction ends."""
-        return self._outgoing is not None and self._outgoing.is_encoded and not self._outgoing.is_put
+        outgoing = self._outgoing
+        # Not before the stream has passed the chunk: batches that end with each transaction are small.
+        return (
+            outgoing is not None
+            and outgoing.is_encoded
+            and not outgoing.is_put
+            and self._position >= outgoing.high
+        )
 
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
         """See `bwtui.relay.backfill.beside.Beside`."""
         now = time.monotonic()
+        self._position, self._is_idle = position, is_idle
         if self._window is None and self._saving is None and now < self._look_at:
             return
         try:
-            self._turn(position, now + self._budget(seconds, is_idle=is_idle), at_boundary=at_boundary)
-        except RefusedError as error:
-            self._fail(error)
+            self._turn(now + self._budget(seconds), at_boundary=at_boundary)
+        except _Failed as failed:
+            self._fail(failed.error)
 
-    def _budget(self, seconds: float, *, is_idle: bool) -> float:
-        if is_idle:
+    def _budget(self, seconds: float) -> float:
+        if self._is_idle:
             return _IDLE_SECONDS
         share = self._share
         return max(_LEAST_SECONDS, min(_IDLE_SECONDS, seconds * share / (1 - share)))
 
-    def _turn(self, position: int, until: float, *, at_boundary: bool) -> None:
+    def _turn(self, until: float, *, at_boundary: bool) -> None:
         if self._saving is not None:
             if self._saving.is_done():
                 self._saving = None
@@ -147,7 +165,7 @@ class Backfill:
             if is_encoded and not self._window.fits(self._outgoing.route):
                 self._again("read again, since the table was altered")
         elif self._outgoing is not None and not self._outgoing.is_put:
-            self._put(position, until, at_boundary=at_boundary)
+            self._put(until, at_boundary=at_boundary)
         elif self._outgoing is not None:
             self._finish()
 
@@ -181,10 +199,13 @@ class Backfill:
         namespace, _, name = request.table.partition(".")
         asked = Asked(namespace, name, self._publications, request.where, rows=self._rows)
         if not request.keys:
-            return replace(asked, after=task.after, unkeyed=request.unkeyed)
+            return replace(asked, after=task.after, key=task.key, unkeyed=request.unkeyed)
         if self._keys is None:
             self._list = self._list or read_keys(Path(request.keys), task.done_keys)
-            self._keys = list(islice(self._list, CHUNK_KEYS))
+            try:
+                self._keys = list(islice(self._list, CHUNK_KEYS))
+            except StateFailed as error:
+                raise _Failed(error) from error
         if not self._keys:
             return None
         texts = [key for key in self._keys if not isinstance(key, bytes)]
@@ -218,33 +239,38 @@ class Backfill:
         """Return the route of a chunk: that of the one before, unless the table was altered since."""
         if self._route is not None and self._route.relation == chunk.relation:
             return self._route
-        route = self._context.router.route(chunk.relation)
+        try:
+            route = self._context.router.route(chunk.relation)
+        except ServiceRefused as error:
+            # It ends the relay, as it would for a row of the stream; the next start shall not meet it again.
+            self._fail(error)
+            raise
         if route is None:
-            raise RefusedError(
-                f"the relay leaves table {task.request.table} out", "see --table and --exclude-table"
-            )
+            out = f"the relay leaves table {task.request.table} out"
+            raise _Failed(RefusedError(out, "see --table and --exclude-table"))
         if route.refusal is not None:
-            raise RefusedError(route.refusal.message, route.refusal.hint or "")
+            raise _Failed(route.refusal)
         self._route = route
         return route
 
     def _read_failed(self, error: BwtuiError) -> None:
         if not isinstance(error, ConnectionFailed):
-            raise error if isinstance(error, RefusedError) else RefusedError(error.message, error.hint or "")
+            raise _Failed(error)
         assert self._task is not None
         self._again(error.message)
         self._look_at = time.monotonic() + _PAUSE_SECONDS
 
-    def _put(self, position: int, until: float, *, at_boundary: bool) -> None:
+    def _put(self, until: float, *, at_boundary: bool) -> None:
         outgoing, stream, window = self._outgoing, self._stream, self._window
         assert outgoing is not None and stream is not None and window is not None
-        if position < outgoing.high:
-            self._wait_for_position(stream)
+        if self._position < outgoing.high:
+            if self._is_idle:
+                self._wait_for_position(stream)
         elif at_boundary and stream.batch.careful is None:
             careful = None
             if self._careful:
                 careful = Careful(self._context.sink, self._refusals, stream.while_settling)
-            outgoing.put(stream.batch, window, position, until, careful)
+            outgoing.put(stream.batch, window, self._position, until, careful)
 
     def _wait_for_position(self, stream: Stream) -> None:
         now = time.monotonic()
@@ -266,9 +292,8 @@ class Backfill:
             return
         if self._refusals.error is not None:
             error = self._refusals.error
-            raise RefusedError(
-                f"a row of {task.request.table} can't be sent: {error.message}", error.hint or ""
-            )
+            says = f"a row of {task.request.table} can't be sent: {error.message}"
+            raise _Failed(RefusedError(says, error.hint or ""))
         task.rows += outgoing.rows
         task.tombstones += outgoing.tombstones
         task.left_out += outgoing.left_out
@@ -284,7 +309,7 @@ class Backfill:
             is_last = len(self._keys) < CHUNK_KEYS
             self._keys = None
         else:
-            task.after = chunk.last
+            task.after, task.key = chunk.last, chunk.key
             is_last = chunk.last is None
         self._drop_chunk()
         if is_last:
@@ -310,7 +335,7 @@ class Backfill:
         if task.is_over:
             self._task = None
 
-    def _fail(self, error: RefusedError) -> None:
+    def _fail(self, error: BwtuiError) -> None:
         task = self._task
         self._drop_chunk()
         if task is None:

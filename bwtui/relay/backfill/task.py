@@ -25,6 +25,8 @@ class Task:
     state: BackfillState = "waiting"
     #: The last key of the last finished chunk, as PostgreSQL's texts; None: from the beginning.
     after: tuple[str, ...] | None = None
+    #: The columns that it is of, in the order of their index.
+    key: tuple[str, ...] | None = None
     #: Of a list of keys: how many lines are done.
     done_keys: int = 0
     detail: str = ""
@@ -94,8 +96,9 @@ class Task:
         request = data.get("request")
         if not isinstance(request, dict):
             raise ValueError("without a request")
-        if isinstance(known.get("after"), list):
-            known["after"] = tuple(known["after"])
+        for name in ("after", "key"):
+            if isinstance(known.get(name), list):
+                known[name] = tuple(known[name])
         try:
             known["request"] = BackfillRequest.from_json(request)
             task = cls(**known)
@@ -115,13 +118,14 @@ class Task:
         counts = (self.rows, self.tombstones, self.left_out, self.chunks, self.again, self.done_keys)
         times = (self.requested, self.started, self.ended, self.asked)
         is_sound = (
-            all(isinstance(text, str) for text in (*texts, *(self.after or ())))
+            all(isinstance(text, str) for text in (*texts, *(self.after or ()), *(self.key or ())))
             and all(
                 type(count) is int and count >= 0
                 for count in (*counts, 0 if self.estimate is None else self.estimate)
             )
             and all(type(time) in (int, float) for time in times)
             and isinstance(self.after, tuple | None)
+            and isinstance(self.key, tuple | None)
             and isinstance(request.unkeyed, bool)
             and self.state in get_args(BackfillState)
             and request.reason in get_args(BackfillReason)

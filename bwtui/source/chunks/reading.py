@@ -34,7 +34,7 @@ _WAL_PAGE, _PAGE_HEADERS = 8192, (24, 40)
 class Asked:
     """Which rows of a table to read; ``after`` is the `Chunk.last` of the chunk before, None the beginning.
 
-    ``keys`` are wanted one by one, each as its columns' texts in the relation's order; ``where`` is an SQL
+    ``key`` is the `Chunk.key` that ``after`` is of. ``keys`` are wanted one by one, each as its columns' texts in the relation's order; ``where`` is an SQL
     expression. ``unkeyed``: a table without a key may be read too.
     """
 
@@ -43,6 +43,7 @@ class Asked:
     publications: tuple[str, ...]
     where: str = ""
     after: tuple[str, ...] | None = None
+    key: tuple[str, ...] | None = None
     keys: Sequence[tuple[str, ...]] | None = None
     rows: int = 10_000
     most_bytes: int = 32 << 20
@@ -133,6 +134,7 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
     key = key_of(connection, table.oid)
     if not table.has_key:
         key = []
+    _check_key(asked, tuple(column.name for column in key))
     conditions = [f"({text}\n)" for text in (published.row_filter, asked.where) if text]
     source = SnapshotTable(relation, published.row_filter, table_clause(table), table.estimate)
     lines = _Lines(asked.most_bytes)
@@ -185,6 +187,16 @@ class _Lines:
             raise _Enough
         self.lines.append(line)
         self._left -= len(line)
+
+
+def _check_key(asked: Asked, now: tuple[str, ...]) -> None:
+    """Refuse keys of a form that the table's key does not have any more. Raises RefusedError."""
+    lengths = {len(texts) for texts in asked.keys or ()} - {len(now)}
+    if (now and lengths) or asked.key not in (None, now):
+        raise RefusedError(
+            f"the key of table {asked.qualified_name} is another one since its rows were asked for",
+            "ask for them again",
+        )
 
 
 def _select(source: SnapshotTable, conditions: Sequence[str], rest: str = "") -> str:
