@@ -13,6 +13,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
+from bwtui.relay.backfill.streamed import Origin
 from bwtui.relay.context import REFUSED, Redrive, RelayContext, check_stop
 from bwtui.relay.routes.published import PublicationStates, Published
 from bwtui.relay.streaming import Streaming
@@ -129,9 +130,9 @@ class Following:
             check_readable(answer.slot, answer.connection.server_version)
             self._check_history(answer.server, answer.slot)
             self._published.take(publications, answer.published)
-            self._context.streamed.begin(
-                (answer.server.system_identifier, answer.server.timeline), answer.running
-            )
+            server = answer.server
+            origin = Origin(server.system_identifier, server.timeline, server.in_recovery)
+            self._context.streamed.begin(origin, answer.running)
         except BaseException:
             answer.connection.finish()
             raise

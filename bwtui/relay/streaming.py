@@ -124,8 +124,7 @@ class Streaming:
                 return
             if not self._step() and self._acks.is_idle:
                 account.turn_to("read")
-                is_busy = self._backfill is not None and self._backfill.is_busy
-                self._stream.wait(0.002 if is_busy else 0.25)
+                self._stream.wait(self._backfill.pause if self._backfill is not None else 0.25)
 
     def _is_time_to_stop(self, seconds: float = _STOP_SECONDS) -> bool:
         """Whether a stop was asked for; the open transaction is read to its end, if ``seconds`` are enough.

@@ -9,9 +9,9 @@ import pytest
 
 from bwtui.errors import BwtuiError, RefusedError
 from bwtui.relay.backfill.reading import Reading
-from bwtui.relay.backfill.streamed import Streamed
+from bwtui.relay.backfill.streamed import Origin, Streamed
 from bwtui.source.chunks.keys import key_of, last_key
-from bwtui.source.chunks.reading import Asked, Chunk, read_chunk
+from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
 from bwtui.source.connection import Connection, connect, query
 from tests.database import Session, session
 from tests.integration.type_samples import SAMPLES, SETUP
@@ -46,6 +46,11 @@ def chunks(reader: Connection, name: str, rows: int = 2, **asked: object) -> lis
         found.append(read_chunk(reader, of, lambda *_: None))
         assert len(found) < 1_000
     return found
+
+
+def origin(writer: Session) -> Origin:
+    identifier = writer.value("select system_identifier::text from pg_control_system()")
+    return Origin(identifier, 1, False)
 
 
 def lines(found: list[Chunk]) -> list[bytes]:
@@ -159,7 +164,7 @@ def test_what_was_streamed_and_is_not_visible_is_waited_for(database: str, write
     writer.run("update items set v = 2")
     xid = int(writer.value("select pg_current_xact_id()::text")) & 0xFFFFFFFF
     streamed = Streamed()
-    streamed.begin("server", ())
+    streamed.begin(origin(writer), ())
     streamed.note(xid)
     reading = Reading(database, Asked("public", "items", ("p",)), streamed, is_first=False)
     eventually("what it waits for", lambda: f"transaction {xid} is visible" in reading.detail)
@@ -178,7 +183,7 @@ def test_who_runs_since_before_the_relay_is_waited_for_unless_it_waits_for_its_c
     writer.run("begin")
     xid = int(writer.value("select pg_current_xact_id()::text")) & 0xFFFFFFFF
     streamed = Streamed()
-    streamed.begin("server", [xid])
+    streamed.begin(origin(writer), [xid])
     # It is idle in its transaction, so that it has not begun to commit.
     idle = Reading(database, Asked("public", "items", ("p",)), streamed, is_first=False)
     eventually("the chunk", lambda: idle.chunk is not None)
@@ -196,6 +201,31 @@ def _is_active(database: str, xid: int) -> bool:
     with session(database) as other:
         sql = "select count(*) from pg_stat_activity where state = 'active' and backend_xid::text = %s"
         return bool(other.value(sql, str(xid)))
+
+
+@pytest.mark.parametrize("case", ["another cluster", "behind the stream"])
+def test_only_the_streams_own_server_is_read(case: str, database: str, writer: Session) -> None:
+    writer.run("create table items (id int primary key)")
+    writer.run("create publication p for all tables")
+    streamed = Streamed()
+    own = origin(writer)
+    streamed.begin(own if case == "behind the stream" else own._replace(system_identifier="1"), ())
+    position = writer.wal_inserted() + (1 << 30) if case == "behind the stream" else 0
+    reading = Reading(database, Asked("public", "items", ("p",)), streamed, is_first=True, position=position)
+    eventually("its end", lambda: reading.is_done)
+    assert "is not the one that the stream comes from, or is behind it" in str(reading.error)
+
+
+def test_lists_and_pages_that_are_too_large_are_asked_for_in_parts(
+    writer: Session, reader: Connection
+) -> None:
+    writer.run("create publication p for all tables")
+    writer.run("create table large (id int primary key, body text)")
+    writer.run("insert into large select i, repeat('x', 100000) from generate_series(1, 30) i")
+    keys = [(str(number),) for number in range(1, 31)]
+    with pytest.raises(ChunkTooLarge):
+        read_chunk(reader, Asked("public", "large", ("p",), keys=keys, most_bytes=1_000_000), lambda *_: None)
+    assert reader.closed
 
 
 def test_a_writer_from_before_the_table_joined_is_waited_for(database: str, writer: Session) -> None:

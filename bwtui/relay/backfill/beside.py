@@ -19,6 +19,9 @@ class Stream(Protocol):
     def ask_position(self) -> None:
         """Have the server say how far it has come."""
 
+    def pulse(self, seconds: float) -> None:
+        """Wait, take deliveries, and raise what ends the session."""
+
     def while_settling(self) -> None:
         """Keep the server informed while messages are waited for; raises to stop."""
 
@@ -27,8 +30,8 @@ class Beside(Protocol):
     """What puts rows into the stream; see `bwtui.relay.backfill.running.Backfill`."""
 
     @property
-    def is_busy(self) -> bool:
-        """Whether the next turn should come soon."""
+    def pause(self) -> float:
+        """So many seconds at most the next turn may wait where the stream has nothing to say."""
 
     @property
     def wants_boundary(self) -> bool:

@@ -83,9 +83,15 @@ class Joined:
         places = {table.oid: [int(place) for place in listed.get(table.oid, ())] for table in tables}
         joined = [table for table in tables if self._has_joined(table, places[table.oid])]
         # Each of them, whatever becomes of the others.
-        asked = [self._ask(table, store) for table in joined]
-        if all(asked):
-            self._keep(seen, places)
+        for table in joined:
+            if not self._ask(table, store):
+                # As it was before: it has joined at the next look, too.
+                places.pop(table.oid)
+                if (before := self._places.get(table.oid)) is not None:
+                    places[table.oid] = before
+                else:
+                    seen.add(table.oid)
+        self._keep(seen, places)
 
     def _has_joined(self, table: TableInfo, places: list[int]) -> bool:
         if self._seen is None or table.qualified_name in self._copied:
@@ -98,15 +104,17 @@ class Joined:
         return bool(places) or table.oid in self._seen
 
     def _ask(self, table: TableInfo, store: Store) -> bool:
-        """Ask for a table's rows; return whether that stands on the disk, or need not."""
+        """Ask for a table's rows; return whether that stands on the disk, or need not.
+
+        While it is under way for an earlier joining, what was written in between may lie behind it.
+        """
         name = table.qualified_name
         if not table.has_key and not self._settings.allow_unkeyed:
             return True
         try:
             store.submit(BackfillRequest(name, reason="joined", unkeyed=not table.has_key))
         except RefusedError:
-            # It is under way already.
-            return True
+            return False
         except BwtuiError as error:
             self._report.error("backfill", error, name)
             return False

@@ -69,6 +69,9 @@ class Outgoing:
         self._ready: list[_Ready] = []
         self._put = 0
         self._numbers = numbers
+        #: Keys of rows that can't be encoded; and whether all such keys are known.
+        self._refused: set[bytes | None] = set()
+        self._can_delete = True
         self.high = chunk.high
         self.is_encoded = False
         #: Messages that were handed over, tombstones among them, and what the stream had newer.
@@ -111,8 +114,17 @@ class Outgoing:
                 key, value = wider.both(fields)
         except RowError as error:
             self._refusals.refuse(self._route, self._dropped(fields), error, Span())
+            self._note_refused(fields)
             return
         self._ready.append(_Ready(self._route, key, value, line))
+
+    def _note_refused(self, fields: list[Field]) -> None:
+        """Take note that the row is there, so that its key gets no tombstone."""
+        try:
+            self._refused.add(self._route.key(fields))
+        except RowError:
+            # Which of the keys it is can't be told.
+            self._can_delete = False
 
     def _fields(self, line: bytes | None) -> list[Field]:
         # A table without columns has empty lines, which would be read as one empty column.
@@ -120,8 +132,10 @@ class Outgoing:
 
     def _delete_missing(self) -> None:
         """Add tombstones of the keys that were asked for and have no row."""
-        there = {ready.key for ready in self._ready}
+        there = {ready.key for ready in self._ready} | self._refused
         for key in self._keys or ():
+            if not self._can_delete and not isinstance(key, bytes):
+                continue
             message_key = key if isinstance(key, bytes) else self._message_key(key)
             if message_key is not None and message_key not in there:
                 there.add(message_key)
@@ -153,6 +167,8 @@ class Outgoing:
             batch.flush()
         finally:
             if recorder is not None:
+                # Of what was not handed over nothing is recorded.
+                recorder.frames.clear()
                 recorder.end_rows()
             batch.window, batch.careful = window, None
         # What stands between two transactions belongs to neither.

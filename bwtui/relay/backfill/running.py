@@ -10,7 +10,7 @@ all of them are acknowledged that is remembered. Whatever breaks the window begi
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefused, StateFailed
@@ -26,13 +26,15 @@ from bwtui.relay.backfill.window import Window
 from bwtui.relay.careful import Careful
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
-from bwtui.source.chunks.reading import Asked, Chunk
+from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge
 from bwtui.source.chunks.visibility import oldest_running
 from bwtui.source.connection import Connection
 
 #: Rows of a chunk, and of a list of keys, at most; rows are fewer where they are large.
 CHUNK_ROWS, CHUNK_KEYS = 10_000, 2_000
 _CHUNK_BYTES = 8 << 20
+#: A chunk whose window breaks while it is read is made smaller, down to so many rows, and so often.
+_LEAST_ROWS, _ROUNDS = 100, 8
 #: How often it is looked whether anything is to be done, and how long a failure of PostgreSQL is waited out.
 _LOOK_SECONDS, _PAUSE_SECONDS = 0.1, 1.0
 #: Seconds of one turn for our rows: while the stream has rows of its own, and while it has none.
@@ -80,6 +82,8 @@ class Backfill:
         #: Says whether the chunk's rows are in the recording, once they are acknowledged.
         self._is_kept: Callable[[], bool] | None = None
         self._rows = CHUNK_ROWS
+        #: How often the chunk was not read before its window broke.
+        self._rounds = 0
         self._look_at = self._ask_at = self._push_at = self._looked_at = 0.0
         self._refusals = Refusals(context.policy, context.settings.on_error)
 
@@ -111,26 +115,21 @@ class Backfill:
         """Look, now and then, which transactions all can see by now; in the sampler's thread."""
         if (now := time.monotonic()) >= self._looked_at + _OLDEST_SECONDS:
             self._looked_at = now
-            self._streamed.oldest = oldest_running(connection)
+            self._streamed.oldest = oldest_running(connection) or self._streamed.oldest
 
     # -- turns ---------------------------------------------------------------------------------------------
 
     @property
-    def is_busy(self) -> bool:
-        """Whether the next turn should come soon."""
-        return self._window is not None or self._saving is not None
+    def pause(self) -> float:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        if self._reading is not None or self._saving is not None:
+            return 0.01
+        return 0.002 if self._window is not None else 0.25
 
     @property
     def wants_boundary(self) -> bool:
         """Whether rows are ready to be put in as soon as a transaction ends."""
-        outgoing = self._outgoing
-        # Not before the stream has passed the chunk: batches that end with each transaction are small.
-        return (
-            outgoing is not None
-            and outgoing.is_encoded
-            and not outgoing.is_put
-            and self._position >= outgoing.high
-        )
+        return self._outgoing is not None and self._outgoing.is_encoded and not self._outgoing.is_put
 
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
         """See `bwtui.relay.backfill.beside.Beside`."""
@@ -157,16 +156,16 @@ class Backfill:
         elif self._window is None:
             self._begin()
         elif self._window.broken:
-            self._again(f"read again, since {self._window.broken}")
+            self._broken(self._window.broken)
         elif self._reading is not None:
             self._look_at_reading()
-        elif self._outgoing is not None and not self._outgoing.is_encoded:
-            is_encoded = self._outgoing.encode(self._window, until)
-            if is_encoded and not self._window.fits(self._outgoing.route):
-                self._again("read again, since the table was altered")
-        elif self._outgoing is not None and not self._outgoing.is_put:
+        elif self._outgoing is None:
+            self._wait_for_stream()
+        elif not self._outgoing.is_encoded:
+            self._outgoing.encode(self._window, until)
+        elif not self._outgoing.is_put:
             self._put(until, at_boundary=at_boundary)
-        elif self._outgoing is not None:
+        else:
             self._finish()
 
     def _begin(self) -> None:
@@ -178,7 +177,7 @@ class Backfill:
             self._task = None
             return
         if task is not self._task:
-            self._task, self._is_first, self._rows = task, True, CHUNK_ROWS
+            self._task, self._is_first, self._rows, self._rounds = task, True, CHUNK_ROWS, 0
             self._route = self._list = self._keys = None
         if task.state != "running":
             task.state = "running"
@@ -190,9 +189,12 @@ class Backfill:
         stream.batch.flush()
         self._window = stream.batch.window = Window(task.request.table)
         self._reading = Reading(
-            self._context.settings.postgres, asked, self._streamed, is_first=self._is_first
+            self._context.settings.postgres,
+            asked,
+            self._streamed,
+            is_first=self._is_first,
+            position=self._position,
         )
-        self._is_first = False
 
     def _asked(self, task: Task) -> Asked | None:
         request = task.request
@@ -203,7 +205,7 @@ class Backfill:
         if self._keys is None:
             self._list = self._list or read_keys(Path(request.keys), task.done_keys)
             try:
-                self._keys = list(islice(self._list, CHUNK_KEYS))
+                self._keys = list(islice(self._list, min(CHUNK_KEYS, self._rows)))
             except StateFailed as error:
                 raise _Failed(error) from error
         if not self._keys:
@@ -214,7 +216,8 @@ class Backfill:
     def _look_at_reading(self) -> None:
         reading, task = self._reading, self._task
         assert reading is not None and task is not None
-        task.detail = reading.detail
+        # Why the one before has failed stands there until there is something newer to say.
+        task.detail = reading.detail or task.detail
         if not reading.is_done:
             if task.wanted:
                 # Whoever asked for a pause, or an end, does not wait for what we wait for.
@@ -227,13 +230,23 @@ class Backfill:
             return
         chunk = reading.chunk
         assert chunk is not None
-        route = self._route_of(task, chunk)
+        self._is_first = False
         if not task.request.keys and not task.request.where:
             task.estimate = chunk.estimate
         self._chunk = chunk
+        self._push_at = time.monotonic() + _PUSH_SECONDS
+
+    def _wait_for_stream(self) -> None:
+        """Have the chunk encoded once the stream has passed it, and with it what its schema follows."""
+        task, chunk, stream = self._task, self._chunk, self._stream
+        assert task is not None and chunk is not None and stream is not None
+        if self._position < chunk.high:
+            if self._is_idle:
+                self._ask_for_position(stream)
+            return
+        route = self._route_of(task, chunk)
         self._refusals = Refusals(self._context.policy, self._context.settings.on_error)
         self._outgoing = Outgoing(self._context, chunk, route, self._keys, self._refusals, self._numbers)
-        self._push_at = time.monotonic() + _PUSH_SECONDS
 
     def _route_of(self, task: Task, chunk: Chunk) -> Route:
         """Return the route of a chunk: that of the one before, unless the table was altered since."""
@@ -257,22 +270,34 @@ class Backfill:
         if not isinstance(error, ConnectionFailed):
             raise _Failed(error)
         assert self._task is not None
+        if isinstance(error, ChunkTooLarge):
+            self._ask_for_fewer()
         self._again(error.message)
         self._look_at = time.monotonic() + _PAUSE_SECONDS
+
+    def _ask_for_fewer(self) -> None:
+        self._rows = max(1, self._rows // 4)
+        if self._keys is not None:
+            left = self._keys[self._rows :]
+            self._keys, self._list = self._keys[: self._rows], chain(left, self._list or ())
 
     def _put(self, until: float, *, at_boundary: bool) -> None:
         outgoing, stream, window = self._outgoing, self._stream, self._window
         assert outgoing is not None and stream is not None and window is not None
-        if self._position < outgoing.high:
-            if self._is_idle:
-                self._wait_for_position(stream)
-        elif at_boundary and stream.batch.careful is None:
+        if at_boundary and stream.batch.careful is None:
+            stream.batch.flush()
+            if not window.fits(outgoing.route):
+                self._again("read again, since the table was altered")
+                return
             careful = None
             if self._careful:
+                # What fails then is this chunk's alone.
+                while self._context.sink.queued():
+                    stream.pulse(0.05)
                 careful = Careful(self._context.sink, self._refusals, stream.while_settling)
             outgoing.put(stream.batch, window, self._position, until, careful)
 
-    def _wait_for_position(self, stream: Stream) -> None:
+    def _ask_for_position(self, stream: Stream) -> None:
         now = time.monotonic()
         if now >= self._ask_at:
             stream.ask_position()
@@ -300,13 +325,15 @@ class Backfill:
         task.chunks += 1
         task.detail = ""
         self._careful = False
+        self._rounds = 0
         self._route = outgoing.route
         size = sum(map(len, chunk.lines))
         if chunk.lines and size:
             self._rows = max(1, min(CHUNK_ROWS, _CHUNK_BYTES * len(chunk.lines) // size))
         if self._keys is not None:
             task.done_keys += len(self._keys)
-            is_last = len(self._keys) < CHUNK_KEYS
+            # That there are no more is seen at the next look.
+            is_last = False
             self._keys = None
         else:
             task.after, task.key = chunk.last, chunk.key
@@ -317,6 +344,16 @@ class Backfill:
         self._save(task)
 
     # -- ends ----------------------------------------------------------------------------------------------
+
+    def _broken(self, why: str) -> None:
+        """Read the chunk again, a smaller one; one that is never read in time has failed."""
+        if self._reading is not None:
+            self._rounds += 1
+            self._rows = max(_LEAST_ROWS, self._rows // 4)
+        if self._rounds >= _ROUNDS:
+            says = f"{why} again and again while rows of {self._task and self._task.request.table} were read"
+            raise _Failed(RefusedError(says, "ask for fewer of them, by a column that has an index"))
+        self._again(f"read again, since {why}")
 
     def _again(self, detail: str) -> None:
         assert self._task is not None

@@ -8,17 +8,26 @@ transaction that was under way then may be one of it.
 
 from array import array
 from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
 
 #: Numbers a page of bits stands for, and how many are kept as they came.
 _PAGE_BITS, _PLAIN = 16, 20_000
 _HALF = 1 << 31
 
 
+class Origin(NamedTuple):
+    """Which server a session of the stream has reached."""
+
+    system_identifier: str
+    timeline: int
+    in_recovery: bool
+
+
 class Streamed:
     """The transactions (32 bits) that were sent; the main thread writes it, any thread may ask."""
 
     def __init__(self) -> None:
-        self._history: object = None
+        self.server: Origin | None = None
         self._recent = array("I")
         self._pages: dict[int, bytearray] = {}
         self._from_before: frozenset[int] = frozenset()
@@ -27,11 +36,16 @@ class Streamed:
         #: Takes the number of each transaction; taken anew after `tidy` and `begin`.
         self.note: Callable[[int], None] = self._recent.append
 
-    def begin(self, history: object, running: Collection[int]) -> None:
-        """Begin a session of a server with this ``history``; ``running`` was under way before it began."""
-        if history != self._history:
+    def begin(self, server: Origin, running: Collection[int]) -> None:
+        """Begin a session of ``server``; ``running`` was under way before it began.
+
+        Another relay may have sent what was under way, while this one was suspended.
+        """
+        self._from_before |= frozenset(running)
+        self.oldest = None
+        if server != self.server:
             # Numbers of another server, or of another timeline, say nothing here.
-            self._history, self._from_before, self.oldest = history, frozenset(running), None
+            self.server, self._from_before = server, frozenset(running)
             self._pages = {}
             self._recent = array("I")
             self.note = self._recent.append

@@ -147,12 +147,13 @@ class Recorder:
         of messages without any frame is tombstones, numbered as rows are; no batch has both.
         """
         assert not self.frames
-        self.relation(relation)
+        self._references.aside(relation)
         self._under_way.begin_rows(relation, lsn, time_ms, ordinal)
 
     def end_rows(self) -> None:
         """Note that the stream goes on behind rows that were put into it, written or given up."""
         self._under_way.end_rows()
+        self._references.back()
 
     def relation(self, relation: Relation) -> None:
         """Note what a relation is from here on; rows of its former form stand in batches before."""

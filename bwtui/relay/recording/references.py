@@ -32,6 +32,7 @@ class References:
         self._report = report
         #: The relations whose rows may come, by oid.
         self.relations: dict[int, Relation] = {}
+        self._former: Relation | None = None
         #: Numbers by what the segment says of a route.
         self._numbers: dict[tuple[Any, ...], int] = {}
         #: The route of each relation, by oid, that the segment described last: readers take it for changes
@@ -49,6 +50,16 @@ class References:
         if self.relations.get(relation.oid) != relation:
             self.relations[relation.oid] = relation
             self._write(_block(relation))
+
+    def aside(self, relation: Relation) -> None:
+        """Describe what a relation is to rows that are put into the stream, until `back`."""
+        self._former = self.relations.get(relation.oid)
+        self.relation(relation)
+
+    def back(self) -> None:
+        """Describe again what that relation is to the stream, if it has announced it."""
+        if self._former is not None:
+            self.relation(self._former)
 
     def forget(self, oid: int) -> None:
         """Forget a relation, which is described anew before its next row."""

@@ -34,8 +34,8 @@ _WAL_PAGE, _PAGE_HEADERS = 8192, (24, 40)
 class Asked:
     """Which rows of a table to read; ``after`` is the `Chunk.last` of the chunk before, None the beginning.
 
-    ``key`` is the `Chunk.key` that ``after`` is of. ``keys`` are wanted one by one, each as its columns' texts in the relation's order; ``where`` is an SQL
-    expression. ``unkeyed``: a table without a key may be read too.
+    ``key`` is the `Chunk.key` that ``after`` is of. ``keys`` are wanted one by one, each as the texts of its
+    columns in the relation's order; ``where`` is an SQL expression. ``unkeyed``: a table without a key will do.
     """
 
     namespace: str
@@ -60,8 +60,8 @@ class Chunk:
     """Rows as lines of COPY's text format, as one snapshot shows them.
 
     ``high``: the stream must have passed this LSN before they are put into it; 0 where the session was closed
-    first, and `inserted_lsn` is to say it. ``last``: where the next chunk
-    begins; None when there is none. ``key``: the key's columns, in the order of its index.
+    first, and `inserted_lsn` is to say it. ``last``: where the next chunk begins; None when there is none.
+    ``key``: the key's columns, in the order of its index.
     """
 
     relation: Relation
@@ -137,17 +137,20 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
     _check_key(asked, tuple(column.name for column in key))
     conditions = [f"({text}\n)" for text in (published.row_filter, asked.where) if text]
     source = SnapshotTable(relation, published.row_filter, table_clause(table), table.estimate)
-    lines = _Lines(asked.most_bytes)
+    # Of one key, or one page, all is taken.
+    lines = _Lines(asked.most_bytes if asked.rows > 1 else None)
     last: tuple[str, ...] | None = None
     try:
         if asked.keys is not None:
-            copy_out(connection, _of_keys(source, key, conditions, asked.keys), lines.lines.append)
+            if not lines.take(connection, _of_keys(source, key, conditions, asked.keys)):
+                raise ChunkTooLarge(asked.qualified_name)
         elif key:
             is_cut = not lines.take(connection, _behind(source, key, conditions, asked))
             last = last_key(relation, key, lines.lines) if is_cut or len(lines.lines) == asked.rows else None
         else:
             sql, last = _pages(connection, table, source, conditions, asked)
-            copy_out(connection, sql, lines.lines.append)
+            if not lines.take(connection, sql):
+                raise ChunkTooLarge(asked.qualified_name)
     except (psycopg2.OperationalError, psycopg2.InterfaceError):
         raise
     except (psycopg2.errors.UndefinedColumn, psycopg2.errors.UndefinedTable) as error:
@@ -162,6 +165,13 @@ def _read(connection: Connection, asked: Asked, published: PublishedTable) -> Ch
     return Chunk(relation, names, lines.lines, high, last, table.estimate)
 
 
+class ChunkTooLarge(ConnectionFailed):
+    """Fewer rows are to be asked for; of a list of keys, or of pages, a part can't be taken."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"the rows of {table} are large", "fewer of them are read at a time")
+
+
 class _Enough(Exception):
     """The chunk has as many bytes as one may have."""
 
@@ -169,7 +179,7 @@ class _Enough(Exception):
 class _Lines:
     """The lines of a chunk, whose rows may be larger than those before."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int | None) -> None:
         self.lines: list[bytes] = []
         self._left = most_bytes
 
@@ -183,10 +193,11 @@ class _Lines:
         return True
 
     def _add(self, line: bytes) -> None:
-        if self._left <= 0 and self.lines:
+        if self._left is not None and self._left <= 0:
             raise _Enough
         self.lines.append(line)
-        self._left -= len(line)
+        if self._left is not None:
+            self._left -= len(line)
 
 
 def _check_key(asked: Asked, now: tuple[str, ...]) -> None:

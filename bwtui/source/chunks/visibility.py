@@ -44,10 +44,15 @@ def running_transactions(connection: pq.abc.PGconn) -> set[int]:
     return {int(row[0] or 0) & 0xFFFFFFFF for row in execute_raw(connection, _RUNNING_SQL)}
 
 
-def oldest_running(connection: Connection) -> int:
-    """Return the oldest transaction (32 bits) that runs: all before it are visible, or were rolled back."""
-    sql = "select pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
-    return int(query(connection, sql)[0][0]) & 0xFFFFFFFF
+def oldest_running(connection: Connection) -> int | None:
+    """Return the oldest transaction (32 bits) that runs: all before it are visible, or were rolled back.
+
+    None on a standby: what it shows, its primary may still hide.
+    """
+    sql = """select pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text
+              where not pg_catalog.pg_is_in_recovery()"""
+    rows = query(connection, sql)
+    return int(rows[0][0]) & 0xFFFFFFFF if rows else None
 
 
 def idle_in_transaction(connection: Connection) -> set[int]:
