@@ -35,7 +35,7 @@ class Asked:
     """Which rows of a table to read; ``after`` is the `Chunk.last` of the chunk before, None the beginning.
 
     ``key`` is the `Chunk.key` that ``after`` is of. ``keys`` are wanted one by one, each as the texts of its
-    columns in the relation's order; ``where`` is an SQL expression. ``unkeyed``: a table without a key will do.
+    columns in the relation's order; ``where`` is an SQL expression. ``unkeyed``: one without a key will do.
     """
 
     namespace: str
