@@ -2,8 +2,9 @@
 
 What was written before a table joined is in no stream. A table that is listed joins when it is listed, also
 anew. One that a publication FOR ALL TABLES, or of its schema, takes in has joined only if it was there
-before: of one that was made since, every row is in the stream. What was seen is kept in the relay's state
-folder, so that a table that joins while the relay is stopped has joined when it starts.
+before: of one that was made since, every row is in the stream. One that gets another name gets another topic.
+What was seen is kept in the relay's state folder, so that a table that joins while the relay is stopped has
+joined when it starts.
 """
 
 import json
@@ -35,8 +36,8 @@ select r.prrelid::oid, array_agg(r.oid::bigint order by r.oid)
  where p.pubname = any(%s) group by 1
 """
 
-#: Table's oid → its places in lists of publications.
-_Places = dict[int, list[int]]
+#: Table's oid → its name, and its places in lists of publications.
+_Places = dict[int, list[str]]
 
 
 class Joined:
@@ -72,7 +73,7 @@ class Joined:
         if not publications or (self._looked_at and now - self._looked_at < _SECONDS):
             return
         self._looked_at = now
-        listed: _Places = dict(query(connection, _LISTED_SQL, list(publications)))
+        listed = dict(query(connection, _LISTED_SQL, list(publications)))
         names = {(one.namespace, one.name) for one in published_tables(connection, publications)}
         seen = _seen(connection)
         tables = [
@@ -80,7 +81,7 @@ class Joined:
             for table in list_tables(connection, partitions=True)
             if (table.namespace, table.name) in names and self._filter(table)
         ]
-        places = {table.oid: [int(place) for place in listed.get(table.oid, ())] for table in tables}
+        places = {table.oid: [table.qualified_name, *map(str, listed.get(table.oid, ()))] for table in tables}
         joined = [table for table in tables if self._has_joined(table, places[table.oid])]
         # Each of them, whatever becomes of the others.
         for table in joined:
@@ -93,15 +94,17 @@ class Joined:
                     seen.add(table.oid)
         self._keep(seen, places)
 
-    def _has_joined(self, table: TableInfo, places: list[int]) -> bool:
+    def _has_joined(self, table: TableInfo, places: list[str]) -> bool:
         if self._seen is None or table.qualified_name in self._copied:
             # Of a relay from before anything was kept all are taken to be in their topics.
             return False
         before = self._places.get(table.oid)
         if before is not None:
-            # Without a key its rows would stand in the topic twice.
-            return table.has_key and bool(set(places) - set(before))
-        return bool(places) or table.oid in self._seen
+            # Under another name it has another topic. In the one that it had, rows without a key would
+            # stand twice.
+            is_renamed = places[0] != before[0]
+            return is_renamed or (table.has_key and bool(set(places) - set(before)))
+        return len(places) > 1 or table.oid in self._seen
 
     def _ask(self, table: TableInfo, store: Store) -> bool:
         """Ask for a table's rows; return whether that stands on the disk, or need not.
@@ -142,7 +145,7 @@ class Joined:
             content: Any = json.loads(self._path.read_text())
             if content["identity"] != self._identity:
                 return
-            places = {int(oid): [int(place) for place in at] for oid, at in content["places"]}
+            places = {int(oid): list(map(str, at)) for oid, at in content["places"]}
             self._seen, self._places = {int(oid) for oid in content["seen"]}, places
         except FileNotFoundError:
             return
