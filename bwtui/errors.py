@@ -77,6 +77,8 @@ class SlotLost(BwtuiError):
     """The replication slot is gone, was moved, or lost its WAL, or its server lacks what was relayed."""
 
     exit_code = 5
+    #: Whether the stream itself said so, which is true whatever the slot looks like afterwards.
+    in_stream = False
 
 
 class DamagedRecording(BwtuiError):

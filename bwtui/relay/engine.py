@@ -162,14 +162,18 @@ class Engine:
             failure = self._failed(error)
             raise
         finally:
-            self._healing.close()
+            self._healing.interrupt()
             self._picture.watch.stop()
             self._lag.stop()
             self._picture.recent.stop()
             self._looks.close()
             self._destination.close()
             self._patience.close()
-            self._close_recording(failure)
+            try:
+                self._close_recording(failure)
+            finally:
+                # Last, as the comparison may take its time to end.
+                self._healing.close()
         self._report.state = "stopped"
         self._report.detail = ""
 
@@ -247,7 +251,7 @@ class Engine:
                 return
             except SlotLost as error:
                 following.call_back(error)
-                publications = self._healing.again(context, error)
+                publications = self._healing.again(context, error) or publications
 
     def _enter(self, phase: Copying | Streaming | None, slot_in_use: str) -> None:
         """Take note of the phase whose turn it is, and of the slot that holds the WAL for it."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from psycopg import pq
 
-from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, SlotLost
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.beside import Beside
@@ -57,6 +57,8 @@ class Following:
         self._backfill = backfill
         self._session: Streaming | None = None
         self._has_streamed = False
+        #: Up to where the next session goes one batch at a time.
+        self._careful_until = 0
         self._published = Published(self._settings.publication_name, self._report, context.memory)
 
     def run(self, publications: tuple[str, ...], target: int | None) -> None:
@@ -75,7 +77,6 @@ class Following:
 
     def _follow(self, publications: tuple[str, ...], target: int | None) -> None:
         context = self._context
-        careful_until = 0
         while True:
             # What is left of a session that broke refers to itself; see `bwtui.cycles`.
             gc.collect()
@@ -89,7 +90,7 @@ class Following:
                 if context.recorder is not None:
                     context.recorder.begin_pass("stream", confirmed)
                 streaming = Streaming(context, stream, acks, target, self._backfill)
-                streaming.careful_until = careful_until
+                streaming.careful_until = self._careful_until
                 # Another server may answer: what is asked beside the stream is asked there.
                 context.patience.begin_session()
                 context.toast.begin_session()
@@ -98,11 +99,14 @@ class Following:
                 streaming.run()
                 return
             except Redrive as redrive:
-                careful_until = max(self._recover(streaming, acks, redrive), streaming.begun_lsn + 1)
+                self._careful_until = max(self._recover(streaming, acks, redrive), streaming.begun_lsn + 1)
+            except SlotLost as error:
+                error.in_stream = self._session is not None
+                raise
             except ConnectionFailed as error:
                 self._report.error("outage", error, dependency="PostgreSQL")
                 if self._session is not None:
-                    careful_until = self._session.careful_until
+                    self._careful_until = self._session.careful_until
                     self.call_back(error)
                 self._report.detail = f"waiting for PostgreSQL: {error.message}"
                 self._report.account.turn_to("connect")
@@ -124,6 +128,8 @@ class Following:
         calls = self._context.patience.calls
         answer = calls.make(partial(self._ask, publications))
         try:
+            # Of another cluster's server a slot that is missing says nothing.
+            self._context.memory.check_cluster(answer.server)
             # Somebody may have moved the slot while the connection was gone.
             self._context.memory.check(answer.slot)
             assert answer.slot is not None
@@ -182,6 +188,9 @@ class Following:
             # A dropped row is known again by its LSN, which may be another row's here.
             context.policy.forget()
             self._report.transaction_log.go_back(common_end)
+            # What lies beyond may never come here: care that lasted until then would not end.
+            self._report.received_lsn = min(self._report.received_lsn, common_end)
+            self._careful_until = min(self._careful_until, common_end)
         note = context.memory.take_over(server, state, common_end)
         if note is not None:
             _log.warning("%s", note)

@@ -42,6 +42,8 @@ class Remembered:
     forks: Forks = ()
     #: What the slot was read with.
     publications: tuple[str, ...] = ()
+    #: Whether the server was a standby.
+    on_standby: bool = False
 
     def sent(self) -> int:
         """Return up to which LSN rows were sent, as far as is known."""
@@ -64,6 +66,8 @@ class SlotMemory:
         self._identity = (system_identifier, database, slot)
         self.last = self._load()
         self._timeline, self._forks = (self.last.timeline, self.last.forks) if self.last else (0, ())
+        #: Whether the slot is, or was, one of a standby.
+        self.on_standby = self.last is not None and self.last.on_standby
 
     def remember(self, confirmed_lsn: int, *, changed: bool = True, sent_lsn: int = 0) -> None:
         """Write down, durably, that ``confirmed_lsn`` is about to be confirmed.
@@ -84,7 +88,7 @@ class SlotMemory:
         now = Remembered(
             *self._identity, confirmed_lsn, without_kafka=lacks, sent_lsn=sent_lsn, publications=publications
         )
-        self._write(replace(now, timeline=self._timeline, forks=self._forks))
+        self._write(self._met(now))
 
     def remember_sent(self, sent_lsn: int) -> None:
         """Write down, durably, that rows up to ``sent_lsn`` were sent, whether they arrived or not."""
@@ -102,11 +106,10 @@ class SlotMemory:
         What the former one was confirmed to, and on which history, says nothing of the new one.
         """
         self._timeline, self._forks = 0, ()
-        self._write(
-            Remembered(
-                *self._identity, consistent_point, sent_lsn=consistent_point, publications=publications
-            )
+        now = Remembered(
+            *self._identity, consistent_point, sent_lsn=consistent_point, publications=publications
         )
+        self._write(self._met(now))
 
     def remember_snapshot(self, consistent_point: int, marks: dict[str, Offsets], session: bytes) -> None:
         """Write down that run ``session`` begins a snapshot at ``consistent_point``.
@@ -173,18 +176,22 @@ class SlotMemory:
             )
         return None
 
-    def common_end(self, server: Server, *, accept: bool) -> int:
-        """Return up to which LSN the WAL of ``server`` is what the former's was; `ENDLESS`: all that counts.
-
-        Raises SlotLost when it lacks what was sent, unless ``accept``; RefusedError for another cluster;
-        ConnectionFailed for a standby, which may still replay what it lacks.
-        """
+    def check_cluster(self, server: Server) -> None:
+        """Refuse a server of another cluster: what its slots look like says nothing of this one's."""
         if server.system_identifier != self._identity[0]:
             raise RefusedError(
                 f"another server answers: its system identifier is {server.system_identifier}, "
                 f"not {self._identity[0]}",
                 "nothing was read from it; start again if it is the one to relay now",
             )
+
+    def common_end(self, server: Server, *, accept: bool) -> int:
+        """Return up to which LSN the WAL of ``server`` is what the former's was; `ENDLESS`: all that counts.
+
+        Raises SlotLost when it lacks what was sent, unless ``accept``; RefusedError for another cluster;
+        ConnectionFailed for a standby, which may still replay what it lacks.
+        """
+        self.check_cluster(server)
         last = self.last
         if last is None:
             return ENDLESS
@@ -214,6 +221,7 @@ class SlotMemory:
         """Remember ``server``, after `common_end`; return a note on what it lacks."""
         last, note = self.last, None
         self._timeline, self._forks = server.timeline, server.forks or ()
+        self.on_standby = server.in_recovery
         if last is None:
             return None
         confirmed, sent = min(last.confirmed_lsn, common_end), min(last.sent(), common_end)
@@ -223,8 +231,11 @@ class SlotMemory:
             # Whatever the slot was confirmed to on this server, it was not by this relay.
             confirmed = slot.confirmed_lsn
         now = replace(last, confirmed_lsn=confirmed, sent_lsn=sent)
-        self._write(replace(now, timeline=self._timeline, forks=self._forks))
+        self._write(self._met(now))
         return note
+
+    def _met(self, now: Remembered) -> Remembered:
+        return replace(now, timeline=self._timeline, forks=self._forks, on_standby=self.on_standby)
 
     def _lacks(self, server: Server, last: Remembered, fork: int | None, end: int) -> str:
         since, until = format_lsn(end), format_lsn(last.sent())

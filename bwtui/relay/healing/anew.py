@@ -2,15 +2,18 @@
 
 from collections.abc import Callable
 
-from bwtui.errors import RefusedError, SlotLost
+from bwtui.errors import ConnectionFailed, RefusedError, SlotLost
 from bwtui.relay.memory import SlotMemory
 from bwtui.settings import RelaySettings
 from bwtui.source import publication, slot
-from bwtui.source.connection import Connection, execute
+from bwtui.source.connection import Connection, ServerError, connect_raw, execute, execute_raw, query
 from bwtui.source.preflight import chosen_tables, wait_for_release
 from bwtui.source.slot import SlotState
+from bwtui.source.timeline import Server, identify
 
 OnWait = Callable[[str], None]
+#: Two sessions that are told the same are with the same server, whoever else answers at the address.
+_SERVER_SQL = "select pg_catalog.pg_postmaster_start_time()::text"
 
 
 def lost(connection: Connection, settings: RelaySettings, memory: SlotMemory) -> SlotLost | None:
@@ -35,6 +38,52 @@ def lost(connection: Connection, settings: RelaySettings, memory: SlotMemory) ->
             "changes that were written since are in no publication",
         )
     return None
+
+
+def lost_here(
+    connection: Connection, settings: RelaySettings, memory: SlotMemory, how: SlotLost
+) -> SlotLost | None:
+    """Return how the slot is lost on the server of ``connection``, on which it would be dropped.
+
+    ``how`` is how it was lost on the server that answered before; an address may reach several. Raises
+    ConnectionFailed for one of another cluster, and for a standby unless the slot was one of a standby.
+    """
+    server = _server(connection, settings)
+    try:
+        memory.check_cluster(server)
+    except RefusedError as error:
+        raise ConnectionFailed(
+            error.message, "the slot is not made there; let the address reach its server"
+        ) from error
+    if server.in_recovery and not memory.on_standby:
+        raise ConnectionFailed(
+            "a standby answers, and the slot was not one of a standby",
+            "the slot is made anew once the primary answers; let the address reach it",
+        )
+    try:
+        memory.common_end(server, accept=settings.accept_divergence)
+    except SlotLost as error:
+        return error
+    if slot.slot_state(connection, settings.slot) is None:
+        return how
+    return lost(connection, settings, memory)
+
+
+def _server(connection: Connection, settings: RelaySettings) -> Server:
+    """Return the server of ``connection``; only a replication session is told its timeline's history."""
+    other = connect_raw(settings.postgres)
+    try:
+        server, began = identify(other), execute_raw(other, _SERVER_SQL)
+    except ServerError as error:
+        raise ConnectionFailed(error.message, "check PostgreSQL's log") from error
+    finally:
+        other.finish()
+    if began != query(connection, _SERVER_SQL):
+        raise ConnectionFailed(
+            "different servers answer at the same address",
+            "the slot is made anew once the same one answers twice; let the address reach one alone",
+        )
+    return server
 
 
 def is_own(settings: RelaySettings) -> bool:

@@ -5,6 +5,7 @@ the relay forgets that a heal is due, once the command tells it that all is clea
 """
 
 import json
+import logging
 import signal
 import subprocess
 import sys
@@ -23,6 +24,9 @@ _RUN = "from bwtui.cli.main import main; main()"
 _PAUSE_SECONDS, _MOST_SECONDS = 2.0, 300.0
 #: For so long an interrupted command may end in order.
 _END_SECONDS = 20.0
+_log = logging.getLogger(__name__)
+#: The hint of a round that failed as none was expected to.
+_LOG = "the relay's log says more; it is tried again"
 
 
 class Comparing:
@@ -42,35 +46,55 @@ class Comparing:
         """Begin."""
         self._thread.start()
 
+    def interrupt(self) -> None:
+        """Have the command end, without waiting for that."""
+        if not self._stop.is_set():
+            self._stop.set()
+            self._signal(signal.SIGINT)
+
     def stop(self) -> None:
         """End the command, and wait for that."""
-        self._stop.set()
-        with self._lock:
-            child = self._child
-        if child is not None and child.poll() is None:
-            child.send_signal(signal.SIGINT)
+        self.interrupt()
         self._thread.join(_END_SECONDS)
-        if child is not None and child.poll() is None:
-            child.kill()
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with self._lock:
+            if self._child is not None and self._child.poll() is None:
+                self._child.send_signal(number)
 
     def _work(self) -> None:
         pause = _PAUSE_SECONDS
         while not self._stop.is_set():
-            self._tell(state="comparing", detail="comparing tables with topics", hint="")
-            code, result, said = self._run()
-            due = self._due.status
-            if self._stop.is_set() or due is None:
-                break
-            if untrusted := result.get("untrusted"):
-                self._give_up(due, list(map(str, untrusted)), result)
-                return
-            self._tell(
-                state="waiting", tries=due.tries + 1, detail=_why(code, result, said), hint=_hint(said)
-            )
+            try:
+                if self._is_over():
+                    return
+            except Exception as error:
+                # Otherwise the heal would never end, without a word.
+                _log.warning("the comparison failed", exc_info=True)
+                self._signal(signal.SIGKILL)
+                tries = self._due.status.tries + 1 if self._due.status is not None else 0
+                kind = type(error).__name__
+                self._tell(state="waiting", tries=tries, detail=f"the comparison failed: {kind}", hint=_LOG)
             self._stop.wait(pause)
             pause = min(2 * pause, _MOST_SECONDS)
-        if self._due.status is None:
+
+    def _is_over(self) -> bool:
+        """Run the command once; return whether nothing is left to be done here."""
+        self._tell(state="comparing", detail="comparing tables with topics", hint="")
+        code, result, said = self._run()
+        due = self._due.status
+        if due is None:
             self._on_end(None)
+        elif self._stop.is_set():
+            return True
+        elif untrusted := result.get("untrusted"):
+            self._give_up(due, list(map(str, untrusted)), result)
+        else:
+            why, hint = _why(code, result, said), _hint(said)
+            self._tell(state="waiting", tries=due.tries + 1, detail=why, hint=hint)
+            return False
+        return True
 
     def _give_up(self, due: HealStatus, tables: list[str], result: dict[str, Any]) -> None:
         notes = [

@@ -1,9 +1,9 @@
 """What a relay remembers of a heal that is due, from before anything is changed until a clean comparison.
 
 A small file in the relay's state folder. While it is there, topics may lack what was written between the lost
-slot and the new one, and every start goes on with the heal. ``lsn`` is written once the new slot is made, and
-remembered by `bwtui.relay.memory`; without it a start drops what is there and makes the slot again, since a
-kill may have come before, between or behind these two.
+slot and the new one, and every start goes on with the heal. ``lsn`` is written once the new slot is made,
+remembered by `bwtui.relay.memory`, and taken by the recording, if any; without it a start drops what is there
+and makes the slot again, since a kill or a refusal may have come before, between or behind these.
 """
 
 import contextlib
@@ -52,7 +52,7 @@ class Due:
             self._write(HealStatus(since, before.reason if before is not None else reason))
 
     def made(self, lsn: str) -> None:
-        """Note, durably, that the slot was made anew at ``lsn``, and is remembered. Raises StateFailed."""
+        """Note, durably, that the slot was made anew at ``lsn``, and all know it. Raises StateFailed."""
         with self._lock:
             assert self._now is not None
             self._write(replace(self._now, lsn=lsn, state="comparing"))

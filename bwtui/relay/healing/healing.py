@@ -8,7 +8,9 @@ in which topics and tables differ.
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import psycopg2
 
@@ -17,7 +19,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, Indeterminate, RefusedErr
 from bwtui.model.heal import HealStatus
 from bwtui.model.lsn import format_lsn
 from bwtui.relay.context import RelayContext, check_stop
-from bwtui.relay.healing.anew import lost, make
+from bwtui.relay.healing.anew import lost, lost_here, make
 from bwtui.relay.healing.comparing import Comparing
 from bwtui.relay.healing.due import Due
 from bwtui.relay.memory import SlotMemory
@@ -29,6 +31,7 @@ from bwtui.source.preflight import obstacle_to_make, wait_while
 from bwtui.source.slot import server_and_database
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 _AGAIN_SECONDS = 1.0
 _HINT = "nothing need be done: what differs is found and sent; 'bwtui status' says how far that is"
 
@@ -46,7 +49,7 @@ class Healing:
         self._due: Due | None = None
         #: Holds the reservation of the slot until it is read.
         self._session: Connection | None = None
-        #: Where the slot was made in this run, until a recording knows it.
+        #: Where the slot was made in this run, until a recording has taken it.
         self._made_at: int | None = None
         self._comparing: Comparing | None = None
         #: Set when a relay that is to end by itself may end.
@@ -90,7 +93,7 @@ class Healing:
             )
         memory = SlotMemory(self._folder, *identity)
         how = lost(connection, settings, memory)
-        if how is None and due is not None and not due.lsn:
+        if how is None and due is not None and self._is_under_way:
             how = SlotLost(due.reason, _HINT)
         if how is not None:
             self._make(memory, how, BlockingCalls(lambda _: check_stop(self._stop_requested)))
@@ -98,7 +101,8 @@ class Healing:
     def again(self, context: RelayContext, error: SlotLost) -> tuple[str, ...]:
         """While the relay runs: make the slot anew that was lost, and return the publications to read.
 
-        Raises ``error`` unless that is wanted, RefusedError or StateFailed.
+        () where another server answers by now, on which the slot is not lost. Raises ``error`` unless that
+        is wanted, RefusedError or StateFailed.
         """
         if self._settings.record_only or not (self._settings.heal or self.is_due):
             raise error
@@ -111,6 +115,11 @@ class Healing:
                 self._report.error("outage", failure, dependency="PostgreSQL")
                 self._report.detail = f"waiting for PostgreSQL: {failure.message}"
                 context.wait(_AGAIN_SECONDS)
+        if not publications:
+            note = f"{error.message}; it is not on the server that answers now, and is read on there"
+            self._report.error("notice", RefusedError(note, "let the address reach one server alone"))
+            context.wait(_AGAIN_SECONDS)
+            return ()
         # Rows that were dropped are known by LSNs, which may be others' in this history.
         context.policy.forget()
         self._report.transaction_log.go_back(0)
@@ -118,13 +127,19 @@ class Healing:
         return publications
 
     def begun(self, context: RelayContext) -> None:
-        """Take note of what a recording misses. Raises RefusedError where it has more than this history."""
+        """Take note of what a recording misses. Raises RefusedError where it has more than this history.
+
+        Only then the slot counts as made: a start after the refusal makes it again, and is refused again.
+        """
         made_at, self._made_at = self._made_at, None
         if made_at is None:
             return
-        self._report.confirmed_lsn = made_at
+        assert self._due is not None
+        # In an older copy's history what was received lies ahead, and care up to there would not end.
+        self._report.confirmed_lsn = self._report.received_lsn = made_at
         if context.recorder is not None:
             context.recorder.go_back(made_at, is_gap=True)
+        self._due.made(format_lsn(made_at))
 
     def streaming(self, stop: Callable[[], None]) -> None:
         """The slot is read: let others see that, and have topics compared, if that is due.
@@ -144,6 +159,11 @@ class Healing:
         self._comparing = Comparing(self._settings.relay_name, due, ended)
         self._comparing.start()
 
+    def interrupt(self) -> None:
+        """Have the comparison end, without waiting for that."""
+        if self._comparing is not None:
+            self._comparing.interrupt()
+
     def close(self) -> None:
         """End the comparison; the heal stays due."""
         comparing, self._comparing = self._comparing, None
@@ -156,28 +176,52 @@ class Healing:
         if session is not None:
             session.close()
 
+    @property
+    def _is_under_way(self) -> bool:
+        """Whether a heal began, and it is not known whether its slot was made."""
+        due = self.status()
+        return due is not None and not due.lsn
+
     def _make(self, memory: SlotMemory, how: SlotLost, calls: BlockingCalls) -> tuple[str, ...]:
+        """Make the slot anew, and return the publications to read; none where it is not lost after all.
+
+        What the stream itself said, or a heal that began, is true whatever the slot looks like by now.
+        """
         assert self._due is not None
-        self._due.begin(how.message)
+        is_certain = how.in_stream or self._is_under_way
         self._report.detail = f"making slot {self._settings.slot} anew: {how.message}"
+        found = calls.make(partial(self._in_session, partial(self._reserve, memory, how)))
+        if found is None and not is_certain:
+            self._release()
+            return ()
+        self._due.begin(how.message)
         _log.warning("%s", self._report.detail)
-        lsn, publications = calls.make(self._make_slot)
+        lsn, publications = calls.make(partial(self._in_session, self._make_slot))
         memory.renew(lsn, publications)
-        self._due.made(format_lsn(lsn))
         self._made_at = lsn
         note = f"{how.message}; it was made anew at {format_lsn(lsn)}, and topics are compared with tables"
         self._report.error("notice", RefusedError(note, _HINT))
         return publications
 
-    def _make_slot(self) -> tuple[int, tuple[str, ...]]:
-        """Make it, in a helper thread: that waits for every transaction that is open."""
+    def _reserve(self, memory: SlotMemory, how: SlotLost) -> SlotLost | None:
+        """Begin the session that alone may make the slot; return how it is lost on its server."""
         self._release()
         session = self._session = connect(self._settings.postgres)
+        with stoppable(session, self._stop_requested):
+            wait_while(lambda: obstacle_to_make(session, self._settings.slot), self._waiting)
+            return lost_here(session, self._settings, memory, how)
+
+    def _make_slot(self) -> tuple[int, tuple[str, ...]]:
+        """Make it: that waits for every transaction that is open."""
+        session = self._session
+        assert session is not None
+        with stoppable(session, self._stop_requested):
+            return make(session, self._settings, self._waiting)
+
+    def _in_session(self, call: Callable[[], T]) -> T:
+        """Make a call in a helper thread, after which the session is closed if it failed."""
         try:
-            with stoppable(session, self._stop_requested):
-                name = self._settings.slot
-                wait_while(lambda: obstacle_to_make(session, name), self._waiting)
-                return make(session, self._settings, self._waiting)
+            return call()
         except psycopg2.Error as error:
             self._release()
             raise statement_failed(error) from error

@@ -1,0 +1,355 @@
+"""A heal: what is looked at again before a slot is dropped, and when the new one counts as made."""
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bwtui.blocking import BlockingCalls
+from bwtui.errors import ConnectionFailed, Indeterminate, RefusedError, SlotLost
+from bwtui.model.lsn import format_lsn
+from bwtui.relay.context import RelayContext
+from bwtui.relay.engine import Engine
+from bwtui.relay.following import Following
+from bwtui.relay.healing import anew, comparing, healing
+from bwtui.relay.healing.comparing import Comparing
+from bwtui.relay.healing.due import Due
+from bwtui.relay.healing.healing import Healing
+from bwtui.relay.memory import SlotMemory
+from bwtui.relay.report import Report
+from bwtui.settings import RelaySettings
+from bwtui.source import publication
+from bwtui.source import slot as source_slot
+from bwtui.source.connection import Connection
+from bwtui.source.slot import SlotState
+from bwtui.source.timeline import Server
+from tests.waiting import eventually
+
+IDENTITY = ("7000000000000000001", "shop", "orders")
+CONFIRMED, MADE = 0x1000, 0x2000
+LOST = SlotLost("slot orders is gone", "heal it")
+
+
+def slot(confirmed: int = CONFIRMED) -> SlotState:
+    return SlotState(
+        "orders", "pgoutput", "shop", False, None, "reserved", None, 0x10, confirmed, 0x9000, False
+    )
+
+
+def server(
+    identifier: str = IDENTITY[0], timeline: int = 1, *, end: int = 0x9000, standby: bool = False
+) -> Server:
+    return Server(identifier, timeline, (), end, standby)
+
+
+class World:
+    """The server that answers, and the relay's own folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.server = server()
+        self.slot: SlotState | None = None
+        self.made = 0
+        self.memory = SlotMemory(folder, *IDENTITY)
+        self.memory.take_over(server(), slot(), 0)
+        self.memory.remember(CONFIRMED, sent_lsn=CONFIRMED)
+        self.settings = RelaySettings(name="one", slot="orders", heal=True)
+
+    def make(self, *_: object) -> tuple[int, tuple[str, ...]]:
+        self.made += 1
+        self.slot = slot(MADE)
+        return MADE, ("bwtui_orders",)
+
+    def relay(self) -> Healing:
+        """What a start makes."""
+        return Healing(self.settings, Report(), self.folder, lambda: False)
+
+    def context(self, recorder: object = None, report: Report | None = None) -> RelayContext:
+        calls = BlockingCalls(lambda _: None)
+        context = SimpleNamespace(
+            memory=self.memory,
+            settings=self.settings,
+            report=report or Report(),
+            patience=SimpleNamespace(calls=calls),
+            policy=SimpleNamespace(forget=lambda: None),
+            recorder=recorder,
+            wait=self.wait,
+        )
+        return cast(RelayContext, context)
+
+    def wait(self, seconds: float) -> None:
+        """A second of waiting, in which another server comes to answer."""
+        self.server = server()
+
+    @property
+    def due(self) -> Due:
+        """What is on the disk."""
+        return Due(self.folder, IDENTITY)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path)
+    session = SimpleNamespace(close=lambda: None, server_version=180000)
+    monkeypatch.setattr(healing, "server_and_database", lambda connection: IDENTITY[:2])
+    monkeypatch.setattr(healing, "connect", lambda dsn: session)
+    monkeypatch.setattr(healing, "stoppable", lambda *_: nullcontext())
+    monkeypatch.setattr(healing, "obstacle_to_make", lambda *_: None)
+    monkeypatch.setattr(healing, "make", made.make)
+    monkeypatch.setattr(anew, "_server", lambda *_: made.server)
+    monkeypatch.setattr(source_slot, "slot_state", lambda *_: made.slot)
+    monkeypatch.setattr(source_slot, "check_readable", lambda *_: None)
+    monkeypatch.setattr(publication, "existing", lambda *_: ("bwtui_orders",))
+    return made
+
+
+CONNECTION = cast(Connection, SimpleNamespace(server_version=180000))
+
+
+class Recording:
+    """A recording that has more than this history, or not."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self.refuses = refuses
+
+    def go_back(self, lsn: int, *, is_gap: bool) -> None:
+        if self.refuses:
+            raise RefusedError("the recording holds more", "record into another folder")
+
+
+def test_what_a_recording_refused_once_is_refused_at_every_start(world: World) -> None:
+    """Otherwise the second start would go on into a recording of another history."""
+    for _ in range(3):
+        relay = world.relay()
+        relay.prepare(CONNECTION)
+        with pytest.raises(RefusedError, match="holds more"):
+            relay.begun(world.context(Recording(refuses=True)))
+        status = world.due.status
+        assert status is not None and not status.lsn
+    assert world.made == 3
+    relay = world.relay()
+    relay.prepare(CONNECTION)
+    relay.begun(world.context(Recording(refuses=False)))
+    assert world.made == 4
+    status = world.due.status
+    assert status is not None and status.lsn == format_lsn(MADE)
+
+
+def test_a_kill_before_the_recording_took_it_makes_the_slot_again(world: World) -> None:
+    world.relay().prepare(CONNECTION)
+    assert world.made == 1
+    relay = world.relay()
+    relay.prepare(CONNECTION)
+    assert world.made == 2
+    relay.begun(world.context())
+    world.relay().prepare(CONNECTION)
+    assert world.made == 2
+
+
+def test_a_slot_that_is_lost_elsewhere_is_not_dropped_here(world: World) -> None:
+    relay, world.slot = world.relay(), slot()
+    relay._due = world.due
+    assert relay.again(world.context(), LOST) == ()
+    assert not world.made
+    assert world.due.status is None
+
+
+def test_what_the_stream_said_needs_no_second_look(world: World) -> None:
+    """That changes were left out is true although the publication is there again."""
+    relay, world.slot = world.relay(), slot()
+    relay._due = world.due
+    error = SlotLost("PostgreSQL leaves out changes", "heal it")
+    error.in_stream = True
+    assert relay.again(world.context(), error) == ("bwtui_orders",)
+    assert world.made == 1
+
+
+def test_a_heal_that_began_makes_the_slot_whatever_it_looks_like(world: World) -> None:
+    world.due.begin("it was gone")
+    world.slot = slot()
+    world.relay().prepare(CONNECTION)
+    assert world.made == 1
+
+
+def test_an_older_copy_is_seen_in_its_history(world: World) -> None:
+    relay, world.slot, world.server = world.relay(), slot(0x100), server(end=0x200)
+    relay._due = world.due
+    assert relay.again(world.context(), LOST) == ("bwtui_orders",)
+    assert world.made == 1
+
+
+@pytest.mark.parametrize("other", [server("1"), server(standby=True)])
+def test_another_cluster_and_a_standby_are_waited_for(world: World, other: Server) -> None:
+    relay = world.relay()
+    relay._due = world.due
+    world.server = other
+    seen: list[str] = []
+
+    def wait(seconds: float) -> None:
+        assert not world.made and world.due.status is None
+        seen.append("waited")
+        world.server = server()
+
+    world.wait = wait  # type: ignore[method-assign]
+    assert relay.again(world.context(), LOST) == ("bwtui_orders",)
+    assert seen and world.made == 1
+
+
+@pytest.mark.parametrize("other", [server("1"), server(standby=True)])
+def test_a_start_makes_no_slot_there(world: World, other: Server) -> None:
+    world.server = other
+    with pytest.raises(ConnectionFailed):
+        world.relay().prepare(CONNECTION)
+    assert not world.made
+    assert world.due.status is None
+
+
+def test_a_slot_of_a_standby_is_made_on_a_standby(world: World) -> None:
+    world.server = server(standby=True)
+    world.memory.take_over(world.server, slot(), 1 << 64)
+    world.relay().prepare(CONNECTION)
+    assert world.made == 1
+    assert SlotMemory(world.folder, *IDENTITY).on_standby
+
+
+def test_another_cluster_is_refused_before_its_slots_are_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no such slot, and one must not be made there."""
+    following = Following(world.context(), lambda *_: None)
+    answer = SimpleNamespace(
+        server=server("1"),
+        slot=None,
+        connection=SimpleNamespace(finish=lambda: None),
+        published={},
+        running=set(),
+    )
+    monkeypatch.setattr(following, "_ask", lambda publications: answer)
+    with pytest.raises(RefusedError, match="another server answers"):
+        following._open_stream(())
+
+
+def test_care_ends_where_the_histories_part(world: World) -> None:
+    world.settings = RelaySettings(name="one", slot="orders", accept_divergence=True)
+    report = Report()
+    report.received_lsn = 0x8000
+    following = Following(world.context(report=report), lambda *_: None)
+    following._careful_until = 0x8001
+    following._check_history(server(end=0x800), slot(0x700))
+    assert report.received_lsn == following._careful_until == 0x800
+
+
+def test_care_ends_with_what_comes_after_the_new_slot(world: World) -> None:
+    report, relay = Report(), world.relay()
+    relay._report = report
+    report.received_lsn = 0x8000
+    relay.prepare(CONNECTION)
+    relay.begun(world.context(report=report))
+    assert report.received_lsn == report.confirmed_lsn == MADE
+
+
+def test_two_servers_that_answer_by_turns_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = SimpleNamespace(finish=lambda: None)
+    monkeypatch.setattr("bwtui.relay.healing.anew.connect_raw", lambda dsn: other)
+    monkeypatch.setattr("bwtui.relay.healing.anew.identify", lambda connection: server())
+    monkeypatch.setattr("bwtui.relay.healing.anew.execute_raw", lambda connection, sql: [("noon",)])
+    began = [("noon",)]
+    monkeypatch.setattr("bwtui.relay.healing.anew.query", lambda connection, sql: began)
+    assert anew._server(CONNECTION, RelaySettings()) == server()
+    began[0] = ("midnight",)
+    with pytest.raises(ConnectionFailed, match="different servers"):
+        anew._server(CONNECTION, RelaySettings())
+
+
+# -- the comparison beside the relay ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("broken", [OSError("fork"), {"untrusted": ["public.t"]}, {"untrusted": 7}])
+def test_a_round_that_fails_is_told_and_made_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, broken: Any
+) -> None:
+    due = world.due
+    due.begin("it was gone")
+    due.made("0/2000")
+    monkeypatch.setattr(comparing, "_PAUSE_SECONDS", 0.0)
+    ended = threading.Event()
+    results: list[Any] = [broken, broken]
+
+    def run() -> tuple[int, dict[str, Any], list[str]]:
+        status = due.status
+        assert status is not None
+        if results:
+            result = results.pop()
+            if isinstance(result, Exception):
+                raise result
+            return 1, result, []
+        assert due.done("0/2000")
+        return 0, {}, []
+
+    def on_end(untrusted: Indeterminate | None) -> None:
+        assert untrusted is None
+        ended.set()
+
+    beside = Comparing("one", due, on_end)
+    changes: list[dict[str, Any]] = []
+    tell: Callable[..., None] = beside._tell
+
+    def noting(**changed: Any) -> None:
+        changes.append(changed)
+        tell(**changed)
+
+    monkeypatch.setattr(beside, "_tell", noting)
+    monkeypatch.setattr(beside, "_run", run)
+    beside.start()
+    assert ended.wait(10)
+    beside.stop()
+    waiting = [one for one in changes if one.get("state") == "waiting"]
+    kind = {OSError: "OSError"}.get(
+        type(broken), "KeyError" if broken == {"untrusted": ["public.t"]} else "TypeError"
+    )
+    assert [one["detail"] for one in waiting] == [f"the comparison failed: {kind}"] * 2
+    assert [one["tries"] for one in waiting] == [1, 2]
+
+
+def test_a_recording_is_closed_before_the_comparison_is_waited_for() -> None:
+    """That may take longer than whoever ends the relay waits before a kill."""
+    order: list[str] = []
+
+    def part(name: str, *methods: str) -> Any:
+        return SimpleNamespace(
+            **{method: lambda *_, method=method: order.append(f"{name} {method}") for method in methods}
+        )
+
+    engine = Engine.__new__(Engine)
+    engine._report = Report()
+    engine._picture = part("picture")
+    engine._picture.watch = part("watch", "start", "stop")
+    engine._picture.recent = part("recent", "stop")
+    engine._picture.recorder = part("recording", "close")
+    engine._lag = part("lag", "stop")
+    engine._looks, engine._destination, engine._patience = (part(name, "close") for name in "abc")
+    engine._healing = part("comparison", "interrupt", "close")
+    engine._run = lambda: None  # type: ignore[method-assign]
+    engine.run()
+    told = [one for one in order if one.startswith(("recording", "comparison"))]
+    assert told == ["comparison interrupt", "recording close", "comparison close"]
+
+
+def test_a_command_is_interrupted_without_a_wait(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = world.due
+    due.begin("it was gone")
+    due.made("0/2000")
+    monkeypatch.setattr(comparing, "_RUN", "import sys, time; print(flush=True); time.sleep(600)")
+    beside = Comparing("one", due, lambda untrusted: None)
+    beside.start()
+    eventually("the child", lambda: beside._child is not None)
+    beside.interrupt()
+    beside._thread.join(20)
+    assert not beside._thread.is_alive()
+    assert beside._child is not None and beside._child.returncode
+    assert due.status is not None
+    beside.stop()
