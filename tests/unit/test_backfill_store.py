@@ -1,7 +1,9 @@
 """What is to be sent again, on the disk: nothing is lost, and an `ask` holds whatever is saved meanwhile."""
 
+import errno
 import json
 import os
+import shutil
 import stat
 import threading
 from pathlib import Path
@@ -334,3 +336,26 @@ def test_a_cancel_that_comes_while_progress_is_written_holds(
     assert json.loads((folder / f"{id}.json").read_text())["wanted"] == "cancel"
     store.save(task)
     assert Store(folder).statuses()[0].state == "cancelled"
+
+
+def test_a_list_that_is_copied_is_nobody_elses_from_the_beginning(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modes: list[int] = []
+    copy = shutil.copyfile
+
+    def other_file_system(*_: object) -> None:
+        raise OSError(errno.EXDEV, "another file system")
+
+    def copied(source: Path, target: Path) -> None:
+        modes.append(stat.S_IMODE(target.stat().st_mode))
+        copy(source, target)
+
+    monkeypatch.setattr(os, "link", other_file_system)
+    monkeypatch.setattr(shutil, "copyfile", copied)
+    keys = tmp_path / "keys"
+    write_keys(keys, iter([("1",)]))
+    store = Store(folder)
+    id = store.submit(BackfillRequest("public.orders", keys=str(keys)))
+    assert modes == [0o600]
+    assert list(read_keys(folder / f"{id}.keys")) == list(read_keys(keys))

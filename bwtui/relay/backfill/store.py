@@ -228,9 +228,11 @@ class Store:
         try:
             os.link(source.resolve(), target)
         except OSError:
-            # On another file system, or of another user.
+            # On another file system, or of another user. What is copied is nobody else's from the beginning.
+            private_file(target)
             shutil.copyfile(source, target)
-        private_file(target)
+        else:
+            private_file(target)
         count = count_keys(target)
         sync(target)
         return count
