@@ -75,15 +75,22 @@ _OTHERS = frozenset({28, 29, 5069})
 _TEXT_IN_KEYS = frozenset({"date", "time", "timestamp", "timestamptz"})
 
 
+def base_of(oid: int, types: Mapping[int, TypeInfo]) -> int:
+    """Return the type that a domain is of in the end; any other type is itself."""
+    info = types.get(oid)
+    while info is not None and info.kind == "d":
+        oid = info.base_oid
+        info = types.get(oid)
+    return oid
+
+
 def kind_of(oid: int, types: Mapping[int, TypeInfo], *, in_key: bool = False) -> str | None:
     """Return how a column is written, or None where a value has more than one form.
 
     ``types`` are those of `bwtui.source.catalog.load_types`.
     """
+    oid = base_of(oid, types)
     info = types.get(oid)
-    while info is not None and info.kind == "d":
-        oid = info.base_oid
-        info = types.get(oid)
     kind = _BY_OID.get(oid)
     if kind is not None:
         return "written" if in_key and kind in _TEXT_IN_KEYS else kind

@@ -59,8 +59,9 @@ class Fold:
         self._quick: list[Shape] = []
         self._agreement = Agreement(store, schemas)
         self._agreed = 0
-        #: Rows of the tables, and those of which columns were not sent.
-        self.rows = 0
+        #: Rows of the tables, and the topics' keys with a value and rows without a key, at the first fence.
+        self.rows = self.keys = 0
+        #: Rows of which columns were not sent.
         self.unsent: Counter[str] = Counter()
         store.execute("set preserve_insertion_order = false; set memory_limit = '1500MB'")
         for name, columns in TABLES.items():
@@ -325,6 +326,7 @@ class Fold:
         """Decide the keys without a new record since they differed; return how many are doubtful now."""
         if is_first:
             self._agreement.close()
+            self.keys = self._agreed + self._count_keys()
             self._store.execute("insert into doubtful select * from differing")
         else:
             hidden = sorted(self._hidden)
@@ -349,9 +351,8 @@ class Fold:
         counts = dict(self._store.execute("select class, count(*) from wrong group by class").fetchall())
         return counts | {"indeterminate": self._one("select count(*) from undecided")}
 
-    def keys(self) -> int:
-        """Return how many keys have a latest value, and how many rows without a key there are."""
-        return self._agreed + int(
+    def _count_keys(self) -> int:
+        return int(
             self._one("select count(distinct (topic, key)) from latest where value is not null")
             + self._one(
                 "select coalesce(sum(n), 0)::bigint from row_count where topic in (select unnest(?))",

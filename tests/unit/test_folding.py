@@ -48,3 +48,14 @@ def test_missing_keys_in_other_bytes_are_found_at_once(monkeypatch: pytest.Monke
             ("missing_key", False, 1),
             ("missing_key", True, _ROWS - 1),
         ]
+
+
+def test_keys_are_counted_at_the_first_fence_as_rows_are() -> None:
+    with duckdb.connect() as store:
+        fold = Fold(store, {}, Schemas({}, _refused))
+        key = """insert into latest select 'shop.t', concat('["', ?, '"]'), 0, 0, 0, 'v'::blob, 'k'::blob"""
+        store.execute(key, [1])
+        fold.settle(is_first=True)
+        store.execute(key, [2])
+        fold.settle(is_first=False)
+        assert fold.keys == 1
