@@ -9,7 +9,7 @@ from textual.widgets import Input
 
 from bwtui.errors import ConnectionFailed
 from bwtui.tui.audit.session import RelayAuditSession
-from bwtui.tui.screens.audit.forms import FormScreen
+from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
 from bwtui.tui.screens.audit.progress import JobScreen
 from bwtui.tui.screens.audit.report import ReportScreen
 from bwtui.tui.screens.audit.sides import SidesScreen
@@ -117,3 +117,28 @@ async def test_leaving_ends_the_audit_first(tmp_path: Path) -> None:
 
 def _gone() -> FakeKafka:
     raise ConnectionFailed("no relay called shop is running", "start one with 'bwtui connect'")
+
+
+async def test_what_differs_is_shown_and_sent_after_a_yes(tmp_path: Path) -> None:
+    table = {"table": "public.orders", "rows": 5, "tombstones": 1, "raw_tombstones": 1, "notes": []}
+    plan = {"state": "planned", "messages": 7, "tables": [table], **table}
+    arguments = (*("repair", "--relay", "shop", "--table", r"public\.orders", "--json", "--progress-json"),)
+    stage = RelayStage(tmp_path)
+    stage.raw["tables"] = ["public.orders"]
+    async with stage.run((140, 40)):
+        await stage.press("v", "enter")
+        await stage.until_reading()
+        await stage.end(stage.raw, code=1)
+        await stage.press("M")
+        await stage.until_reading()
+        await stage.end(plan, code=1)
+        assert isinstance(stage.app.screen, AskScreen)
+        assert "would send 5 rows and 2 tombstones" in text(stage.app)
+        assert "compared once more first, and what differs then is sent" in text(stage.app)
+        await stage.press("y")
+        await stage.until_reading()
+        # Of what was planned the stream had sent a part itself by then.
+        sent = [{"rows": 3, "tombstones": 1}, {"rows": 0, "tombstones": 0}]
+        await stage.end({**plan, "state": "done", "verdict": "clean", "sent": sent})
+        assert "sent 3 rows and 1 tombstones" in text(stage.app)
+        assert stage.commands[1:] == [(*arguments, "--dry-run"), (*arguments, "--yes")]

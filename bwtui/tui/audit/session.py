@@ -105,7 +105,7 @@ class RelayAuditSession(AuditSession):
         tables = [
             part for table in report.raw.get("tables", ()) for part in ("--table", re.escape(str(table)))
         ]
-        return ("repair", "--relay", self._name, *tables, "--show-values", "--json", "--progress-json")
+        return ("repair", "--relay", self._name, *tables, "--json", "--progress-json")
 
     def trial_arguments(self, script: str) -> tuple[str, ...]:
         """Return the arguments of a trial of the DDL in file ``script``; empty: of the tables as they are."""

@@ -232,7 +232,11 @@ def repair_content(told: dict[str, Any], colours: dict[str, str]) -> RenderableT
     """Return what a repair would send, or has sent, from ``repair --json``."""
     is_planned = told.get("state") == "planned"
     verb = "would send" if is_planned else "sent"
-    rows, dead = told.get("rows", 0), told.get("tombstones", 0) + told.get("raw_tombstones", 0)
+    if is_planned:
+        rows, dead = told.get("rows", 0), told.get("tombstones", 0) + told.get("raw_tombstones", 0)
+    else:
+        # What was sent: the stream may have had something newer of what was planned, or a task has failed.
+        rows, dead = (sum(one[name] for one in told.get("sent", ())) for name in ("rows", "tombstones"))
     lines: list[RenderableType] = [Text(f"{verb} {rows:,} rows and {dead:,} tombstones", "bold")]
     if not is_planned:
         lines.append(Text(f"the comparison after it: {told.get('verdict')}"))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from bwtui.tui.audit.session import Job, RelayAuditSession
+from bwtui.tui.plain import Group
 from bwtui.tui.registry.trial import trial_content
 from bwtui.tui.screens.audit.forms import AskScreen, Field, FormScreen, repair_content
 from bwtui.tui.screens.audit.jobs import JobsApp
@@ -14,6 +15,7 @@ _QUESTION = (
     "Do the topics' latest values equal the tables' rows? Both are read as they are at one LSN, while "
     "writes and the relay go on, and nothing is changed."
 )
+_REPAIR = "The topics are compared once more first, and what differs then is sent."
 _TRIAL = (
     "Would the schema registry take the tables as they are after a file of DDL? The file runs in a "
     "transaction that is rolled back. It holds its locks until then, and gives up on one after 3 s. "
@@ -58,7 +60,8 @@ class RelayAuditing(JobsApp):
 
         def looked(plan: Any, _: bool) -> None:
             do = "Send them" if plan.get("messages") else ""
-            content = repair_content(plan, self.theme_variables)
+            shown = repair_content(plan, self.theme_variables)
+            content = Group(shown, "", _REPAIR) if do else shown
             ask = AskScreen("What the relay would send", content, do, careful=True)
             self.push_screen(ask, lambda go: self._repair(arguments) if go else None)
 
