@@ -81,6 +81,7 @@ def target_of(report: Path | None, relay: str | None, given: dict[str, Any], *, 
         found = Target(name, settings, narrower, partitions(client_config(settings))[0], source_of(settings))
     if relay is None and report is None:
         # The publication, the prefix and all else are the relay's.
+        _refuse_others(name, narrower, settings)
         narrower = relay_options.load(given, alone=True).settings()
     return _checked(replace(found, narrower=narrower), source, cluster, told)
 
@@ -117,6 +118,33 @@ def _running_with(source: dict[str, str], report: Path | None) -> str:
     return name
 
 
+def _refuse_others(name: str, given: RelaySettings, settings: RelaySettings) -> None:
+    """Raise RefusedError for what was given and is not so of the relay, whose own settings are used."""
+    options = (
+        ("-p/--topic-prefix", given.topic_prefix, settings.topic_prefix),
+        ("--publication", given.publication, settings.publication_name),
+    )
+    for option, meant, own in options:
+        if meant not in ("", own):
+            raise RefusedError(
+                f"relay {name} has another {option} than what was given: {own or 'none'}, not {meant}",
+                "nothing was sent; leave it out, or name the relay that is meant with --relay",
+            )
+
+
+def _of_report(told: dict[str, Any], patterns: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the tables of a report, as patterns: those that --table chooses as well, if it was given."""
+    named = [str(table) for table in told["tables"]]
+    chosen = [
+        table
+        for table in named
+        if not patterns
+        or any(re.fullmatch(one, name) for one in patterns for name in (table, table.removeprefix("public.")))
+    ]
+    # Of none all would be meant.
+    return tuple(map(re.escape, chosen)) or (r"(?!)",)
+
+
 def _checked(target: Target, source: dict[str, str], cluster: str, told: dict[str, Any]) -> Target:
     meant = "the report" if told else "what was given"
     for name, words in (("system_identifier", "server"), ("database", "database"), ("slot", "slot")):
@@ -134,10 +162,7 @@ def _checked(target: Target, source: dict[str, str], cluster: str, told: dict[st
         )
     if not told:
         return target
-    tables = tuple(re.escape(str(table)) for table in told["tables"])
-    narrower = target.narrower
-    if not narrower.tables:
-        narrower = replace(narrower, tables=tables or (r"(?!)",))
+    narrower = replace(target.narrower, tables=_of_report(told, target.narrower.tables))
     age = time.time() - float(told.get("window", {}).get("now_ms") or 0) / 1000
     notes = [f"the report is {duration(age)} old, and only names the tables: all is compared anew"]
     return replace(target, narrower=narrower, notes=notes)
