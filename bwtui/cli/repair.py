@@ -71,6 +71,7 @@ def repair(
     with view, without_variables():
         run = Repair(
             target.relay,
+            target.settings,
             target.compare,
             ask_registry(target.settings),
             screen,

@@ -1,6 +1,7 @@
 """What is sent again, in words that the command line and the screens share."""
 
 import time
+from collections.abc import Iterable
 
 from bwtui.model.backfill import BackfillStatus
 from bwtui.model.figures import count, duration, rate
@@ -73,3 +74,9 @@ def _left(status: BackfillStatus, now: float | None) -> str:
         return ""
     left = ((status.estimate or 0) - _seen(status)) / status.rows_per_second
     return f"{duration(left)} left"
+
+
+def snapshot_command(tables: Iterable[str], *, relay: str = "", unkeyed: bool = False) -> str:
+    """Return the command that sends tables whole; ``unkeyed``: one of them has no key."""
+    options = [*(["--relay", relay] if relay else []), *(["-u"] if unkeyed else [])]
+    return " ".join(["bwtui snapshot", *options, *tables])

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bwtui.audit.decoding import Schemas, Undecodable
-from bwtui.audit.forms import decode_key
+from bwtui.audit.decoding import Schemas, Undecodable, schema_id
+from bwtui.audit.forms import ODD, decode_key
+from bwtui.model.backfill_told import snapshot_command
 from bwtui.relay.backfill.keys import Key, write_keys
 from bwtui.verify.differences import Difference, Doubt, DoubtName
 from bwtui.verify.tables import Table
@@ -40,10 +41,12 @@ class TablePlan:
     undecided: int = 0
     #: Rows that are missing in the topic and have no key, or one that is no text: nothing names them.
     unnamed: int = 0
-    #: Keys in the bytes that the relay sends now, while most of the topic's are in others.
+    #: Keys in bytes that the relay sends now, or may send, while most of the topic's are in others.
     own_bytes: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
     keys: Path | None = None
+    #: The relay's name, where a command has to say it.
+    relay: str = ""
 
     @property
     def messages(self) -> int:
@@ -53,11 +56,18 @@ class TablePlan:
     @property
     def is_trusted(self) -> bool:
         """Whether what is sent is all that the topic's readers may have wrong."""
-        return not self.own_bytes and not any(doubt.name in UNTRUSTED for doubt in self.doubts)
+        is_doubtful = any(doubt.name in UNTRUSTED for doubt in self.doubts)
+        return not (is_doubtful or self.own_bytes or self.unnamed)
+
+    @property
+    def is_unkeyed(self) -> bool:
+        """Whether the table has no key."""
+        return any(doubt.name == "unkeyed" for doubt in self.doubts)
 
     def notes(self) -> list[str]:
         """Return what is to be known of the table besides."""
         notes = [doubt.text for doubt in self.doubts]
+        command = snapshot_command([self.table], relay=self.relay, unkeyed=self.is_unkeyed)
         if self.undecided:
             notes.append(
                 f"{self.undecided:,} keys are in doubt, and left alone: they were written at each look"
@@ -65,12 +75,12 @@ class TablePlan:
         if self.unnamed:
             notes.append(
                 f"{self.unnamed:,} rows are missing that no key names: "
-                f"'bwtui snapshot {self.table} -u' sends the whole table again"
+                f"'{command}' sends the whole table again"
             )
         if self.own_bytes:
             notes.append(
-                f"{self.own_bytes:,} keys are as the relay writes them now, and the topic's others are not: "
-                f"they are left alone; run 'bwtui snapshot {self.table}', and repair it then"
+                f"{self.own_bytes:,} keys are, or may be, as the relay writes them now, and the topic's "
+                f"others are not: they are left alone; run '{command}', and repair it then"
             )
         return notes
 
@@ -84,6 +94,7 @@ class TablePlan:
             "raw_tombstones": self.raw_tombstones,
             "undecided": self.undecided,
             "unnamed": self.unnamed,
+            "unkeyed": self.is_unkeyed,
             "trusted": self.is_trusted,
             "notes": self.notes(),
             "examples": self.examples,
@@ -94,21 +105,29 @@ class Planner:
     """Takes the differences of each table as a comparison hands them out; see `verify.database.Request`."""
 
     def __init__(
-        self, folder: Path, own: Mapping[str, str], schemas: Schemas, *, show_values: bool = False
+        self,
+        folder: Path,
+        own: Mapping[str, str],
+        schemas: Schemas,
+        *,
+        show_values: bool = False,
+        relay: str = "",
     ) -> None:
         """``folder`` is for the lists. ``own`` says how the relay writes a table's keys now.
 
-        That is what `bwtui.audit.forms.decode_key` calls it; a table that is missing has not been sent yet.
+        That is what `bwtui.audit.forms.decode_key` calls it; of a table that is missing nobody knows.
+        ``relay`` is its name where commands have to say it.
         """
         self.tables: list[TablePlan] = []
         self._folder = folder
         self._own = own
         self._schemas = schemas
         self._show_values = show_values
+        self._relay = relay
 
     def take(self, table: Table, doubts: Sequence[Doubt], differences: Iterator[Difference]) -> None:
         """Write the list of a table. Raises StateFailed."""
-        plan = TablePlan(table.full_name, table.topic, tuple(doubts))
+        plan = TablePlan(table.full_name, table.topic, tuple(doubts), relay=self._relay)
         path = self._folder / f"{len(self.tables)}.keys"
         if write_keys(path, self._keys(plan, table, differences)):
             plan.keys = path
@@ -137,11 +156,17 @@ class Planner:
                 yield one.raw
 
     def _is_own(self, plan: TablePlan, raw: bytes) -> bool:
-        """Say whether the relay writes some row's key like that: a tombstone could come behind that row."""
+        """Say whether the relay may write some row's key like that: a tombstone could come after that row.
+
+        That the comparison can't decode bytes does not say that another wrote them.
+        """
+        own = self._own.get(plan.table)
         try:
-            return decode_key(raw, self._schemas)[1] == self._own.get(plan.table)
+            spelled = decode_key(raw, self._schemas)[1]
         except Undecodable:
-            return False
+            spelled = "json" if raw[:1] == b"{" else str(schema_id(raw))
+            return own in (None, spelled)
+        return spelled != ODD and own in (None, spelled)
 
     def _show(self, plan: TablePlan, table: Table, one: Difference) -> None:
         if len(plan.examples) >= EXAMPLES:

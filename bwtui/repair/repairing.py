@@ -6,10 +6,12 @@ from typing import Any, Protocol
 
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import Report
+from bwtui.errors import RefusedError
 from bwtui.model.backfill import BackfillReason, BackfillStatus
-from bwtui.relay.process.control import request, tell_audited
+from bwtui.relay.process.control import name_if_several, request, settings_of, tell_audited
 from bwtui.repair import sending
 from bwtui.repair.plan import Planner, TablePlan
+from bwtui.settings import RelaySettings
 from bwtui.spark.scratch import scratch
 from bwtui.verify.database import OnDifferences
 
@@ -27,7 +29,10 @@ class Watch(Protocol):
         """So many keys are sent."""
 
     def confirm(self, outcome: "Outcome") -> None:
-        """Let somebody decide whether it is to be sent. Raises RefusedError if not."""
+        """Let somebody decide whether it is to be sent, or with nothing to send whether a heal is to end.
+
+        Raises RefusedError if not.
+        """
 
 
 @dataclass(slots=True)
@@ -43,6 +48,8 @@ class Outcome:
     after: Report | None = None
     is_dry: bool = False
     is_heal: bool = False
+    #: The relay's name, where a command has to say it.
+    relay: str = ""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -72,6 +79,8 @@ class Repair:
     """One repair over a relay that runs."""
 
     relay: str
+    #: What is compared: the settings that it had.
+    settings: RelaySettings
     compare: Compare
     ask_registry: AskRegistry
     watch: Watch
@@ -84,18 +93,20 @@ class Repair:
     def run(self) -> Outcome:
         """Compare, ask, send and compare again. Raises BwtuiError."""
         status = request(self.relay, {"request": "status"})
+        name = name_if_several(self.relay)
         self._let_earlier_ones_end()
         with scratch("bwtui-repair-") as folder:
-            planner = Planner(
-                folder, _spellings(status), Schemas({}, self.ask_registry), show_values=self.show_values
-            )
+            schemas = Schemas({}, self.ask_registry)
+            planner = Planner(folder, spellings(status), schemas, show_values=self.show_values, relay=name)
             report = self.compare(planner.take, self.watch.phase)
-            outcome = Outcome(planner.tables, report, is_dry=self.is_dry, is_heal=self.is_heal)
+            outcome = Outcome(planner.tables, report, is_dry=self.is_dry, is_heal=self.is_heal, relay=name)
             outcome.chosen = [
                 plan for plan in planner.tables if plan.messages and (plan.is_trusted or not self.is_heal)
             ]
-            if outcome.chosen and not self.is_dry:
+            if not self.is_dry and (outcome.chosen or self._ends_untrusted(outcome, status)):
                 self.watch.confirm(outcome)
+                self._refuse_changed()
+            if not self.is_dry and outcome.chosen:
                 self._send(outcome)
         if not self.is_dry:
             self._tell(outcome, status)
@@ -108,6 +119,21 @@ class Repair:
             self.watch.phase("waiting for what the relay was asked for before")
             sending.wait(self.relay, earlier, self.watch.count)
 
+    def _ends_untrusted(self, outcome: Outcome, status: Mapping[str, Any]) -> bool:
+        """Say whether a heal would end although the comparison proves too little: somebody decides that."""
+        return bool(outcome.untrusted) and self._ends_heal(outcome, status)
+
+    def _ends_heal(self, outcome: Outcome, status: Mapping[str, Any]) -> bool:
+        return bool(_due(status)) and self.is_whole and not outcome.exit_code
+
+    def _refuse_changed(self) -> None:
+        """Raise RefusedError if the relay was started anew with other settings while it was thought over."""
+        if settings_of(self.relay) != self.settings:
+            raise RefusedError(
+                f"relay {self.relay} has other settings now than those with which topics were compared",
+                "nothing was sent; repair again, which compares anew",
+            )
+
     def _send(self, outcome: Outcome) -> None:
         reason: BackfillReason = "heal" if self.is_heal else "repair"
         ids = sending.submit(self.relay, outcome.chosen, reason)
@@ -116,21 +142,32 @@ class Repair:
         outcome.notes += [
             f"{one.table}: {one.error or 'cancelled'}" + (f"; {one.hint}" if one.hint else "")
             for one in outcome.sent
-            if one.state != "done"
+            if one.is_over and one.state != "done"
         ]
         outcome.after = self.compare(None, self.watch.phase)
 
     def _tell(self, outcome: Outcome, status: Mapping[str, Any]) -> None:
         """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""
         tell_audited(self.relay, outcome.last.verdict)
-        due = status.get("heal") or {}
-        if due.get("lsn") and self.is_whole and not outcome.exit_code:
-            request(self.relay, {"request": "healed", "lsn": due["lsn"]})
+        if self._ends_heal(outcome, status):
+            request(self.relay, {"request": "healed", "lsn": _due(status)})
 
 
-def _spellings(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return how the relay writes the keys of each table that it has sent, as `decode_key` calls it."""
-    return {
-        name: "json" if table.get("key_schema_id") is None else str(table["key_schema_id"])
-        for name, table in status.get("tables", {}).items()
-    }
+def _due(status: Mapping[str, Any]) -> str:
+    """Return where the slot was made anew whose heal is due; "" where none is."""
+    return str((status.get("heal") or {}).get("lsn") or "")
+
+
+def spellings(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return how the relay writes the keys of tables, as `decode_key` calls it, as far as it has sent any.
+
+    Before it has sent a row of a table in this run, a relay that writes Avro has no ids of it either.
+    """
+    found: dict[str, str] = {}
+    for name, table in status.get("tables", {}).items():
+        key, value = table.get("key_schema_id"), table.get("value_schema_id")
+        if key is not None:
+            found[name] = str(key)
+        elif value is None and table.get("messages"):
+            found[name] = "json"
+    return found

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from bwtui.errors import ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillReason, BackfillRequest, BackfillStatus
-from bwtui.relay.process.control import request, send_again
+from bwtui.model.backfill_told import snapshot_command
+from bwtui.relay.process.control import name_if_several, request, send_again
 from bwtui.repair.plan import TablePlan
 
 #: Between two looks.
@@ -20,11 +21,21 @@ OnCount = Callable[[int, int], None]
 def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> list[str]:
     """Hand the relay what is to be sent; return the ids of its tasks.
 
-    Raises RefusedError and ConnectionFailed.
+    Raises RefusedError and ConnectionFailed, which say whether lists before that one were taken.
     """
-    return [
-        send_again(relay, BackfillRequest(plan.table, keys=str(plan.keys), reason=reason)) for plan in plans
-    ]
+    ids: list[str] = []
+    try:
+        for plan in plans:
+            ids.append(send_again(relay, BackfillRequest(plan.table, keys=str(plan.keys), reason=reason)))
+    except RefusedError as error:
+        raise RefusedError(f"{error.message}{_taken(ids)}", error.hint) from error
+    except ConnectionFailed as error:
+        raise ConnectionFailed(f"{error.message}{_taken(ids)}", error.hint) from error
+    return ids
+
+
+def _taken(ids: Sequence[str]) -> str:
+    return f"; what was asked for before that is the relay's, and is sent: {', '.join(ids)}" if ids else ""
 
 
 def tasks(relay: str) -> list[BackfillStatus]:
@@ -39,23 +50,26 @@ def is_open(task: BackfillStatus) -> bool:
 
 
 def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStatus]:
-    """Wait until these tasks are over, and return how they ended.
+    """Wait until these tasks are over, and return how each was when it was last seen.
 
-    Raises ConnectionFailed when the relay ends meanwhile, RefusedError for one that was paused, Interrupted.
+    Of those that are over the relay remembers the newest only. Raises ConnectionFailed when the relay ends
+    meanwhile, RefusedError for one that was paused, Interrupted.
     """
+    seen: dict[str, BackfillStatus] = {}
     try:
         while True:
-            ours = [one for one in tasks(relay) if one.id in ids]
-            # Of those that are over the relay remembers the newest.
-            running = [one for one in ours if not one.is_over]
-            total = sum(one.estimate or 0 for one in ours)
-            on_count(sum(one.rows + one.tombstones + one.left_out for one in ours), total)
+            now = [one for one in tasks(relay) if one.id in ids]
+            seen |= {one.id: one for one in now}
+            # What is not over is never forgotten.
+            running = [one for one in now if not one.is_over]
+            total = sum(one.estimate or 0 for one in seen.values())
+            on_count(sum(one.rows + one.tombstones + one.left_out for one in seen.values()), total)
             if not running:
-                return ours
+                return list(seen.values())
             if all(one.state == "paused" for one in running):
                 raise RefusedError(
                     f"{running[0].id} is paused: the relay sends no more of {running[0].table}",
-                    f"'bwtui snapshot --resume {running[0].id}' lets it go on; then repair again",
+                    f"'{_command(relay)} --resume {running[0].id}' lets it go on; then repair again",
                 )
             time.sleep(_PAUSE_SECONDS)
     except ConnectionFailed as error:
@@ -66,5 +80,9 @@ def wait(relay: str, ids: Sequence[str], on_count: OnCount) -> list[BackfillStat
     except KeyboardInterrupt as error:
         raise Interrupted(
             "interrupted, and the relay goes on with what was asked of it",
-            f"'bwtui status {relay}' says how far it is; 'bwtui snapshot --cancel {ids[0]}' ends it",
+            f"'bwtui status {relay}' says how far it is; '{_command(relay)} --cancel {ids[0]}' ends it",
         ) from error
+
+
+def _command(relay: str) -> str:
+    return snapshot_command([], relay=name_if_several(relay))

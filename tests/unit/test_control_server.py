@@ -158,6 +158,17 @@ async def test_rows_are_asked_for_again_and_controlled(engine: DoubleEngine) -> 
     await client.close()
 
 
+@pytest.mark.parametrize(("keys", "seconds"), [("", 5.0), ("/tmp/keys", 600.0)])
+def test_a_long_list_has_time_to_be_copied(
+    monkeypatch: pytest.MonkeyPatch, keys: str, seconds: float
+) -> None:
+    def answer(name: str, message: dict[str, object], timeout: float) -> str:
+        return f"{timeout}"
+
+    monkeypatch.setattr(control, "request", answer)
+    assert send_again("one", BackfillRequest("public.orders", keys=keys)) == f"{seconds}"
+
+
 async def test_a_relay_of_an_older_version_sends_nothing_again(
     engine: DoubleEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

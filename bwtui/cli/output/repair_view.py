@@ -10,6 +10,7 @@ from bwtui.cli.output.progress import View
 from bwtui.cli.output.table import columns, plural
 from bwtui.console import agreed, say
 from bwtui.errors import RefusedError
+from bwtui.model.backfill_told import snapshot_command
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.repairing import Outcome
 
@@ -44,9 +45,16 @@ class Screen:
             return
         with self._view.out_of_the_way():
             say(*planned(outcome), err=True)
-            question = f"Let relay {self._relay} send {plural(outcome.messages, 'message')}?"
+            if outcome.messages:
+                question = f"Let relay {self._relay} send {plural(outcome.messages, 'message')}?"
+                refusal = RefusedError("nothing was sent", "answer y to send it; --dry-run only shows it")
+            else:
+                question = f"Nothing differs that can be compared: end the heal of relay {self._relay}?"
+                refusal = RefusedError(
+                    "the heal is still due", "answer y to end it; the notes say what helps"
+                )
             if not agreed(question):
-                raise RefusedError("nothing was sent", "answer y to send it; --dry-run only shows it")
+                raise refusal
 
 
 def planned(outcome: Outcome) -> list[str]:
@@ -73,9 +81,13 @@ def _left(outcome: Outcome) -> list[str]:
     missing = [one for one in outcome.last.findings if one.name == "not_captured"]
     lines += [f"note: {one.table} is not captured: {one.note}" for one in missing]
     if outcome.untrusted:
-        named = " ".join(one.table for one in outcome.untrusted)
+        command = snapshot_command(
+            [one.table for one in outcome.untrusted],
+            relay=outcome.relay,
+            unkeyed=any(one.is_unkeyed for one in outcome.untrusted),
+        )
         lines.append(
-            f"note: the comparison can't be trusted for all; 'bwtui snapshot {named}' sends them whole, and "
+            f"note: the comparison can't be trusted for all; '{command}' sends them whole, and "
             "what readers have beyond that stays"
         )
     return lines + [f"note: {note}" for note in outcome.notes]

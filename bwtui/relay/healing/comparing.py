@@ -15,9 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 from bwtui.errors import Indeterminate
+from bwtui.model.backfill_told import snapshot_command
 from bwtui.model.heal import HealStatus
 from bwtui.parent_death import signalled_with_us
 from bwtui.relay.healing.due import Due
+from bwtui.relay.process.control import name_if_several
 
 _RUN = "from bwtui.cli.main import main; main()"
 #: Between two tries that failed (seconds), at first and at most.
@@ -104,8 +106,13 @@ class Comparing:
             for note in one["notes"]
         ]
         detail = "the comparison can't be trusted: " + "; ".join(notes)
+        command = snapshot_command(
+            tables,
+            relay=name_if_several(self._relay),
+            unkeyed=any(one["unkeyed"] for one in result["tables"] if not one["trusted"]),
+        )
         hint = (
-            f"'bwtui snapshot {' '.join(tables)}' sends these tables whole, and 'bwtui repair' then ends the "
+            f"'{command}' sends these tables whole, and 'bwtui repair --relay {self._relay}' then ends the "
             "heal; or 'bwtui slots drop' and a new snapshot"
         )
         self._tell(state="undecided", tries=due.tries + 1, detail=detail, hint=hint)

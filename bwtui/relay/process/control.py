@@ -46,6 +46,8 @@ LINE_LIMIT = 64 * 1024 * 1024
 UNKNOWN_REQUEST = "unknown request"
 #: sun_path holds 108 bytes on Linux and 104 on macOS, with the final NUL.
 _SOCKET_PATH_LIMIT = 100
+#: For so long an answer is waited for, and one to a list of keys.
+_SECONDS, _LIST_SECONDS = 5.0, 600.0
 
 
 def socket_path(name: str) -> Path:
@@ -84,6 +86,11 @@ def is_likely(name: str) -> bool:
         return False
 
 
+def name_if_several(name: str) -> str:
+    """Return ``name`` where a command has to say it, since other relays may run, too; else ""."""
+    return name if any(is_likely(other) for other in known_relays() if other != name) else ""
+
+
 class DoesNotAnswer(ConnectionFailed):
     """The relay runs, but says nothing: its process was suspended, or its machine is overloaded."""
 
@@ -114,7 +121,7 @@ def running_relays(timeout: float = 2.0, silent: list[str] | None = None) -> lis
     return running
 
 
-def request(name: str, message: dict[str, Any], timeout: float = 5.0) -> Any:
+def request(name: str, message: dict[str, Any], timeout: float = _SECONDS) -> Any:
     """Send one request to the relay called ``name`` and return the answer's data.
 
     Raises ConnectionFailed when no such relay runs, and DoesNotAnswer after ``timeout`` seconds.
@@ -164,10 +171,12 @@ def tell_audited(name: str, verdict: str) -> None:
 def send_again(name: str, wanted: BackfillRequest) -> str:
     """Ask the relay called ``name`` to put rows of a table into its stream; return the request's id.
 
-    Raises RefusedError where it can't be, and ConnectionFailed, also of a relay whose version can't.
+    A list of keys is copied and counted before the relay answers. Raises RefusedError where it can't be, and
+    ConnectionFailed, also of a relay whose version can't.
     """
     with _known(name):
-        return str(request(name, _submission(wanted)))
+        timeout = _LIST_SECONDS if wanted.keys else _SECONDS
+        return str(request(name, _submission(wanted), timeout))
 
 
 def control_backfill(name: str, id: str, what: BackfillCommand) -> BackfillStatus:
@@ -264,7 +273,7 @@ class ControlClient:
                 reader, writer = self._streams
                 writer.write(json.dumps(message).encode() + b"\n")
                 await writer.drain()
-                line = await asyncio.wait_for(reader.readline(), 5)
+                line = await asyncio.wait_for(reader.readline(), _SECONDS)
             except TimeoutError as error:
                 await self.close()
                 raise does_not_answer(self.name) from error

@@ -1,0 +1,148 @@
+"""A repair between its comparison and what the relay is told: what it asks, and what it refuses."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bwtui.audit.classes import Verdict
+from bwtui.audit.report import Report
+from bwtui.errors import ConnectionFailed, RefusedError
+from bwtui.model.backfill import BackfillRequest, BackfillStatus, to_json
+from bwtui.repair import repairing, sending
+from bwtui.repair.plan import TablePlan
+from bwtui.repair.repairing import Outcome, Repair
+from bwtui.settings import RelaySettings
+from bwtui.verify.database import OnDifferences
+from bwtui.verify.differences import Difference, Doubt
+from bwtui.verify.tables import Table
+
+_TABLE = Table("public", "orders", "shop.orders", ("id",), ("id",))
+_DAMAGED = (Doubt("damaged", "1 offsets are in batches that can't be read"),)
+_DIFFERS = Difference("missing_key", True, ("1",), None, None)
+_SETTINGS = RelaySettings(slot="shop", topic_prefix="shop")
+
+
+def report(verdict: Verdict) -> Report:
+    return Report(verdict, {}, 0, 0, {}, {}, {}, [], {}, [], [], question="database")
+
+
+@dataclass
+class Relay:
+    """A relay with a heal that is due, and somebody who is asked; `answer` is what happens then."""
+
+    monkeypatch: pytest.MonkeyPatch
+    doubts: tuple[Doubt, ...] = ()
+    found: tuple[Difference, ...] = ()
+    answer: Callable[[], None] = lambda: None
+    settings: RelaySettings = _SETTINGS
+    asked: int = 0
+    lists: list[str] = field(default_factory=list)
+    healed: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for module in (repairing, sending):
+            self.monkeypatch.setattr(module, "request", self._request)
+        self.monkeypatch.setattr(repairing, "settings_of", lambda _: self.settings)
+        self.monkeypatch.setattr(repairing, "tell_audited", lambda *_: None)
+        self.monkeypatch.setattr(sending, "send_again", self._take)
+
+    def repair(self) -> Outcome:
+        return Repair("shop", _SETTINGS, self._compare, lambda _: None, self).run()
+
+    def _compare(self, on_differences: OnDifferences | None, _: Callable[[str], None]) -> Report:
+        if on_differences is not None:
+            on_differences(_TABLE, self.doubts, iter(self.found))
+            return report("anomalies" if self.found else "clean")
+        return report("clean")
+
+    def _request(self, _: str, message: dict[str, Any]) -> Any:
+        if message["request"] == "healed":
+            self.healed.append(message["lsn"])
+        done = [to_json(BackfillStatus(one, "public.orders", "repair", state="done")) for one in self.lists]
+        return {"tables": {}, "heal": {"lsn": "0/1"}, "backfills": done}
+
+    def _take(self, _: str, wanted: BackfillRequest) -> str:
+        self.lists.append(f"{len(self.lists) + 1}-orders")
+        return self.lists[-1]
+
+    def phase(self, name: str) -> None: ...
+
+    def count(self, done: int, total: int) -> None: ...
+
+    def confirm(self, outcome: Outcome) -> None:
+        self.asked += 1
+        self.answer()
+
+
+def test_what_differs_is_asked_for_once_and_the_heal_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = Relay(monkeypatch, found=(_DIFFERS,))
+    assert relay.repair().exit_code == 0
+    assert (relay.asked, relay.lists, relay.healed) == (1, ["1-orders"], ["0/1"])
+
+
+def test_a_heal_that_nothing_proves_ends_only_after_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no() -> None:
+        raise RefusedError("the heal is still due", "")
+
+    relay = Relay(monkeypatch, doubts=_DAMAGED, answer=no)
+    with pytest.raises(RefusedError, match="still due"):
+        relay.repair()
+    assert (relay.asked, relay.healed) == (1, [])
+    relay.answer = lambda: None
+    relay.repair()
+    assert (relay.asked, relay.healed) == (2, ["0/1"])
+
+
+def test_a_heal_that_is_proven_ends_without_a_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    relay = Relay(monkeypatch)
+    relay.repair()
+    assert (relay.asked, relay.healed) == (0, ["0/1"])
+
+
+def test_a_relay_with_other_settings_by_then_is_sent_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def restart() -> None:
+        relay.settings = replace(_SETTINGS, topic_prefix="other")
+
+    relay = Relay(monkeypatch, found=(_DIFFERS,), answer=restart)
+    with pytest.raises(RefusedError, match="other settings now"):
+        relay.repair()
+    assert (relay.lists, relay.healed) == ([], [])
+
+
+@pytest.mark.parametrize(
+    "failure", [RefusedError("is being sent already", "wait"), ConnectionFailed("gone", "")]
+)
+def test_a_list_that_is_refused_says_that_those_before_it_were_taken(
+    monkeypatch: pytest.MonkeyPatch, failure: RefusedError | ConnectionFailed
+) -> None:
+    answers = iter(["1-orders", failure])
+
+    def take(*_: Any) -> str:
+        answer = next(answers)
+        if isinstance(answer, str):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(sending, "send_again", take)
+    plans = [TablePlan(name, name, keys=Path(name)) for name in ("public.orders", "public.items")]
+    with pytest.raises(type(failure), match=r"; .* is sent: 1-orders$") as refused:
+        sending.submit("shop", plans, "repair")
+    assert refused.value.hint == failure.hint
+
+
+def test_a_task_that_the_relay_forgets_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def polls() -> Iterator[list[BackfillStatus]]:
+        first = BackfillStatus("1", "public.a", "repair", state="done", rows=5, estimate=5)
+        second = BackfillStatus("2", "public.b", "repair", state="running", rows=1, estimate=2)
+        yield [first, second]
+        yield [replace(second, state="done", rows=2)]
+
+    looks = polls()
+    counts: list[tuple[int, int]] = []
+    monkeypatch.setattr(sending, "tasks", lambda _: next(looks))
+    ended = sending.wait("shop", ["1", "2"], lambda *now: counts.append(now))
+    assert [(one.id, one.state, one.rows) for one in ended] == [("1", "done", 5), ("2", "done", 2)]
+    assert counts == [(6, 7), (7, 7)]
