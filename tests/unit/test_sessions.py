@@ -63,7 +63,7 @@ def test_a_stop_leaves_a_session_to_the_thread_that_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = Session()
-    server = SimpleNamespace(system_identifier="", timeline=1, in_recovery=False)
+    server = SimpleNamespace(system_identifier="1", timeline=1, in_recovery=False)
     answers = [following._SessionStart(session, server, SimpleNamespace(confirmed_lsn=0), {}, set())]  # type: ignore[arg-type]
 
     class Calls:
