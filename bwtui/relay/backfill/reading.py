@@ -15,6 +15,7 @@ from bwtui.source.chosen_rows import check_condition
 from bwtui.source.chunks.reading import Asked, Chunk, inserted_lsn, read_chunk
 from bwtui.source.chunks.visibility import idle_in_transaction, in_progress, writers
 from bwtui.source.connection import Connection, connect, describe, execute, query
+from bwtui.source.slot import committed_lsn
 
 _SERVER_SQL = """select system_identifier::text, pg_catalog.pg_is_in_recovery()
                    from pg_catalog.pg_control_system()"""
@@ -49,8 +50,7 @@ class Reading:
         self.detail = ""
         self.chunk: Chunk | None = None
         self.error: BwtuiError | None = None
-        self._thread = threading.Thread(target=self._run, name="backfill", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self._run, name="backfill", daemon=True).start()
 
     @property
     def is_done(self) -> bool:
@@ -180,10 +180,7 @@ def push_on(dsn: str) -> None:
         try:
             connection = connect(dsn)
             try:
-                query(
-                    connection,
-                    "select case when not pg_catalog.pg_is_in_recovery() then pg_catalog.txid_current() end",
-                )
+                committed_lsn(connection)
             finally:
                 connection.close()
         except Exception:

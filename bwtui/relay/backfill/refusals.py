@@ -20,15 +20,12 @@ class Refusals:
         self._is_exit = on_error == "exit"
         #: Why the request has failed.
         self.error: BwtuiError | None = None
-        #: Rows that were dropped.
-        self.dropped = 0
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         """Drop ``row``, or note that the request has failed of it."""
         if self._is_exit:
             self.error = self.error or error
             return
-        self.dropped += 1
         self._policy.refuse(route, row, error, span)
 
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:

@@ -86,7 +86,7 @@ class Streamed:
 
     def is_certain(self, xid: int) -> bool:
         """Whether ``xid`` was sent by this run, rather than may have been by one before."""
-        return xid in set(self._recent) or self._is_kept(xid)
+        return xid in self._recent or self._is_kept(xid)
 
     def _is_kept(self, xid: int) -> bool:
         page = self._pages.get(xid >> _PAGE_BITS)
