@@ -65,6 +65,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5, help="visits of each screen (default 5)")
     parser.add_argument("--starts", type=int, default=5, help="starts of each command (default 5)")
     parser.add_argument("--code", type=Path, default=ROOT, help="a checkout whose screens are measured")
+    parser.add_argument("--keys", help="visit the screens of just these: an older checkout may lack some")
     add_sandbox_option(parser)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -155,7 +156,12 @@ class Measuring:
 
     def _keys(self, screens: Screens, kind: Kind) -> Results:
         """Visit every screen, some times; milliseconds of the first visit, and of the others."""
-        modes = [(action.keys[0], mode.capitalize()) for mode, action in tabs(kind).items()]
+        wanted = self._arguments.keys
+        modes = [
+            (action.keys[0], mode.capitalize())
+            for mode, action in tabs(kind).items()
+            if wanted is None or action.keys[0] in wanted
+        ]
         times: dict[str, list[float]] = {}
         for _ in range(1 + self._arguments.rounds):
             # From the second one on, so that the first key goes somewhere.

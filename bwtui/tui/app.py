@@ -63,6 +63,8 @@ PAINT_EVERY = 0.45
 FIRST_SECONDS = 0.5
 #: Seconds between attempts to find a relay that is gone.
 RETRY_EVERY = 1.0
+#: So long nothing is drawn once another screen was chosen, which has caught up by then; Textual waits 50 ms.
+SWITCH_SECONDS = 0.005
 
 
 class RelayApp(RelayAuditing):
@@ -136,6 +138,10 @@ class RelayApp(RelayAuditing):
         self.update_classes(classes, update=False)
         self._refresh_truecolor_filter(self.ansi_theme)
         self.stylesheet.set_variables(self.get_css_variables())
+
+    def delay_update(self, delay: float = SWITCH_SECONDS) -> None:
+        """See Textual's, whose screens would flicker without; ours are painted before they are shown."""
+        super().delay_update(min(delay, SWITCH_SECONDS))
 
     @property
     def recording(self) -> RecordingHost | None:
