@@ -21,7 +21,7 @@ Nothing is waited for without a limit: not for the last offset, which may be a h
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -67,6 +67,9 @@ class Delivered(NamedTuple):
 class SplitScan:
     """One reading of one split."""
 
+    #: Properties of librdkafka that this way of reading needs.
+    tuned: ClassVar[Config] = {}
+
     def __init__(self, config: Config, split: Split, isolation: Isolation, patience: float) -> None:
         """Make the consumer; ``patience`` is how many seconds the log may end too early."""
         self._config = config
@@ -78,7 +81,13 @@ class SplitScan:
         self._count = 1_000
         self._heard = Heard()
         self._short_since: float | None = None
-        settings = {**config, **_SETTINGS, "isolation.level": isolation, "error_cb": self._heard}
+        settings = {
+            **config,
+            **_SETTINGS,
+            **self.tuned,
+            "isolation.level": isolation,
+            "error_cb": self._heard,
+        }
         self._consumer = new_client(Consumer, settings)
 
     def __iter__(self) -> Iterator[Delivered]:

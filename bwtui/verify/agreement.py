@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from bwtui.audit.columns import Field, Int64, Messages, fields_of, read
 from bwtui.audit.decoding import Schemas, Undecodable
 from bwtui.kafka.client import Config
+from bwtui.kafka.places import LEAP, PlaceScan
 from bwtui.kafka.scan import Delivered, SplitScan
 from bwtui.kafka.splits import Split
 from bwtui.source.connection import Connection
@@ -298,7 +299,13 @@ def records_at(config: Config, topic: str, places: Mapping[int, Int64]) -> Itera
     """
     for partition, offsets in places.items():
         split = Split(topic, partition, int(offsets[0]), int(offsets[-1]) + 1)
-        for part in SplitScan(config, split, "read_committed", _PATIENCE_SECONDS):
+        if split.high - split.low > LEAP * len(offsets):
+            scan: SplitScan = PlaceScan(
+                config, (topic, partition), offsets.tolist(), "read_committed", _PATIENCE_SECONDS
+            )
+        else:
+            scan = SplitScan(config, split, "read_committed", _PATIENCE_SECONDS)
+        for part in scan:
             if part.offsets:
                 first, end = np.searchsorted(offsets, [part.offsets[0], part.offsets[-1] + 1]).tolist()
                 wanted = offsets[first:end].tolist()

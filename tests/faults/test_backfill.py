@@ -2,6 +2,7 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,11 +20,18 @@ from tests.faults.relays import Relay, execute, wait_for
 NewRelay = Callable[..., Relay]
 ITEMS = Table("public", "items", ("id",))
 ROWS = 25_000
-MADE = (
-    "create sequence s",
-    "create table items (id bigint primary key, v bigint not null default nextval('s'), name text)",
-    f"insert into items (id, name) select n, 'item ' || n from generate_series(1, {ROWS}) n",
-)
+
+
+def filled(rows: int) -> tuple[str, ...]:
+    """Return what makes `ITEMS` with so many rows."""
+    return (
+        "create sequence s",
+        "create table items (id bigint primary key, v bigint not null default nextval('s'), name text)",
+        f"insert into items (id, name) select n, 'item ' || n from generate_series(1, {rows}) n",
+    )
+
+
+MADE = filled(ROWS)
 
 
 @pytest.fixture
@@ -119,9 +127,12 @@ def test_a_table_that_joins_brings_its_rows(database: str, new_relay: NewRelay, 
 class Writers:
     """Sessions that each change rows of their own: new states, new keys, ends and returns."""
 
-    def __init__(self, database: str, number: int = 3) -> None:
+    def __init__(self, database: str, number: int = 3, rows: int = ROWS, rate: float | None = None) -> None:
+        """``rate``: transactions a second, of all together; None: as many as there can be."""
         self._database = database
         self._number = number
+        self._rows = rows
+        self._pause = None if rate is None else number / rate
         self._over = threading.Event()
         self.transactions = 0
         self.failures: list[BaseException] = []
@@ -145,7 +156,11 @@ class Writers:
             chance = random.Random(random.getrandbits(64))
             dsn = with_options(self._database, synchronous_commit="off")
             with closing(psycopg2.connect(dsn)) as connection, connection.cursor() as cursor:
+                due = time.monotonic()
                 while not self._over.is_set():
+                    if self._pause is not None:
+                        due = max(due + self._pause, time.monotonic() - 1)
+                        self._over.wait(due - time.monotonic())
                     for _ in range(chance.choice((1, 1, 1, 3, 20))):
                         self._step(cursor, chance, one)
                     connection.rollback() if chance.random() < 0.1 else connection.commit()
@@ -154,7 +169,7 @@ class Writers:
             self.failures.append(error)
 
     def _step(self, cursor: "psycopg2.extensions.cursor", chance: random.Random, one: int) -> None:
-        key = chance.randrange(ROWS // 3) * 3 + one
+        key = chance.randrange(self._rows // 3) * 3 + one
         what = chance.choice(("update", "update", "delete", "insert", "move"))
         if what == "update":
             cursor.execute("update items set v = nextval('s') where id = %s", [key])
@@ -167,7 +182,7 @@ class Writers:
                 [key],
             )
         else:
-            other = chance.randrange(ROWS // 3) * 3 + one
+            other = chance.randrange(self._rows // 3) * 3 + one
             cursor.execute(
                 "update items set id = %s, v = nextval('s') where id = %s"
                 " and not exists (select from items where id = %s)",

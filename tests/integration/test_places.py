@@ -1,0 +1,51 @@
+"""Records that lie far apart in a log are sought, and each of them comes."""
+
+import random
+import uuid
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bwtui.kafka.places import LEAP, PlaceScan
+from bwtui.sandbox.supervisor import Services
+from tests.fresh_topic import create_topic
+
+pytestmark = pytest.mark.services
+MESSAGES = 40_000
+
+
+@pytest.fixture(scope="module")
+def topic(services: Services) -> str:
+    """Make a topic of one partition in which every fourth run of messages was aborted."""
+    config = {"bootstrap.servers": services.broker}
+    name = f"places-{uuid.uuid4().hex}"
+    create_topic(AdminClient({**config}), NewTopic(name, 1, 1))
+    producer = Producer({**config, "transactional.id": name, "linger.ms": 5, "compression.type": "lz4"})
+    producer.init_transactions(30)
+    for run in range(0, MESSAGES, 1_000):
+        producer.begin_transaction()
+        for number in range(run, run + 1_000):
+            producer.produce(name, b"value", b"%d" % number, 0)
+        assert producer.flush(30) == 0
+        producer.abort_transaction(30) if run % 4_000 == 3_000 else producer.commit_transaction(30)
+    return name
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 60])
+def test_every_one_is_read(services: Services, topic: str, number: int) -> None:
+    end = MESSAGES + MESSAGES // 1_000
+    whole = range(end)
+    chance = random.Random(number)
+    wanted = sorted({0, end - 1, *chance.sample(whole, number), *range(20_000, 20_000 + number)})
+    config = {"bootstrap.servers": services.broker}
+    read = set()
+    for part in PlaceScan(config, (topic, 0), wanted, "read_committed", 5.0):
+        read.update(part.offsets)
+    # Each run is followed by the marker of its end.
+    there = {at for at in wanted if at % 1_001 != 1_000 and at // 1_001 % 4 != 3}
+    assert there <= read
+    # What lies between two of them is left out, but for what lies close behind.
+    assert len(read) <= len(wanted) * LEAP
+    if number < 9:
+        assert len(read) < MESSAGES / 2
