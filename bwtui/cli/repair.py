@@ -1,8 +1,9 @@
 """``bwtui repair``: the keys in which topics and tables differ are sent again, and nothing else."""
 
+import contextlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,6 +11,11 @@ from bwtui.cli.options import relay_options
 from bwtui.cli.options.relay_name import relay_option
 from bwtui.cli.output.progress import progress_json_option, view_of
 from bwtui.console import say, say_json
+from bwtui.errors import UsageError
+
+if TYPE_CHECKING:
+    from bwtui.cli.auditing.target import Target
+    from bwtui.repair.repairing import Outcome, Watch
 
 _EPILOG = """\b
 Examples:
@@ -19,6 +25,8 @@ Examples:
   bwtui verify --database --relay shop --json > report.json
   bwtui repair report.json
   bwtui repair --database -d service=shop -s shop -b kafka:9092 -r http://registry:8081
+  bwtui repair --without-relay -d service=shop -s theirs --publication theirs -b kafka:9092 \
+    -r http://registry:8081                  beside a relay that is not here
 
 \b
 A report only says which tables and which relay are meant: all is compared anew. The relay
@@ -31,10 +39,15 @@ reads each row as it is when it is sent. Exit codes: 0 clean, 1 differences are 
 @click.argument("report", required=False, metavar="[REPORT.json]", type=click.Path(path_type=Path))
 @relay_options.takes(
     *("postgres", "slot", "broker", "schema-registry", "topic-prefix", "kafka-config"),
-    *("publication", "table", "exclude-table"),
+    *("publication", "table", "exclude-table", "output-format", "toast", "headers"),
 )
 @click.option("--database", is_flag=True, help="Compare the tables of the relay that runs with this slot.")
 @relay_option("The relay that is to send, and all of its settings; --table and --exclude-table narrow them.")
+@click.option(
+    "--without-relay",
+    is_flag=True,
+    help="Send them itself, where a relay that does not run here writes the topics: -s is its slot.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
 @click.option("-y", "--yes", is_flag=True, help="Don't ask before it is sent.")
 @click.option("--show-values", is_flag=True, help="Show keys of rows, which are masked otherwise.")
@@ -45,6 +58,7 @@ def repair(
     report: Path | None,
     database: bool,
     relay: str | None,
+    without_relay: bool,
     dry_run: bool,
     yes: bool,
     show_values: bool,
@@ -57,33 +71,61 @@ def repair(
 
     The topics' latest values are compared with the tables while writes and the relay go on. What differs is
     shown; after a yes the running relay sends these rows as they are then, and tombstones for keys without a
-    row, each at its right place in the stream. Then all is compared once more.
+    row, each at its right place in the stream. Then all is compared once more. --without-relay sends beside
+    a relay that is not ours: what that can't promise is said before the yes.
     """
-    from bwtui.cli.auditing.registry import ask_registry
     from bwtui.cli.auditing.relay import without_variables
-    from bwtui.cli.auditing.target import target_of
+    from bwtui.cli.auditing.target import target_alone, target_of
     from bwtui.cli.output.repair_view import Screen, summary, to_json
-    from bwtui.repair.repairing import Repair
 
-    target = replace(target_of(report, relay, given, database=database), only_carried=lost_slot)
+    if without_relay:
+        if relay is not None:
+            raise UsageError("--relay and --without-relay exclude each other", "give the one that you mean")
+        target = target_alone(report, given, database=database)
+    else:
+        target = target_of(report, relay, given, database=database)
+        target = replace(target, only_carried=lost_slot)
     view = view_of(as_json=as_json, progress_json=progress_json)
     screen = Screen(target.relay, view, yes=yes or lost_slot, is_dry=dry_run)
-    with view, without_variables():
-        run = Repair(
-            target.relay,
-            target.settings,
-            target.compare,
-            ask_registry(target.settings),
-            screen,
-            is_whole=target.is_whole,
-            is_heal=lost_slot,
-            is_dry=dry_run,
-            show_values=show_values,
-        )
-        outcome = run.run()
+    how = {"is_dry": dry_run, "show_values": show_values}
+    with view, contextlib.nullcontext() if without_relay else without_variables():
+        if without_relay:
+            outcome = _alone(target, screen, how)
+        else:
+            outcome = _over_relay(target, screen, how, is_heal=lost_slot)
     outcome.notes = [*target.notes, *outcome.notes]
     if as_json:
         say_json(to_json(target, outcome))
     else:
         say(*summary(target.relay, outcome))
     raise click.exceptions.Exit(outcome.exit_code)
+
+
+def _over_relay(target: "Target", watch: "Watch", how: dict[str, Any], *, is_heal: bool) -> "Outcome":
+    from bwtui.cli.auditing.registry import ask_registry
+    from bwtui.repair.over_relay import OverRelay
+
+    ask = ask_registry(target.settings)
+    repair = OverRelay(target.settings, target.compare, ask, watch, relay=target.relay, **how)
+    repair.is_whole, repair.is_heal = target.is_whole, is_heal
+    return repair.run()
+
+
+def _alone(target: "Target", watch: "Watch", how: dict[str, Any]) -> "Outcome":
+    from bwtui.cli.auditing.registry import ask_registry
+    from bwtui.cli.auditing.target import refuse_ours
+    from bwtui.repair.alone import Alone
+    from bwtui.repair.producer import Producer
+
+    topics = target.topics()
+    with contextlib.closing(Producer(target.settings)) as producer:
+        return Alone(
+            target.settings,
+            target.compare,
+            ask_registry(target.settings),
+            watch,
+            producer=producer,
+            topics=topics,
+            refuse_ours=lambda: refuse_ours(target, topics.values()),
+            **how,
+        ).run()

@@ -5,7 +5,7 @@ nothing old is sent, and sends a tombstone where there is none. Bytes of a key a
 can have them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,15 +107,15 @@ class Planner:
     def __init__(
         self,
         folder: Path,
-        own: Mapping[str, str],
+        own: Callable[[str], str | None],
         schemas: Schemas,
         *,
         show_values: bool = False,
         relay: str = "",
     ) -> None:
-        """``folder`` is for the lists. ``own`` says how the relay writes a table's keys now.
+        """``folder`` is for the lists. ``own(table)`` says how the relay writes a table's keys now.
 
-        That is what `bwtui.audit.forms.decode_key` calls it; of a table that is missing nobody knows.
+        That is what `bwtui.audit.forms.decode_key` calls it, or None where nobody knows.
         ``relay`` is its name where commands have to say it.
         """
         self.tables: list[TablePlan] = []
@@ -160,7 +160,7 @@ class Planner:
 
         That the comparison can't decode bytes does not say that another wrote them.
         """
-        own = self._own.get(plan.table)
+        own = self._own(plan.table)
         try:
             spelled = decode_key(raw, self._schemas)[1]
         except Undecodable:

@@ -1,15 +1,14 @@
-"""A repair from its comparison to the next one: what differs is handed to the relay that runs."""
+"""A repair from its comparison to the next one, whoever sends what differs."""
 
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Protocol
 
 from bwtui.audit.decoding import AskRegistry, Schemas
 from bwtui.audit.report import Report
-from bwtui.errors import RefusedError
-from bwtui.model.backfill import BackfillReason, BackfillStatus
-from bwtui.relay.process.control import name_if_several, request, settings_of, tell_audited
-from bwtui.repair import sending
+from bwtui.model.backfill import BackfillStatus
 from bwtui.repair.plan import Planner, TablePlan
 from bwtui.settings import RelaySettings
 from bwtui.spark.scratch import scratch
@@ -51,6 +50,8 @@ class Outcome:
     #: The relay's name, where a command has to say it.
     relay: str = ""
     notes: list[str] = field(default_factory=list)
+    #: What can't be promised of what is sent, in one sentence.
+    caveat: str = ""
 
     @property
     def messages(self) -> int:
@@ -75,99 +76,63 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class Repair:
-    """One repair over a relay that runs."""
+class Repair(ABC):
+    """One repair; who sends is for those that derive from it."""
 
-    relay: str
-    #: What is compared: the settings that it had.
+    #: What is compared.
     settings: RelaySettings
     compare: Compare
     ask_registry: AskRegistry
     watch: Watch
-    #: Whether all tables of the relay are compared, and whether it is its slot that was lost.
-    is_whole: bool = True
-    is_heal: bool = False
     is_dry: bool = False
     show_values: bool = False
 
     def run(self) -> Outcome:
         """Compare, ask, send and compare again. Raises BwtuiError."""
-        status = request(self.relay, {"request": "status"})
-        name = name_if_several(self.relay)
-        self._let_earlier_ones_end()
+        name = self._begin()
         with scratch("bwtui-repair-") as folder:
-            schemas = Schemas({}, self.ask_registry)
-            planner = Planner(folder, spellings(status), schemas, show_values=self.show_values, relay=name)
+            planner = self._planner(folder, name)
             report = self.compare(planner.take, self.watch.phase)
-            outcome = Outcome(planner.tables, report, is_dry=self.is_dry, is_heal=self.is_heal, relay=name)
-            outcome.chosen = [
-                plan for plan in planner.tables if plan.messages and (plan.is_trusted or not self.is_heal)
-            ]
-            if not self.is_dry and (outcome.chosen or self._ends_untrusted(outcome, status)):
+            outcome = Outcome(planner.tables, report, is_dry=self.is_dry, relay=name)
+            self._prepare(outcome)
+            if not self.is_dry and (outcome.chosen or self._has_to_ask(outcome)):
                 self.watch.confirm(outcome)
-                self._refuse_changed()
+                self._check_again()
             if not self.is_dry and outcome.chosen:
-                self._send(outcome)
+                self.watch.phase("sending what differs")
+                self._send(outcome, folder)
         if not self.is_dry:
-            self._tell(outcome, status)
+            self._end(outcome)
         return outcome
 
-    def _let_earlier_ones_end(self) -> None:
-        """Wait for what an earlier repair has asked for, whose keys would differ still."""
-        earlier = [one.id for one in sending.tasks(self.relay) if sending.is_open(one)]
-        if earlier and not self.is_dry:
-            self.watch.phase("waiting for what the relay was asked for before")
-            sending.wait(self.relay, earlier, self.watch.count)
+    def _planner(self, folder: Path, relay: str = "") -> Planner:
+        schemas = Schemas({}, self.ask_registry)
+        return Planner(folder, self._spelling, schemas, show_values=self.show_values, relay=relay)
 
-    def _ends_untrusted(self, outcome: Outcome, status: Mapping[str, Any]) -> bool:
-        """Say whether a heal would end although the comparison proves too little: somebody decides that."""
-        return bool(outcome.untrusted) and self._ends_heal(outcome, status)
+    @abstractmethod
+    def _begin(self) -> str:
+        """Get ready, before anything is compared; return the relay's name where commands have to say it."""
 
-    def _ends_heal(self, outcome: Outcome, status: Mapping[str, Any]) -> bool:
-        return bool(_due(status)) and self.is_whole and not outcome.exit_code
+    @abstractmethod
+    def _spelling(self, table: str) -> str | None:
+        """Return how keys of a table are written by who sends, as `Planner` asks for it."""
 
-    def _refuse_changed(self) -> None:
-        """Raise RefusedError if the relay was started anew with other settings while it was thought over."""
-        if settings_of(self.relay) != self.settings:
-            raise RefusedError(
-                f"relay {self.relay} has other settings now than those with which topics were compared",
-                "nothing was sent; repair again, which compares anew",
-            )
+    @abstractmethod
+    def _prepare(self, outcome: Outcome) -> None:
+        """Choose what is to be sent. Raises RefusedError where that would do harm."""
 
-    def _send(self, outcome: Outcome) -> None:
-        reason: BackfillReason = "heal" if self.is_heal else "repair"
-        ids = sending.submit(self.relay, outcome.chosen, reason)
-        self.watch.phase("sending what differs")
-        outcome.sent = sending.wait(self.relay, ids, self.watch.count)
-        outcome.notes += [
-            f"{one.table}: {one.error or 'cancelled'}" + (f"; {one.hint}" if one.hint else "")
-            for one in outcome.sent
-            if one.is_over and one.state != "done"
-        ]
-        outcome.after = self.compare(None, self.watch.phase)
+    def _has_to_ask(self, outcome: Outcome) -> bool:
+        """Say whether somebody has to decide although there is nothing to send."""
+        return False
 
-    def _tell(self, outcome: Outcome, status: Mapping[str, Any]) -> None:
-        """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""
-        tell_audited(self.relay, outcome.last.verdict)
-        if self._ends_heal(outcome, status):
-            request(self.relay, {"request": "healed", "lsn": _due(status)})
+    @abstractmethod
+    def _check_again(self) -> None:
+        """Raise RefusedError if what was thought over is not so any more."""
 
+    @abstractmethod
+    def _send(self, outcome: Outcome, folder: Path) -> None:
+        """Send it, and compare again."""
 
-def _due(status: Mapping[str, Any]) -> str:
-    """Return where the slot was made anew whose heal is due; "" where none is."""
-    return str((status.get("heal") or {}).get("lsn") or "")
-
-
-def spellings(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return how the relay writes the keys of tables, as `decode_key` calls it, as far as it has sent any.
-
-    Before it has sent a row of a table in this run, a relay that writes Avro has no ids of it either.
-    """
-    found: dict[str, str] = {}
-    for name, table in status.get("tables", {}).items():
-        key, value = table.get("key_schema_id"), table.get("value_schema_id")
-        if key is not None:
-            found[name] = str(key)
-        elif value is None and table.get("messages"):
-            found[name] = "json"
-    return found
+    @abstractmethod
+    def _end(self, outcome: Outcome) -> None:
+        """Tell whoever has to know how it ended."""

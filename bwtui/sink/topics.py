@@ -16,6 +16,7 @@ from bwtui.kafka.client import (
     cluster_metadata,
     new_client,
     not_let_in,
+    topic_gone,
     unreachable,
 )
 from bwtui.kafka.commands import LoggedAdmin
@@ -86,6 +87,14 @@ class TopicAdmin:
             # Somebody else made these at the same moment, maybe with other settings.
             existing |= self._limits([topic for topic in missing if topic not in existing])
         limits = {topic: existing.get(topic) or self._ours(keyed) for topic, keyed in wanted.items()}
+        return self._with_partitions(limits)
+
+    def existing(self, topics: Sequence[str]) -> Limits:
+        """Return the limits of ``topics`` as `ensure_all` does, and make none."""
+        found = self._limits(topics)
+        return self._with_partitions({topic: found.get(topic) or topic_gone(topic) for topic in topics})
+
+    def _with_partitions(self, limits: Limits) -> Limits:
         usable = [topic for topic, one in limits.items() if isinstance(one, TopicLimits)]
         for topic, number in self._partitions(usable).items():
             one = limits[topic]

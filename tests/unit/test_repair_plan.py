@@ -11,8 +11,8 @@ from bwtui.errors import Indeterminate
 from bwtui.relay.healing import comparing
 from bwtui.relay.healing.comparing import Comparing
 from bwtui.relay.healing.due import Due
+from bwtui.repair.over_relay import spellings
 from bwtui.repair.plan import Planner, TablePlan
-from bwtui.repair.repairing import spellings
 from bwtui.verify.differences import Difference, Doubt
 from bwtui.verify.tables import Table
 
@@ -26,7 +26,7 @@ _CUT = b"\0\0\0\0\x07"
 
 def planned(folder: Path, raw: bytes, own: Mapping[str, str]) -> TablePlan:
     """Plan for a topic that has one key too many, in bytes that no row's key is known to have."""
-    planner = Planner(folder, own, Schemas({7: json.dumps(_KEY)}))
+    planner = Planner(folder, own.get, Schemas({7: json.dumps(_KEY)}))
     planner.take(_TABLE, (), iter([Difference("extra_key", True, None, raw, None)]))
     return planner.tables[0]
 
@@ -75,7 +75,7 @@ def test_a_relay_knows_its_own_bytes_of_tables_that_it_has_sent_something_of() -
 
 
 def test_missing_rows_that_no_key_names_are_not_mended_by_what_is_sent(tmp_path: Path) -> None:
-    planner = Planner(tmp_path, {}, Schemas({}))
+    planner = Planner(tmp_path, lambda _: None, Schemas({}))
     doubts = [Doubt("unkeyed", "the table has no key")]
     planner.take(_UNKEYED, doubts, iter([Difference("missing_row", True, None, None, None)]))
     plan = planner.tables[0]
@@ -84,7 +84,7 @@ def test_missing_rows_that_no_key_names_are_not_mended_by_what_is_sent(tmp_path:
 
 
 def test_a_heal_that_needs_a_table_whole_says_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    planner = Planner(tmp_path, {}, Schemas({}), relay="shop")
+    planner = Planner(tmp_path, lambda _: None, Schemas({}), relay="shop")
     missing = Difference("missing_row", True, None, None, None)
     planner.take(_UNKEYED, [Doubt("unkeyed", "the table has no key")], iter([missing]))
     told = {"untrusted": ["public.log"], "tables": [planner.tables[0].to_json()]}

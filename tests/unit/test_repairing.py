@@ -11,9 +11,10 @@ from bwtui.audit.classes import Verdict
 from bwtui.audit.report import Report
 from bwtui.errors import ConnectionFailed, RefusedError
 from bwtui.model.backfill import BackfillRequest, BackfillStatus, to_json
-from bwtui.repair import repairing, sending
+from bwtui.repair import over_relay, sending
+from bwtui.repair.over_relay import OverRelay
 from bwtui.repair.plan import TablePlan
-from bwtui.repair.repairing import Outcome, Repair
+from bwtui.repair.repairing import Outcome
 from bwtui.settings import RelaySettings
 from bwtui.verify.database import OnDifferences
 from bwtui.verify.differences import Difference, Doubt
@@ -43,14 +44,14 @@ class Relay:
     healed: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        for module in (repairing, sending):
+        for module in (over_relay, sending):
             self.monkeypatch.setattr(module, "request", self._request)
-        self.monkeypatch.setattr(repairing, "settings_of", lambda _: self.settings)
-        self.monkeypatch.setattr(repairing, "tell_audited", lambda *_: None)
+        self.monkeypatch.setattr(over_relay, "settings_of", lambda _: self.settings)
+        self.monkeypatch.setattr(over_relay, "tell_audited", lambda *_: None)
         self.monkeypatch.setattr(sending, "send_again", self._take)
 
     def repair(self) -> Outcome:
-        return Repair("shop", _SETTINGS, self._compare, lambda _: None, self).run()
+        return OverRelay(_SETTINGS, self._compare, lambda _: None, self, relay="shop").run()
 
     def _compare(self, on_differences: OnDifferences | None, _: Callable[[str], None]) -> Report:
         if on_differences is not None:

@@ -29,7 +29,7 @@ def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
     unused = [] if database else [*_OF_DATABASE]
     unused += [] if len(recordings) == 1 else [*_OF_ONE_RECORDING]
     unused += ["spark_master"] if database else []
-    for name, option in _on_command_line():
+    for name, option in on_command_line():
         if name not in unused:
             continue
         if database:
@@ -43,12 +43,12 @@ def refuse_unused(recordings: tuple[Path, ...], database: bool) -> None:
 
 def refuse_replaced(*more: str) -> None:
     """Raise UsageError for an option whose value a running relay says, and for ``more``."""
-    for name, option in _on_command_line():
+    for name, option in on_command_line():
         if name in _OF_RELAY or name in more:
             raise UsageError(f"{option} says nothing beside --relay", "the relay's own settings hold")
 
 
-def _on_command_line() -> Iterator[tuple[str, str]]:
+def on_command_line() -> Iterator[tuple[str, str]]:
     """Yield the name of every option that was given, and the option as it was typed."""
     context = click.get_current_context()
     typed = typed_options()

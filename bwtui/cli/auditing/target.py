@@ -1,15 +1,16 @@
 """Which relay ``bwtui repair`` is to use, and that it is the one which was meant."""
 
+import contextlib
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bwtui.audit.report import Report
-from bwtui.cli.auditing.ahead import refuse_replaced
+from bwtui.cli.auditing.ahead import on_command_line, refuse_replaced
 from bwtui.cli.auditing.database import request_of, source_of
 from bwtui.cli.auditing.registry import ask_registry
 from bwtui.cli.auditing.relay import reconnecting, running_settings, without_variables
@@ -20,7 +21,11 @@ from bwtui.errors import ConnectionFailed, RefusedError, UsageError
 from bwtui.kafka.config import client_config
 from bwtui.kafka.offsets import partitions
 from bwtui.model.figures import duration
+from bwtui.relay.process.control import running_relays, settings_of
+from bwtui.relay.process.lock import is_held
 from bwtui.settings import RelaySettings
+from bwtui.source.connection import connect
+from bwtui.source.slot import slot_state
 from bwtui.verify.database import OnDifferences, verify_database
 
 #: Keys of a report by which it is known to be one of tables.
@@ -29,7 +34,7 @@ _WANTED = {"verdict", "question", "tables"}
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A relay that runs, and which of its tables are meant."""
+    """A relay that runs, and which of its tables are meant; or with "" for its name what was given."""
 
     relay: str
     settings: RelaySettings
@@ -40,6 +45,10 @@ class Target:
     only_carried: bool = False
     #: What is to be known of the report that named it.
     notes: list[str] = field(default_factory=list)
+
+    def topics(self) -> dict[str, str]:
+        """Return the topics of the tables that are meant. Raises UsageError and ConnectionFailed."""
+        return {one.full_name: one.topic for one in request_of(self.settings, self.narrower).tables}
 
     @property
     def is_whole(self) -> bool:
@@ -61,8 +70,8 @@ def target_of(report: Path | None, relay: str | None, given: dict[str, Any], *, 
     Raises UsageError, ConnectionFailed, or RefusedError where it sends from another database, or to another
     Kafka, than the report or the options say.
     """
-    if report is not None and database:
-        raise UsageError("--database and a report exclude each other", "give the one that you mean")
+    _refuse_both(report, database=database)
+    _refuse_unused()
     if report is None and relay is None and not database:
         raise UsageError("what is to be repaired?", "name a report, or a relay with --relay, or --database")
     if relay is not None or report is not None:
@@ -75,7 +84,7 @@ def target_of(report: Path | None, relay: str | None, given: dict[str, Any], *, 
         check(narrower)
         source = source_of(narrower)
         cluster = partitions(client_config(narrower))[0]
-    name = relay or _running_with(source, report)
+    name = relay or _running_with(source, report, narrower)
     settings = running_settings(name)
     with without_variables():
         found = Target(name, settings, narrower, partitions(client_config(settings))[0], source_of(settings))
@@ -84,6 +93,52 @@ def target_of(report: Path | None, relay: str | None, given: dict[str, Any], *, 
         _refuse_others(name, narrower, settings)
         narrower = relay_options.load(given, alone=True).settings()
     return _checked(replace(found, narrower=narrower), source, cluster, told)
+
+
+def target_alone(report: Path | None, given: dict[str, Any], *, database: bool) -> Target:
+    """Return what was given as a target without a relay. Raises as `target_of` does."""
+    _refuse_both(report, database=database)
+    told = _read(report) if report is not None else {}
+    loaded = relay_options.load(given)
+    settings = loaded.settings()
+    relay_options.check_properties(settings, loaded.property_place)
+    found = Target("", settings, settings, partitions(client_config(settings))[0], source_of(settings))
+    return _checked(found, told.get("source") or {}, str(told.get("cluster") or ""), told)
+
+
+def refuse_ours(target: Target, topics: Collection[str]) -> None:
+    """Raise RefusedError where a relay that runs here reads the slot, or sends to one of ``topics``."""
+    slot, silent = target.settings.slot, list[str]()
+    for status in running_relays(silent=silent):
+        sent = sorted({table.topic for table in status.tables.values()}.intersection(topics))
+        database = status.database.rpartition("/")[2]
+        if (status.slot, database) == (slot, target.source["database"]):
+            raise _ours(status.name, f"reads slot {slot}")
+        if sent and partitions(client_config(settings_of(status.name)))[0] == target.cluster:
+            raise _ours(status.name, f"sends to topic {sent[0]}")
+    if slot in silent or is_held(slot):
+        raise _ours(slot, "does not answer")
+
+
+def _ours(relay: str, what: str) -> RefusedError:
+    return RefusedError(
+        f"relay {relay} runs here and {what}, and nothing is sent beside it",
+        f"'bwtui repair --relay {relay}' has it send the rows, each at its right place in the stream",
+    )
+
+
+def _refuse_both(report: Path | None, *, database: bool) -> None:
+    if report is not None and database:
+        raise UsageError("--database and a report exclude each other", "give the one that you mean")
+
+
+def _refuse_unused() -> None:
+    """Raise UsageError for an option of how messages are made, which the relay knows."""
+    for name, option in on_command_line():
+        if name in ("output_format", "toast", "headers"):
+            raise UsageError(
+                f"{option} says nothing where a relay sends", "leave it out: the relay's own settings hold"
+            )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -105,17 +160,25 @@ def _read(path: Path) -> dict[str, Any]:
     return told
 
 
-def _running_with(source: dict[str, str], report: Path | None) -> str:
+def _running_with(source: dict[str, str], report: Path | None, given: RelaySettings) -> str:
     if not source:
         raise UsageError(f"{report} does not say which slot it is of", "name the relay with --relay")
     slot = str(source.get("slot", ""))
     name = reconnecting(slot, str(source.get("database", "")))
-    if name is None:
-        raise ConnectionFailed(
-            f"no relay runs with slot {slot} of database {source.get('database', '')}",
-            "start it with 'bwtui connect', or name the one that is to send with --relay",
-        )
-    return name
+    if name is not None:
+        return name
+    hint = "start it with 'bwtui connect', or name the one that is to send with --relay"
+    if report is not None:
+        hint += "; where one elsewhere writes the topics, --without-relay with -d, -s, -b and -r"
+    elif _is_read(given):
+        hint += "; if another relay reads the slot and writes the topics, --without-relay"
+    raise ConnectionFailed(f"no relay runs with slot {slot} of database {source.get('database', '')}", hint)
+
+
+def _is_read(settings: RelaySettings) -> bool:
+    with contextlib.closing(connect(settings.postgres)) as connection:
+        state = slot_state(connection, settings.slot)
+    return state is not None and state.active
 
 
 def _refuse_others(name: str, given: RelaySettings, settings: RelaySettings) -> None:
@@ -147,18 +210,20 @@ def _of_report(told: dict[str, Any], patterns: tuple[str, ...]) -> tuple[str, ..
 
 def _checked(target: Target, source: dict[str, str], cluster: str, told: dict[str, Any]) -> Target:
     meant = "the report" if told else "what was given"
+    owner = f"relay {target.relay}" if target.relay else "what was given"
+    mend = "nothing was sent; name the relay that is meant with --relay"
+    if not target.relay:
+        mend = "nothing was sent; give -d, -s and -b of what the report is of"
     for name, words in (("system_identifier", "server"), ("database", "database"), ("slot", "slot")):
         if source.get(name) and source[name] != target.source[name]:
             raise RefusedError(
-                f"relay {target.relay} has another {words} than {meant}: "
-                f"{target.source[name]}, not {source[name]}",
-                "nothing was sent; name the relay that is meant with --relay, and no report of another one",
+                f"{owner} has another {words} than {meant}: {target.source[name]}, not {source[name]}",
+                mend + (", and no report of another one" if target.relay else ""),
             )
     if cluster and cluster != target.cluster:
         raise RefusedError(
-            f"relay {target.relay} sends to another Kafka than {meant}: "
-            f"cluster {target.cluster}, not {cluster}",
-            "nothing was sent; name the relay that is meant with --relay",
+            f"{owner} sends to another Kafka than {meant}: cluster {target.cluster}, not {cluster}",
+            mend,
         )
     if not told:
         return target

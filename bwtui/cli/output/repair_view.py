@@ -46,7 +46,9 @@ class Screen:
         with self._view.out_of_the_way():
             say(*planned(outcome), err=True)
             if outcome.messages:
-                question = f"Let relay {self._relay} send {plural(outcome.messages, 'message')}?"
+                what = plural(outcome.messages, "message")
+                relay = self._relay
+                question = f"Let relay {relay} send {what}?" if relay else f"Send {what} without a relay?"
                 refusal = RefusedError("nothing was sent", "answer y to send it; --dry-run only shows it")
             else:
                 question = f"Nothing differs that can be compared: end the heal of relay {self._relay}?"
@@ -67,6 +69,8 @@ def planned(outcome: Outcome) -> list[str]:
     lines = columns(_HEAD, rows, right=frozenset({2, 3, 4})) if rows else []
     for one in outcome.tables:
         lines += [f"  {one.table}: {_example(shown)}" for shown in one.examples]
+    if outcome.caveat and outcome.messages:
+        lines.append(f"note: {outcome.caveat}")
     return lines + _left(outcome)
 
 
@@ -107,7 +111,8 @@ def summary(relay: str, outcome: Outcome) -> list[str]:
         rows, dead = (sum(getattr(one, name) for one in outcome.sent) for name in ("rows", "tombstones"))
         newer = sum(one.left_out for one in outcome.sent)
         lines.append(
-            f"relay {relay} sent {plural(rows, 'row')} and {plural(dead, 'tombstone')}"
+            f"{f'relay {relay}' if relay else 'this command'} sent {plural(rows, 'row')} and "
+            + plural(dead, "tombstone")
             + (f"; of {plural(newer, 'key')} the stream had sent something newer" if newer else "")
         )
     if outcome.after is not None:
@@ -120,7 +125,8 @@ def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
     return {
         "verdict": outcome.last.verdict,
         "state": "planned" if outcome.is_dry else "done" if outcome.sent else "nothing to send",
-        "relay": target.relay,
+        "relay": target.relay or None,
+        "caveat": outcome.caveat,
         "source": target.source,
         "cluster": target.cluster,
         "rows": _sum(outcome.chosen, "rows"),

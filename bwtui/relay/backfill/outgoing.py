@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from bwtui.encode.avro import NoRoomError
 from bwtui.errors import RowError
@@ -11,12 +11,13 @@ from bwtui.model.headers import SESSION, Headers, make_headers
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
 from bwtui.relay.backfill.keys import Key
-from bwtui.relay.backfill.refusals import Refusals
 from bwtui.relay.backfill.window import Window
 from bwtui.relay.batch import Batch
-from bwtui.relay.careful import Careful
-from bwtui.relay.context import RelayContext
+from bwtui.relay.careful import Careful, Policy
+from bwtui.relay.recording.recorder import Recorder
 from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.routing import Router
+from bwtui.settings import RelaySettings
 from bwtui.sink.dead_letter import DroppedRow, Identity
 from bwtui.source.chunks.reading import Chunk
 
@@ -47,16 +48,36 @@ class Numbers:
             self.lsn, self.ordinal = lsn, 0
 
 
+class Putting(Protocol):
+    """What rows need of those who put them into a stream, or beside one."""
+
+    @property
+    def settings(self) -> RelaySettings:
+        """Whether messages carry headers."""
+
+    @property
+    def router(self) -> Router:
+        """Knows how rows are encoded."""
+
+    @property
+    def recorder(self) -> Recorder | None:
+        """Takes down what is sent, if anything does."""
+
+    @property
+    def session(self) -> bytes:
+        """Identifies the run in the headers of its messages."""
+
+
 class Outgoing:
     """One chunk, from the moment when it was read until all of it was handed over."""
 
     def __init__(
         self,
-        context: RelayContext,
+        context: Putting,
         chunk: Chunk,
         route: Route,
         keys: Sequence[Key] | None,
-        refusals: Refusals,
+        refusals: Policy,
         numbers: Numbers,
     ) -> None:
         """``keys``: those that were asked for one by one; of those without a row the topic is told."""
@@ -136,15 +157,18 @@ class Outgoing:
         for key in self._keys or ():
             if not self._can_delete and not isinstance(key, bytes):
                 continue
-            message_key = key if isinstance(key, bytes) else self._message_key(key)
+            message_key = self.message_key(key)
             if message_key is not None and message_key not in there:
                 there.add(message_key)
                 self._ready.append(_Ready(self._route, message_key, None, None))
 
-    def _message_key(self, texts: tuple[str, ...]) -> bytes | None:
+    def message_key(self, key: Key) -> bytes | None:
+        """Return the bytes of a key that was asked for; None where its texts make none."""
+        if isinstance(key, bytes):
+            return key
         route = self._route
         fields: list[Field] = [None] * len(route.column_names)
-        for index, text in zip(route.key_indexes, texts, strict=True):
+        for index, text in zip(route.key_indexes, key, strict=True):
             fields[index] = text.encode("utf-8", "surrogateescape")
         try:
             return route.key(fields)

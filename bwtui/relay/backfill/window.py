@@ -37,10 +37,13 @@ class Window:
         for route in routes:
             if route.relation.qualified_name == self.table:
                 self._forms.add(form_of(route))
-                keys = {message[0] for message in route.messages}
-                self._keys |= keys if self._only is None else keys & self._only
+                self.collect({message[0] for message in route.messages})
         if self._only is None and len(self._keys) > _MOST_KEYS:
             self.broken = "too many rows were written while it was read"
+
+    def collect(self, keys: Collection[bytes | None]) -> None:
+        """Take note of keys of which something newer was sent."""
+        self._keys.update(keys if self._only is None else self._only.intersection(keys))
 
     def narrow(self, keys: Collection[bytes | None]) -> None:
         """Collect only ``keys`` from now on: those of the chunk."""

@@ -1,0 +1,192 @@
+"""A repair without a relay, for topics that another one writes: as a producer of its own beside it.
+
+What that one sends at the same moment can't be held back. So of a key that it has sent since the comparison
+nothing is sent; right after a key was sent it is seen whether the other came in between, and then its row is
+read and sent once more; and all is compared again until the keys that were sent are equal.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+from bwtui.audit.decoding import Schemas
+from bwtui.errors import Indeterminate, Interrupted, RefusedError
+from bwtui.kafka.config import client_config, producer_config
+from bwtui.kafka.offsets import partitions
+from bwtui.model.backfill import BackfillStatus
+from bwtui.relay.backfill.keys import Key, read_keys, write_keys
+from bwtui.repair.plan import TablePlan
+from bwtui.repair.producer import Producer
+from bwtui.repair.repairing import Outcome, Repair
+from bwtui.repair.tail import Tail, sample_of
+
+CAVEAT = (
+    "another relay writes these topics: a change that it sends in the moment in which a row is read and sent "
+    "can come before that row, which is older then, until the look right after it, or the last comparison, "
+    "finds that"
+)
+#: Keys that are read and sent together, how often those are sent again that the other relay has overtaken,
+#: and how often all is compared and sent.
+_KEYS, _TRIES, _ROUNDS = 2_000, 8, 3
+
+
+@dataclass(slots=True)
+class Alone(Repair):
+    """One repair beside a relay that is not ours."""
+
+    producer: Producer = field(kw_only=True)
+    #: Tables with their topics.
+    topics: Mapping[str, str] = field(kw_only=True)
+    #: Raises RefusedError where a relay of ours sends to these topics.
+    refuse_ours: Callable[[], None] = field(kw_only=True)
+    #: Of each table what has come into its topic since it was compared, and how its keys are written.
+    _tails: dict[str, Tail] = field(init=False, default_factory=dict)
+    _own: dict[str, str] = field(init=False, default_factory=dict)
+
+    def _begin(self) -> str:
+        self.refuse_ours()
+        self._look_at_ends()
+        return ""
+
+    def _look_at_ends(self) -> None:
+        """Remember where topics end, before they are compared; one that is missing is refused later."""
+        reader, session = self.producer.reader, self.producer.session
+        there = partitions(client_config(self.settings))[1]
+        self._tails = {
+            table: Tail(reader, topic, reader.end_offsets(topic), session)
+            for table, topic in self.topics.items()
+            if topic in there
+        }
+
+    def _spelling(self, table: str) -> str | None:
+        try:
+            return self._spelled(table)
+        except RefusedError:
+            # It is said where something is to be sent of the table.
+            return None
+
+    def _spelled(self, table: str) -> str:
+        if table not in self._own:
+            number = self.producer.route(table).key_schema_id
+            self._own[table] = "json" if number is None else str(number)
+        return self._own[table]
+
+    def _prepare(self, outcome: Outcome) -> None:
+        outcome.caveat = CAVEAT
+        outcome.chosen = [plan for plan in outcome.tables if plan.messages]
+        for plan in outcome.chosen:
+            self._check_spelling(plan)
+
+    def _check_spelling(self, plan: TablePlan) -> None:
+        """Raise RefusedError unless the topic's keys are written as ours would be."""
+        own = self._spelled(plan.table)
+        schemas = Schemas({}, self.ask_registry)
+        sample = sample_of(client_config(self.settings), plan.topic, schemas)
+        theirs = sample.spelling
+        if theirs not in (None, own):
+            raise RefusedError(
+                f"keys of topic {plan.topic} are written otherwise than they would be sent: "
+                f"as {_said(theirs)}, not as {_said(own)}",
+                "give -f/--output-format as the topic's relay has it; a key in other bytes would be another "
+                "key to its readers",
+            )
+        partitioner = str(producer_config(self.settings)["partitioner"])
+        if sample.is_misplaced and partitioner.startswith("murmur2"):
+            raise RefusedError(
+                f"keys of topic {plan.topic} stand in other partitions than they would be sent to",
+                "give -C partitioner=… as the topic's relay has it, so that a key stays in one partition",
+            )
+
+    def _check_again(self) -> None:
+        self.refuse_ours()
+
+    def _send(self, outcome: Outcome, folder: Path) -> None:
+        """Send what differs until it does not, or too often."""
+        wanted: Sequence[TablePlan] = outcome.chosen
+        for round in range(_ROUNDS):
+            if round:
+                self.watch.phase("sending what differs still")
+            outcome.sent += self._send_all(wanted)
+            (there := folder / str(round)).mkdir()
+            # Of what comes from here on nothing is known by the comparison.
+            self._look_at_ends()
+            planner = self._planner(there, "")
+            outcome.after = self.compare(planner.take, self.watch.phase)
+            wanted = _of_both(planner.tables, outcome.chosen)
+            if not wanted:
+                return
+        left = sum(plan.messages for plan in wanted)
+        outcome.notes.append(
+            f"{left:,} keys that were sent differ still: their relay writes them at the same time, or writes "
+            "them wrong; look at it, and repair again"
+        )
+
+    def _end(self, outcome: Outcome) -> None:
+        """Nobody has to know."""
+
+    def _send_all(self, plans: Sequence[TablePlan]) -> list[BackfillStatus]:
+        total, done = sum(plan.messages for plan in plans), 0
+        sent: list[BackfillStatus] = []
+        try:
+            for plan in plans:
+                status = BackfillStatus("", plan.table, "repair", state="done", estimate=plan.messages)
+                for keys in _chunks(plan):
+                    status = self._send_keys(status, plan, keys)
+                    done += len(keys)
+                    self.watch.count(done, total)
+                sent.append(status)
+        except KeyboardInterrupt as error:
+            raise Interrupted(
+                f"interrupted: about {done:,} of {total:,} keys were sent",
+                "repair again, which compares anew",
+            ) from error
+        return sent
+
+    def _send_keys(self, status: BackfillStatus, plan: TablePlan, keys: Sequence[Key]) -> BackfillStatus:
+        left, tail, look = keys, self._tails[plan.table], 0
+        for _ in range(_TRIES):
+            put = self.producer.put(plan.table, left, tail, look)
+            status = replace(
+                status,
+                rows=status.rows + put.rows,
+                tombstones=status.tombstones + put.tombstones,
+                left_out=status.left_out + put.left_out,
+                again=status.again + bool(put.overtaken),
+            )
+            if not put.overtaken:
+                return status
+            left, look = put.overtaken, tail.looks
+        raise Indeterminate(
+            f"{len(left):,} keys of {plan.table} are written at each moment in which they are sent: whether "
+            f"topic {plan.topic} has their newest rows is not known",
+            "repair again when less is written, which compares anew",
+        )
+
+
+def _chunks(plan: TablePlan) -> Iterator[list[Key]]:
+    assert plan.keys is not None
+    keys = read_keys(plan.keys)
+    while chunk := list(islice(keys, _KEYS)):
+        yield chunk
+
+
+def _of_both(found: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[TablePlan]:
+    """Return plans of the keys that were found and were chosen before: of others nobody was asked."""
+    before = {plan.table: plan for plan in chosen}
+    both = []
+    for plan in found:
+        former = before.get(plan.table)
+        if former is None or former.keys is None or plan.keys is None:
+            continue
+        now = set(read_keys(plan.keys))
+        path = plan.keys.with_suffix(".again")
+        if count := write_keys(path, (key for key in read_keys(former.keys) if key in now)):
+            both.append(TablePlan(plan.table, plan.topic, rows=count, keys=path))
+    return both
+
+
+def _said(spelling: str | None) -> str:
+    if spelling == "json":
+        return "JSON"
+    return f"Avro of schema {spelling}" if (spelling or "").isdigit() else "other bytes"

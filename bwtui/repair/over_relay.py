@@ -1,0 +1,98 @@
+"""A repair over a relay that runs: it is handed the keys that differ, and puts their rows into its stream."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bwtui.errors import RefusedError
+from bwtui.model.backfill import BackfillReason
+from bwtui.relay.process.control import name_if_several, request, settings_of, tell_audited
+from bwtui.repair import sending
+from bwtui.repair.repairing import Outcome, Repair
+
+
+@dataclass(slots=True)
+class OverRelay(Repair):
+    """One repair over a relay that runs, with the settings that it had."""
+
+    relay: str = field(kw_only=True)
+    #: Whether all tables of the relay are compared, and whether it is its slot that was lost.
+    is_whole: bool = True
+    is_heal: bool = False
+    _status: Mapping[str, Any] = field(init=False, default_factory=dict)
+    _spellings: Mapping[str, str] = field(init=False, default_factory=dict)
+
+    def _begin(self) -> str:
+        self._status = request(self.relay, {"request": "status"})
+        self._spellings = spellings(self._status)
+        self._let_earlier_ones_end()
+        return name_if_several(self.relay)
+
+    def _let_earlier_ones_end(self) -> None:
+        """Wait for what an earlier repair has asked for, whose keys would differ still."""
+        earlier = [one.id for one in sending.tasks(self.relay) if sending.is_open(one)]
+        if earlier and not self.is_dry:
+            self.watch.phase("waiting for what the relay was asked for before")
+            sending.wait(self.relay, earlier, self.watch.count)
+
+    def _spelling(self, table: str) -> str | None:
+        return self._spellings.get(table)
+
+    def _prepare(self, outcome: Outcome) -> None:
+        outcome.is_heal = self.is_heal
+        outcome.chosen = [
+            plan for plan in outcome.tables if plan.messages and (plan.is_trusted or not self.is_heal)
+        ]
+
+    def _has_to_ask(self, outcome: Outcome) -> bool:
+        """Say whether a heal would end although the comparison proves too little: somebody decides that."""
+        return bool(outcome.untrusted) and self._ends_heal(outcome)
+
+    def _ends_heal(self, outcome: Outcome) -> bool:
+        return bool(self._due) and self.is_whole and not outcome.exit_code
+
+    @property
+    def _due(self) -> str:
+        """Where the slot was made anew whose heal is due; "" where none is."""
+        return str((self._status.get("heal") or {}).get("lsn") or "")
+
+    def _check_again(self) -> None:
+        """Raise RefusedError if the relay was started anew with other settings while it was thought over."""
+        if settings_of(self.relay) != self.settings:
+            raise RefusedError(
+                f"relay {self.relay} has other settings now than those with which topics were compared",
+                "nothing was sent; repair again, which compares anew",
+            )
+
+    def _send(self, outcome: Outcome, folder: Path) -> None:
+        reason: BackfillReason = "heal" if self.is_heal else "repair"
+        ids = sending.submit(self.relay, outcome.chosen, reason)
+        outcome.sent = sending.wait(self.relay, ids, self.watch.count)
+        outcome.notes += [
+            f"{one.table}: {one.error or 'cancelled'}" + (f"; {one.hint}" if one.hint else "")
+            for one in outcome.sent
+            if one.is_over and one.state != "done"
+        ]
+        outcome.after = self.compare(None, self.watch.phase)
+
+    def _end(self, outcome: Outcome) -> None:
+        """Tell the relay how it ended, and that its slot's loss is made good if that was due and is true."""
+        tell_audited(self.relay, outcome.last.verdict)
+        if self._ends_heal(outcome):
+            request(self.relay, {"request": "healed", "lsn": self._due})
+
+
+def spellings(status: Mapping[str, Any]) -> dict[str, str]:
+    """Return how the relay writes the keys of tables, as `decode_key` calls it, as far as it has sent any.
+
+    Before it has sent a row of a table in this run, a relay that writes Avro has no ids of it either.
+    """
+    found: dict[str, str] = {}
+    for name, table in status.get("tables", {}).items():
+        key, value = table.get("key_schema_id"), table.get("value_schema_id")
+        if key is not None:
+            found[name] = str(key)
+        elif value is None and table.get("messages"):
+            found[name] = "json"
+    return found

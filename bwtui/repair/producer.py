@@ -1,0 +1,241 @@
+"""Rows of keys, read from tables and put into topics that another relay writes: encoded as a relay does it.
+
+Nothing is made and nothing is registered: the topics, and the schemas that rows have now, must be there.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bwtui.encode.registry import RegisteredSchema, SchemaRegistry
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefused
+from bwtui.kafka.config import client_config
+from bwtui.model.delivery import Span
+from bwtui.relay.ack import Acknowledgements
+from bwtui.relay.backfill.keys import Key
+from bwtui.relay.backfill.outgoing import Numbers, Outgoing
+from bwtui.relay.backfill.window import Window
+from bwtui.relay.batch import Batch
+from bwtui.relay.patience import Patience
+from bwtui.relay.report import Report
+from bwtui.relay.routes.route import Route
+from bwtui.relay.routes.routing import Router
+from bwtui.repair.tail import Tail
+from bwtui.settings import RelaySettings
+from bwtui.sink.base import DeliveryFailure
+from bwtui.sink.dead_letter import DroppedRow
+from bwtui.sink.destination import Limits
+from bwtui.sink.kafka import KafkaService, KafkaSink
+from bwtui.sink.topic_reader import TopicReader
+from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge, read_chunk
+from bwtui.source.connection import Connection, connect, describe, execute
+from bwtui.source.publication import existing
+from bwtui.source.slot import slot_state
+
+#: For so long a service that is away is waited for.
+_PATIENCE_SECONDS = 30.0
+_REPAIR_AGAIN = "repair again once that is mended, which compares anew"
+
+
+@dataclass(slots=True)
+class Put:
+    """What became of some keys."""
+
+    rows: int = 0
+    tombstones: int = 0
+    #: Keys that others sent since they were compared.
+    left_out: int = 0
+    #: Keys of which somebody else's message came right before ours, which may be older.
+    overtaken: Sequence[Key] = ()
+
+
+class Producer:
+    """Reads rows and sends them; `close` it."""
+
+    def __init__(self, settings: RelaySettings) -> None:
+        """Ask nothing yet. Raises UsageError."""
+        self.settings = settings
+        self.session = secrets.token_bytes(8)
+        self.recorder = None
+        self._report = Report()
+        self._away_since = 0.0
+        self._sink = KafkaSink(settings)
+        self._service = _PresentTopics(settings, self._sink)
+        # What is in an open transaction may be committed before ours.
+        self.reader = TopicReader({**client_config(settings), "isolation.level": "read_uncommitted"})
+        self._patience = Patience(settings.postgres, self._report, self._pulse)
+        registry = _KnownSchemas(settings.schema_registry, settings.registry_config)
+        self._registry = registry
+        self.router = Router(settings, self._service, registry, self._report, self._patience)
+        self._acks = Acknowledgements()
+        self._batch = Batch(self._sink, self._acks, self._report)
+        self._numbers = Numbers()
+        self._routes: dict[str, Route] = {}
+        #: The columns of each table's key when it was first read: keys that were compared are of these.
+        self._keys: dict[str, tuple[str, ...]] = {}
+        self._publications: tuple[str, ...] = ()
+        self._connection: Connection | None = None
+
+    def close(self) -> None:
+        """Hang up everywhere, without waiting for messages in flight."""
+        self._patience.close()
+        self._service.close()
+        self.reader.close()
+        self._registry.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def route(self, table: str) -> Route:
+        """Return the route of a table's rows as they are now. Raises RefusedError and ConnectionFailed."""
+        return self._route(table, self._read(table, []))
+
+    def put(self, table: str, keys: Sequence[Key], tail: Tail, look: int) -> Put:
+        """Send the rows of ``keys`` as they are now, and tombstones; when this returns all is acknowledged.
+
+        Not of keys that others have sent behind that look of ``tail``. Raises RefusedError,
+        ConnectionFailed and ServiceRefused.
+        """
+        try:
+            chunk = self._read(table, keys)
+        except ChunkTooLarge:
+            half = len(keys) // 2
+            first = self.put(table, keys[:half], tail, look)
+            rest = self.put(table, keys[half:], tail, look)
+            return Put(
+                first.rows + rest.rows,
+                first.tombstones + rest.tombstones,
+                first.left_out + rest.left_out,
+                [*first.overtaken, *rest.overtaken],
+            )
+        refusals = _First()
+        outgoing = Outgoing(self, chunk, self._route(table, chunk), keys, refusals, self._numbers)
+        window = Window(table)
+        outgoing.encode(window, float("inf"))
+        # Last of all before they are sent: what comes in between is found behind it.
+        tail.advance()
+        window.collect(tail.since(look))
+        while not outgoing.is_put:
+            outgoing.put(self._batch, window, chunk.high, float("inf"), None)
+        self._settle(table)
+        if refusals.error is not None:
+            error = refusals.error
+            raise RefusedError(f"a row of {table} can't be sent: {error.message}", error.hint)
+        overtaken = tail.advance()
+        named = {outgoing.message_key(key): key for key in keys} if overtaken else {}
+        # A key that PostgreSQL writes otherwise than it was asked for is found by none of these.
+        again = [named[key] for key in overtaken if key in named] if overtaken <= named.keys() else keys
+        return Put(outgoing.rows, outgoing.tombstones, outgoing.left_out, again if overtaken else ())
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _read(self, table: str, keys: Sequence[Key]) -> Chunk:
+        namespace, _, name = table.partition(".")
+        connection = self._connected()
+        texts = [key for key in keys if not isinstance(key, bytes)]
+        asked = Asked(
+            namespace, name, self._publications, key=self._keys.get(table), keys=texts, rows=len(texts)
+        )
+        chunk = read_chunk(connection, asked, lambda *_: None)
+        self._keys.setdefault(table, chunk.key)
+        return chunk
+
+    def _connected(self) -> Connection:
+        """Return a session with the server that has the slot: another one may lack what was sent."""
+        if self._connection is not None and not self._connection.closed:
+            return self._connection
+        settings = self.settings
+        connection = self._connection = connect(settings.postgres)
+        if slot_state(connection, settings.slot) is None:
+            raise RefusedError(
+                f"the server at {describe(settings.postgres)} has no slot {settings.slot}",
+                "nothing is read from another server than the relay's; -d/--postgres should name one",
+            )
+        # A policy that hides rows must make the query fail, not leave them out.
+        execute(connection, "set row_security = off")
+        execute(connection, "set lock_timeout = '2s'")
+        self._publications = tuple(existing(connection, settings.publication_name))
+        return connection
+
+    def _route(self, table: str, chunk: Chunk) -> Route:
+        route = self._routes.get(table)
+        if route is not None and route.relation == chunk.relation:
+            return route
+        route = self.router.route(chunk.relation)
+        if route is None:
+            raise RefusedError(f"table {table} is left out", "see --table and --exclude-table")
+        if route.refusal is not None:
+            raise route.refusal
+        self._routes[table] = route
+        return route
+
+    # -- waiting -------------------------------------------------------------------------------------------
+
+    def _pulse(self, seconds: float) -> None:
+        time.sleep(min(seconds, 0.2))
+        self._bear(self._report.detail)
+
+    def _bear(self, away: str | None) -> None:
+        """Raise ConnectionFailed once a service is ``away`` for long, in the words of that."""
+        now = time.monotonic()
+        self._away_since = (self._away_since or now) if away else 0.0
+        if away and now - self._away_since > _PATIENCE_SECONDS:
+            raise ConnectionFailed(away, _REPAIR_AGAIN)
+
+    def _settle(self, table: str) -> None:
+        """Wait until all that was handed over is acknowledged."""
+        while True:
+            self._sink.flush(0.5)
+            if failures := self._sink.take_failures():
+                raise _failed(table, failures)
+            if not self._sink.queued():
+                break
+            self._bear(self._service.outage())
+        self._acks.advance()
+
+
+class _PresentTopics(KafkaService):
+    """Topics as they are: none is made."""
+
+    def ensure_topics(self, wanted: Mapping[str, bool]) -> Limits:
+        return self._admin.existing(list(wanted))
+
+
+class _KnownSchemas(SchemaRegistry):
+    """Schemas that are registered; none is added."""
+
+    def register(self, subject: str, schema: str) -> RegisteredSchema:
+        """Find the schema under its subject. Raises RefusedError where it is not there."""
+        number = self.schema_id(subject, schema)
+        if number is None:
+            raise RefusedError(
+                f"subject {subject} does not have the schema that rows of the table would be sent in",
+                "give -f/--output-format and --toast as the topic's relay has them; if the table was "
+                "altered, let that relay send a row of it first",
+            )
+        return RegisteredSchema(subject, number, None, schema)
+
+
+class _First:
+    """Remembers why the first row was refused; see `bwtui.relay.careful.Policy`."""
+
+    def __init__(self) -> None:
+        self.error: BwtuiError | None = None
+
+    def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
+        """Take note of it."""
+        self.error = self.error or error
+
+    def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """Return all: there are no dead letters."""
+        return failures
+
+
+def _failed(table: str, failures: Sequence[DeliveryFailure]) -> BwtuiError:
+    # A message's own failure outweighs an outage that took its neighbours.
+    failure = min(failures, key=lambda one: (not one.is_setup, one.is_outage))
+    if failure.is_setup:
+        return ServiceRefused(failure.reason, failure.hint)
+    if failure.is_outage:
+        return ConnectionFailed(f"not all rows of {table} were sent: {failure.reason}", _REPAIR_AGAIN)
+    return RefusedError(f"a row of {table} can't be sent: {failure.reason}", _REPAIR_AGAIN)

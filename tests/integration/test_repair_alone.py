@@ -1,0 +1,276 @@
+"""``bwtui repair --without-relay``: beside a relay that is not here, and never worse than before.
+
+That relay is one of ours under another state folder: nobody here knows of it.
+"""
+
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from bwtui.cli.auditing.database import source_of
+from bwtui.cli.auditing.registry import ask_registry
+from bwtui.cli.auditing.target import Target
+from bwtui.errors import RefusedError
+from bwtui.kafka.config import client_config
+from bwtui.kafka.offsets import partitions
+from bwtui.relay.backfill.keys import Key
+from bwtui.repair.alone import Alone
+from bwtui.repair.producer import Producer, Put
+from bwtui.repair.repairing import Outcome
+from bwtui.repair.tail import Tail
+from bwtui.settings import RelaySettings
+from tests.attempts import Attempts, Ended
+from tests.database import Session
+from tests.decoded_topic import decoded_avro, latest
+from tests.integration.test_repair import break_topic
+from tests.integration.test_verify_database import relaying
+from tests.raw_topic import raw_messages
+from tests.shut_topic import shut
+from tests.waiting import eventually
+
+pytestmark = pytest.mark.services
+
+_MADE = "create table a (id int primary key, v text); insert into a select g, g from generate_series(1, 9) g"
+
+
+class Elsewhere:
+    """Where the relay of `attempts` is not known."""
+
+    def __init__(self, attempts: Attempts, database: str, folder: Path) -> None:
+        folder.mkdir()
+        self._here = Attempts(attempts.services, folder)
+        services, self.name = attempts.services, attempts.name
+        self.settings = RelaySettings(
+            postgres=database,
+            slot=self.name,
+            topic_prefix=self.name,
+            broker=services.broker,
+            schema_registry=services.schema_registry,
+        )
+        self.given = ["-d", database, "-s", self.name, "-p", self.name]
+        self.given += ["-b", services.broker, "-r", services.schema_registry]
+
+    def run(self, *args: str) -> Ended:
+        return self._here.command("repair", *self.given, *args)
+
+    def repaired(self, code: int, *args: str) -> dict[str, Any]:
+        ended = self.run("--without-relay", "--json", *args)
+        assert ended.code == code, ended.stderr
+        found: dict[str, Any] = json.loads(ended.stdout)
+        return found
+
+    def alone(self, producer: Producer, confirm: Callable[[], None] = lambda: None) -> Alone:
+        """Return a repair in this process; ``confirm`` is called where somebody would be asked."""
+        settings, cluster = self.settings, partitions(client_config(self.settings))[0]
+        target = Target("", settings, settings, cluster, source_of(settings))
+        watch = Watch(confirm)
+        return Alone(
+            settings,
+            target.compare,
+            ask_registry(settings),
+            watch,
+            producer=producer,
+            topics=target.topics(),
+            refuse_ours=lambda: None,
+        )
+
+
+class Watch:
+    def __init__(self, confirmed: Callable[[], None]) -> None:
+        self._confirmed = confirmed
+
+    def phase(self, name: str) -> None: ...
+
+    def count(self, done: int, total: int) -> None: ...
+
+    def confirm(self, outcome: Outcome) -> None:
+        self._confirmed()
+
+
+@pytest.fixture
+def elsewhere(attempts: Attempts, database: str, tmp_path: Path) -> Elsewhere:
+    return Elsewhere(attempts, database, tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("form", ["avro", "json"])
+def test_exactly_what_differs_is_sent(
+    attempts: Attempts, source: Session, database: str, elsewhere: Elsewhere, form: str
+) -> None:
+    source.run(_MADE)
+    topic, used = f"{attempts.name}.a", ("-f", form)
+    with relaying(attempts, database, source, *used):
+        held = break_topic(attempts, topic)
+        stranger = elsewhere.run("--database", "--yes")
+        assert stranger.code == 4
+        assert "--without-relay" in stranger.stderr
+        planned = elsewhere.repaired(1, *used, "--dry-run")
+        assert (planned["state"], planned["rows"], planned["relay"]) == ("planned", 2, None)
+        assert "can come before that row" in planned["caveat"]
+        asked = elsewhere.run("--without-relay", *used)
+        assert (asked.code, "--yes" in asked.stderr) == (2, True)
+        assert len(raw_messages(attempts.services, topic)) == held
+        done = elsewhere.repaired(0, *used, "--yes")
+        assert (done["verdict"], done["state"], done["sent"][0]["rows"]) == ("clean", "done", 2)
+        assert len(raw_messages(attempts.services, topic)) == held + 2
+        again = elsewhere.repaired(0, *used, "--yes")
+        assert (again["state"], again["messages"]) == ("nothing to send", 0)
+
+
+def test_what_would_do_harm_is_refused(
+    attempts: Attempts, source: Session, database: str, elsewhere: Elsewhere
+) -> None:
+    source.run(f"{_MADE}; create table b (id int primary key); insert into b values (1)")
+    topic = f"{attempts.name}.a"
+    with relaying(attempts, database, source):
+        held = break_topic(attempts, topic)
+        here = attempts.command("repair", *elsewhere.given, "--without-relay", "--yes")
+        assert here.code == 2
+        assert f"bwtui repair --relay {attempts.name}" in here.stderr
+        other = elsewhere.run("--without-relay", "--yes", "-f", "json")
+        assert other.code == 2
+        assert "are written otherwise than they would be sent: as Avro of schema" in other.stderr
+        spelled = elsewhere.run("--without-relay", "--yes", "--toast", "placeholder")
+        assert spelled.code == 2
+        assert "does not have the schema" in spelled.stderr
+        misplaced = elsewhere.run("--without-relay", "--yes", "--relay", attempts.name)
+        assert "exclude each other" in misplaced.stderr
+        admin = AdminClient({"bootstrap.servers": attempts.services.broker})
+        admin.delete_topics([f"{attempts.name}.b"])[f"{attempts.name}.b"].result()
+        gone = elsewhere.run("--without-relay", "--yes")
+        assert gone.code == 2
+        assert f"topic {attempts.name}.b does not exist" in gone.stderr
+        assert len(raw_messages(attempts.services, topic)) == held
+        assert f"{attempts.name}.b" not in admin.list_topics(timeout=10).topics
+    stopped = elsewhere.run("--without-relay", "--yes", "--table", "a")
+    assert stopped.code == 3
+    assert "no relay reads slot" in stopped.stderr
+
+
+def test_a_report_is_of_what_was_given(
+    attempts: Attempts, source: Session, database: str, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    source.run(f"{_MADE}; create table b (id int primary key, v text); insert into b select id, v from a")
+    path = tmp_path / "report.json"
+    with relaying(attempts, database, source):
+        for name in "ab":
+            break_topic(attempts, f"{attempts.name}.{name}")
+        given = ("verify", "--database", "--relay", attempts.name, "--json", "--table", "a")
+        told = json.loads(attempts.command(*given).stdout)
+        for wrong in ({"source": {**told["source"], "system_identifier": "1"}}, {"cluster": "another"}):
+            path.write_text(json.dumps({**told, **wrong}))
+            ended = elsewhere.run(str(path), "--without-relay", "--yes")
+            assert ended.code == 2
+            assert "another" in ended.stderr
+        path.write_text(json.dumps(told))
+        # What has changed since it was written is sent as it is now.
+        source.run("update a set v = 'new' where id = 1; delete from a where id = 2")
+        done = elsewhere.repaired(0, str(path), "--yes")
+        assert [one["table"] for one in done["tables"]] == ["public.a"]
+        assert "only names the tables" in done["notes"][0]
+
+
+def test_a_topic_that_takes_nothing_is_said(
+    attempts: Attempts, source: Session, database: str, elsewhere: Elsewhere
+) -> None:
+    source.run(_MADE)
+    topic = f"{attempts.name}.a"
+    with relaying(attempts, database, source):
+        held = break_topic(attempts, topic)
+        with shut(attempts.services.broker, topic):
+            ended = elsewhere.run("--without-relay", "--yes")
+        assert ended.code == 4
+        assert f"Kafka lets nothing into topic {topic}" in ended.stderr
+        assert len(raw_messages(attempts.services, topic)) == held
+
+
+class Racing(Producer):
+    """One that is overtaken: after its last look before it sends, the other relay sends a change."""
+
+    def __init__(self, settings: RelaySettings, change: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._change = change
+        self.puts: list[tuple[int, int]] = []
+
+    def put(self, table: str, keys: Sequence[Key], tail: Tail, look: int) -> Put:
+        advance = tail.advance
+
+        def advance_and_race() -> set[bytes]:
+            found = advance()
+            tail.advance = advance  # type: ignore[method-assign]
+            self._change()
+            return found
+
+        tail.advance = advance_and_race  # type: ignore[method-assign]
+        put = super().put(table, keys, tail, look)
+        self.puts.append((put.rows, len(put.overtaken)))
+        return put
+
+
+def test_a_row_that_another_relay_overtook_is_sent_once_more(
+    attempts: Attempts, source: Session, database: str, elsewhere: Elsewhere
+) -> None:
+    source.run(_MADE)
+    topic = f"{attempts.name}.a"
+    with relaying(attempts, database, source):
+        held = break_topic(attempts, topic)
+        # All rows are written twice while two are sent: so many records are there then.
+        changes = iter((held + 9, held + 9 + 2 + 9))
+
+        def change() -> None:
+            if (wanted := next(changes, None)) is not None:
+                source.run("update a set v = %s", str(wanted))
+                eventually(
+                    "the other relay has sent it",
+                    lambda: len(raw_messages(attempts.services, topic)) == wanted,
+                )
+
+        with contextlib.closing(Racing(elsewhere.settings, change)) as producer:
+            outcome = elsewhere.alone(producer).run()
+        # Two rows that were overtaken, both once more, and then nobody came in between.
+        assert producer.puts == [(2, 2), (2, 2), (2, 0)]
+        assert outcome.exit_code == 0, outcome.after
+        newest = latest(decoded_avro(attempts.services, topic))
+        assert {row["v"] for row in newest.values()} == {str(held + 20)}
+
+
+def test_a_table_that_changes_before_the_yes(
+    attempts: Attempts, source: Session, database: str, elsewhere: Elsewhere
+) -> None:
+    source.run(_MADE)
+    topic = f"{attempts.name}.a"
+    with relaying(attempts, database, source):
+        held = break_topic(attempts, topic)
+
+        def rows_change() -> None:
+            source.run("update a set v = 'newer'")
+            eventually(
+                "the other relay has sent it",
+                lambda: len(raw_messages(attempts.services, topic)) == held + 9,
+            )
+
+        with contextlib.closing(Producer(elsewhere.settings)) as producer:
+            outcome = elsewhere.alone(producer, rows_change).run()
+        # The other relay has mended both.
+        assert (outcome.sent[0].rows, outcome.sent[0].left_out) == (0, 2)
+        assert outcome.exit_code == 0
+        break_topic(attempts, topic)
+        held = len(raw_messages(attempts.services, topic))
+        altered = "alter table a drop constraint a_pkey; alter table a add primary key (v)"
+        for ddl, says in (
+            ("alter table a add column w int", "not have the schema"),
+            (altered, "key of table"),
+        ):
+            alter = partial(source.run, ddl)
+            with (
+                contextlib.closing(Producer(elsewhere.settings)) as producer,
+                pytest.raises(RefusedError, match=says),
+            ):
+                elsewhere.alone(producer, alter).run()
+            source.run("alter table a drop column if exists w")
+        assert len(raw_messages(attempts.services, topic)) == held
