@@ -1,18 +1,20 @@
 """``bwtui snapshot``: tables, or a part of one, sent again by the relay that runs."""
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import click
 
 from bwtui.cli.options.relay_name import only_relay, relay_option, status_of
 from bwtui.console import say, say_json
-from bwtui.errors import BwtuiError, RefusedError, UsageError
+from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, UsageError
 from bwtui.options import nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+    from bwtui.relay.backfill.store import Store
     from bwtui.source.catalog import TableInfo
 
 _EPILOG = """\b
@@ -22,6 +24,9 @@ Examples:
   bwtui snapshot orders sales.items --no-wait
   bwtui snapshot --status
   bwtui snapshot --pause 3-orders             --resume goes on, --cancel ends it
+
+\b
+--status, --pause, --resume and --cancel also work while the relay is stopped.
 
 \b
 Exit codes: 0 all is sent · 2 refused, failed or cancelled · 4 no relay runs, or it
@@ -68,17 +73,75 @@ def snapshot(
     _check_usage([*(["TABLE"] if tables else []), *(["--status"] if shows else []), *given], tables, where)
     if unkeyed and not tables:
         raise UsageError("-u/--unkeyed is of tables to send", "name a table, or leave it out")
-    name = only_relay(relay)
     if tables:
-        _send(name, tables, where or "", unkeyed=unkeyed, wait=wait, as_json=as_json)
+        _send(only_relay(relay), tables, where or "", unkeyed=unkeyed, wait=wait, as_json=as_json)
         return
-    from bwtui.relay.process.control import control_backfill
-
+    name = _relay_or_stopped(relay)
     for what, id in asked.items():
         if id is not None:
-            _print([control_backfill(name, id, what)], as_json=as_json)
+            _print([_control(name, id, what)], as_json=as_json)
     if shows:
-        _print(status_of(name).backfills, as_json=as_json)
+        _print(_statuses(name), as_json=as_json)
+
+
+def _relay_or_stopped(named: str | None) -> str:
+    """Return the relay that is meant: where none runs, the only one that keeps anything to be sent again."""
+    from bwtui.relay.backfill.store import FOLDER
+    from bwtui.state_folder import known_relays, state_folder
+
+    try:
+        return only_relay(named)
+    except ConnectionFailed:
+        stopped = [name for name in known_relays() if any((state_folder(name) / FOLDER).glob("*.json"))]
+        if not stopped:
+            raise
+    if len(stopped) > 1:
+        raise UsageError("no relay is running", f"name one of them with --relay: {', '.join(stopped)}")
+    return stopped[0]
+
+
+def _control(name: str, id: str, what: "BackfillCommand") -> "BackfillStatus":
+    """Have a task pause, go on or end; of a relay that does not run, at its next start."""
+    from bwtui.relay.process.control import DoesNotAnswer, Refused, control_backfill
+
+    try:
+        return control_backfill(name, id, what)
+    except (DoesNotAnswer, Refused):
+        raise
+    except ConnectionFailed as error:
+        with _kept(name, error) as store:
+            return store.ask(id, what)
+
+
+def _statuses(name: str) -> "Sequence[BackfillStatus]":
+    from bwtui.relay.process.control import DoesNotAnswer
+
+    try:
+        return status_of(name).backfills
+    except DoesNotAnswer:
+        raise
+    except ConnectionFailed as error:
+        with _kept(name, error) as store:
+            return store.statuses()
+
+
+@contextlib.contextmanager
+def _kept(name: str, error: ConnectionFailed) -> "Iterator[Store]":
+    """Yield what a relay that does not run keeps, and see to it that it is not started meanwhile.
+
+    Raises ``error`` where there is no such relay, and RefusedError where it is being started.
+    """
+    from bwtui.relay.backfill.store import FOLDER, Store
+    from bwtui.relay.process.lock import RelayLock
+    from bwtui.state_folder import known_relays, state_folder
+
+    if name not in known_relays():
+        raise error
+    lock = RelayLock.acquire(name)
+    try:
+        yield Store(state_folder(name) / FOLDER)
+    finally:
+        lock.release()
 
 
 def _check_usage(given: list[str], tables: tuple[str, ...], where: str | None) -> None:
@@ -115,7 +178,7 @@ def _send(
     name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool, wait: bool, as_json: bool
 ) -> None:
     from bwtui.cli.output.backfills import ended_badly, wait_for
-    from bwtui.relay.process.control import send_again
+    from bwtui.relay.process.control import name_if_several, send_again
 
     wanted = _requests(name, tables, where, unkeyed=unkeyed)
     ids: list[str] = []
@@ -134,7 +197,7 @@ def _send(
     if not wait:
         _print([status for status in look() if status.id in ids], as_json=as_json)
         return
-    ended = wait_for(ids, look, quiet=as_json)
+    ended = wait_for(ids, look, relay=name_if_several(name), quiet=as_json)
     _print(ended, as_json=as_json)
     if (error := ended_badly(ended, ids)) is not None:
         raise error
@@ -142,8 +205,6 @@ def _send(
 
 def _requests(name: str, tables: "Sequence[str]", where: str, *, unkeyed: bool) -> "list[BackfillRequest]":
     """Return what to ask for, looked at in the relay's database. Raises BwtuiError."""
-    import contextlib
-
     import psycopg2
 
     from bwtui.cli.auditing.relay import running_settings, without_variables

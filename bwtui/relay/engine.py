@@ -24,7 +24,7 @@ from bwtui.recording.continuing import check_ahead, continue_in
 from bwtui.relay.backfill.asking import Asking
 from bwtui.relay.backfill.joined import Joined
 from bwtui.relay.backfill.running import Backfill
-from bwtui.relay.backfill.store import Store
+from bwtui.relay.backfill.store import FOLDER, Store
 from bwtui.relay.context import RelayContext, StopRequested, check_stop
 from bwtui.relay.following import Following
 from bwtui.relay.healing.healing import Healing
@@ -87,7 +87,7 @@ class Engine:
         self._looks = Looks(settings, self._destination.readers, self._report, self._samples)
         self._lag = LagSampler(settings.postgres, lambda: self._slot_in_use, self._on_tick)
         folder = state_folder(settings.relay_name)
-        self._backfills = Store(folder / "backfills")
+        self._backfills = Store(folder / FOLDER)
         self._asking = Asking(self._backfills, self._report)
         self._picture = Picture(settings, self._report, self._destination, self._lag, self._backfills)
         self._healing = Healing(settings, self._report, folder, self._stop.is_set)

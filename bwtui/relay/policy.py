@@ -35,6 +35,8 @@ class RowPolicy:
         self._letters = letters
         self._sink = sink
         self._dropped: dict[tuple[int, int, str, str], None] = {}
+        #: That a topic lets nothing in, once that is known: it ends the relay, wherever it is heard first.
+        self.shut: ServiceRefused | None = None
 
     def forget(self) -> None:
         """Forget which rows were dropped: what comes now has the LSNs of another history."""
@@ -84,7 +86,9 @@ class RowPolicy:
         """
         for failure in failures:
             if failure.is_setup:
-                raise ServiceRefused(failure.reason, failure.hint)
+                self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
+        if self.shut is not None:
+            raise self.shut
         topic = self._settings.dead_letter_topic
         others = []
         for failure in failures:

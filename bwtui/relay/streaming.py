@@ -266,7 +266,10 @@ class Streaming:
         self._check_awake()
         # In careful mode all but dead letters is settled by now, and those are with their batch.
         if self._batch.careful is None:
-            failures = self._context.policy.undelivered(self._context.sink.take_failures())
+            failures = self._context.sink.take_failures()
+            if failures and self._backfill is not None:
+                failures = self._backfill.own(failures)
+            failures = self._context.policy.undelivered(failures)
             if failures:
                 raise Redrive(failures)
         report, acks = self._context.report, self._acks

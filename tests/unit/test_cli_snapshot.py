@@ -14,6 +14,8 @@ from bwtui.errors import ConnectionFailed
 from bwtui.model.backfill import BackfillRequest, BackfillStatus
 from bwtui.model.backfill_told import share, told
 from bwtui.model.status import Status
+from bwtui.relay.backfill.store import FOLDER, Store
+from bwtui.relay.process.lock import RelayLock
 from bwtui.relay.process.server import ControlServer
 from bwtui.settings import RelaySettings
 from bwtui.state_folder import LOCK_NAME
@@ -169,3 +171,32 @@ def test_how_far_it_is_in_words(status: BackfillStatus, words: str) -> None:
 def test_an_empty_table_is_done() -> None:
     assert share(BackfillStatus("1", "t", state="done", estimate=0)) == 1.0
     assert share(BackfillStatus("1", "t", state="running", estimate=0)) is None
+
+
+def test_what_a_relay_keeps_that_does_not_run_is_paused_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a request itself ends the relay, no relay runs that could be asked to end it."""
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path))
+    assert run("--status").exit_code == 4
+    RelayLock.acquire("one").release()
+    assert run("--status", "--relay", "one").stdout.startswith("nothing is sent again")
+    store = Store(tmp_path / "one" / FOLDER)
+    id = store.submit(BackfillRequest("public.orders"))
+    assert "waiting" in run("--status").stdout
+    assert "paused" in run("--pause", id).stdout
+    assert Store(tmp_path / "one" / FOLDER).next() is None
+    assert json.loads(run("--resume", id, "--json").stdout)["state"] == "waiting"
+    assert "cancelled" in run("--cancel", id, "--relay", "one").stdout
+    over = run("--cancel", id)
+    assert (over.exit_code, "is over: cancelled" in over.stderr) == (2, True)
+    assert Store(tmp_path / "one" / FOLDER).next() is None
+    # Of two, one has to be named; and one that is being started may work on it already.
+    RelayLock.acquire("two").release()
+    Store(tmp_path / "two" / FOLDER).submit(BackfillRequest("public.orders"))
+    assert "name one of them with --relay: one, two" in run("--status").stderr
+    lock = RelayLock.acquire("two")
+    refused = run("--cancel", "1-orders", "--relay", "two")
+    lock.release()
+    assert (refused.exit_code, "already running" in refused.stderr) == (2, True)
+    assert run("--cancel", "1-orders", "--relay", "three").exit_code == 4

@@ -7,7 +7,7 @@ from bwtui.cli.output.table import columns
 from bwtui.console import say
 from bwtui.errors import BwtuiError, ConnectionFailed, Interrupted, RefusedError
 from bwtui.model.backfill import BackfillStatus
-from bwtui.model.backfill_told import REASONS, told
+from bwtui.model.backfill_told import REASONS, snapshot_command, told
 
 _POLL_SECONDS = 0.3
 #: Between two lines of one that makes progress.
@@ -28,11 +28,11 @@ def subject(status: BackfillStatus) -> str:
 
 
 def wait_for(
-    ids: Sequence[str], look: Callable[[], Sequence[BackfillStatus]], *, quiet: bool
+    ids: Sequence[str], look: Callable[[], Sequence[BackfillStatus]], *, relay: str, quiet: bool
 ) -> list[BackfillStatus]:
     """Wait until all are over, and return how; tell on stderr how far they are, unless ``quiet``.
 
-    Raises Interrupted on Ctrl-C, which ends none of them.
+    ``relay`` is its name where a command has to say it. Raises Interrupted on Ctrl-C, which ends none.
     """
     lines = _Lines(quiet)
     try:
@@ -47,7 +47,8 @@ def wait_for(
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"interrupted; the relay goes on with {', '.join(ids)}",
-            f"'bwtui snapshot --cancel {ids[0]}' ends it, 'bwtui snapshot --status' says how far it is",
+            f"'{snapshot_command([], relay=relay)} --cancel {ids[0]}' ends it, and the same with --status "
+            "says how far it is",
         ) from error
     except ConnectionFailed as error:
         raise ConnectionFailed(

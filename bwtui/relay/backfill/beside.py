@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from bwtui.relay.batch import Batch
+from bwtui.sink.base import DeliveryFailure
 
 
 class Stream(Protocol):
@@ -42,6 +43,9 @@ class Beside(Protocol):
 
     def end_session(self) -> None:
         """Give up the chunk under way: what the next session reads again would come behind its rows."""
+
+    def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """Take note of the failures of rows that were put in; those that are not the stream's end nothing."""
 
     def turn(self, position: int, seconds: float, *, at_boundary: bool, is_idle: bool) -> None:
         """Do what is due.

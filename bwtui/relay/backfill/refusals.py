@@ -1,11 +1,17 @@
 """What becomes of a row that Kafka, or its encoder, refuses while it is put into the stream.
 
 Under --on-error log it is dropped like any other. Under --on-error exit the request has failed, and the
-stream goes on: of its own rows none was refused, and a restart would meet the same row again.
+stream goes on: of its own rows none was refused, and a restart would meet the same row again. A topic that
+lets nothing in fails the request, too, and the stream is read again behind it; if it has rows for that topic
+itself, these end the relay.
 """
 
-from bwtui.errors import BwtuiError
+from collections.abc import Collection
+from dataclasses import replace
+
+from bwtui.errors import BwtuiError, ServiceRefused
 from bwtui.model.delivery import Span
+from bwtui.relay.context import Redrive
 from bwtui.relay.policy import RowPolicy
 from bwtui.relay.routes.route import Route
 from bwtui.sink.base import DeliveryFailure
@@ -15,11 +21,14 @@ from bwtui.sink.dead_letter import DroppedRow
 class Refusals:
     """Stands where a `RowPolicy` is asked for."""
 
-    def __init__(self, policy: RowPolicy, on_error: str) -> None:
+    def __init__(self, policy: RowPolicy, on_error: str, topic: str = "") -> None:
+        """``topic`` is the one that the rows go to."""
         self._policy = policy
         self._is_exit = on_error == "exit"
-        #: Why the request has failed.
+        self._topic = topic
+        #: Why the request has failed: of a row, or since its topic lets nothing in.
         self.error: BwtuiError | None = None
+        self.shut: ServiceRefused | None = None
 
     def refuse(self, route: Route, row: DroppedRow, error: BwtuiError, span: Span) -> None:
         """Drop ``row``, or note that the request has failed of it."""
@@ -28,6 +37,19 @@ class Refusals:
             return
         self._policy.refuse(route, row, error, span)
 
+    def own(self, failures: list[DeliveryFailure], spans: Collection[Span]) -> list[DeliveryFailure]:
+        """Take note if the topic lets nothing in; ``spans`` are ours. What is returned is nobody's fault."""
+        return [self._own(one) if one.span in spans else one for one in failures]
+
+    def _own(self, failure: DeliveryFailure) -> DeliveryFailure:
+        if not failure.is_setup or failure.topic != self._topic:
+            return failure
+        self.shut = self.shut or ServiceRefused(failure.reason, failure.hint)
+        return replace(failure, is_setup=False, is_outage=True)
+
     def undelivered(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
-        """See `RowPolicy.undelivered`."""
+        """See `RowPolicy.undelivered`; all of ``failures`` are ours. Raises Redrive as well."""
+        failures = [self._own(one) for one in failures]
+        if self.shut is not None:
+            raise Redrive(failures)
         return self._policy.undelivered(failures)

@@ -26,6 +26,7 @@ from bwtui.relay.backfill.window import Window
 from bwtui.relay.careful import Careful
 from bwtui.relay.context import RelayContext
 from bwtui.relay.routes.route import Route
+from bwtui.sink.base import DeliveryFailure
 from bwtui.source.chunks.reading import Asked, Chunk, ChunkTooLarge
 from bwtui.source.chunks.visibility import oldest_running
 from bwtui.source.connection import Connection
@@ -96,13 +97,21 @@ class Backfill:
 
     def end_session(self) -> None:
         """Give up the chunk under way: what the next session reads again would come behind its rows."""
+        shut = self._refusals.shut if self._outgoing is not None else None
         if self._outgoing is not None and any(span.failed for span in self._outgoing.spans):
             # One of its own messages may be refused, and is found where each is waited for.
-            self._careful = True
+            self._careful = shut is None
         if self._window is not None and self._task is not None:
             self._task.again += 1
         self._drop_chunk()
         self._stream = None
+        if shut is not None:
+            # Otherwise each session, and each start, would meet it again.
+            self._fail(shut)
+
+    def own(self, failures: list[DeliveryFailure]) -> list[DeliveryFailure]:
+        """See `bwtui.relay.backfill.beside.Beside`."""
+        return failures if self._outgoing is None else self._refusals.own(failures, self._outgoing.spans)
 
     def _drop_chunk(self) -> None:
         if self._reading is not None:
@@ -141,6 +150,11 @@ class Backfill:
             self._turn(now + self._budget(seconds), at_boundary=at_boundary)
         except _Failed as failed:
             self._fail(failed.error)
+        except ServiceRefused as error:
+            if self._context.policy.shut is not None:
+                # It is about messages of the stream, and came while something was waited for.
+                raise
+            self._fail(error)
 
     def _budget(self, seconds: float) -> float:
         if self._is_idle:
@@ -245,19 +259,14 @@ class Backfill:
                 self._ask_for_position(stream)
             return
         route = self._route_of(task, chunk)
-        self._refusals = Refusals(self._context.policy, self._context.settings.on_error)
+        self._refusals = Refusals(self._context.policy, self._context.settings.on_error, route.topic)
         self._outgoing = Outgoing(self._context, chunk, route, self._keys, self._refusals, self._numbers)
 
     def _route_of(self, task: Task, chunk: Chunk) -> Route:
         """Return the route of a chunk: that of the one before, unless the table was altered since."""
         if self._route is not None and self._route.relation == chunk.relation:
             return self._route
-        try:
-            route = self._context.router.route(chunk.relation)
-        except ServiceRefused as error:
-            # It ends the relay, as it would for a row of the stream; the next start shall not meet it again.
-            self._fail(error)
-            raise
+        route = self._context.router.route(chunk.relation)
         if route is None:
             out = f"the relay leaves table {task.request.table} out"
             raise _Failed(RefusedError(out, "see --table and --exclude-table"))

@@ -24,11 +24,15 @@ from bwtui.durable import private_file, private_folders, sync, write_durably
 from bwtui.errors import RefusedError
 from bwtui.file_errors import file_failed
 from bwtui.model.backfill import BackfillCommand, BackfillRequest, BackfillStatus
+from bwtui.model.backfill_told import snapshot_command
 from bwtui.relay.backfill.keys import count_keys
 from bwtui.relay.backfill.task import Task
+from bwtui.relay.process.control import name_if_several
 
 __all__ = ["Store", "Task"]
 
+#: The folder's name, in that of the relay.
+FOLDER = "backfills"
 #: How many of those that are over are remembered.
 KEPT = 20
 #: Letters of the table's name in an id.
@@ -187,7 +191,7 @@ class Store:
             entry = self._entries.get(id)
             if entry is None:
                 raise RefusedError(
-                    f"there is no task {id}", "'bwtui snapshot --status' lists those that there are"
+                    f"there is no task {id}", f"'{self._command('--status')}' lists those that there are"
                 )
             if entry.task.is_over:
                 raise RefusedError(f"{id} is over: {entry.task.state}", "nothing need be done, or ask anew")
@@ -202,8 +206,12 @@ class Store:
                     id = entry.task.id
                     raise RefusedError(
                         f"{request.table} is being sent again already: {id}",
-                        f"wait until it is done, or end it with 'bwtui snapshot --cancel {id}'",
+                        f"wait until it is done, or end it with '{self._command('--cancel', id)}'",
                     )
+
+    def _command(self, *options: str) -> str:
+        relay = name_if_several(self._folder.parent.name)
+        return " ".join([snapshot_command([], relay=relay), *options])
 
     # -- the files -----------------------------------------------------------------------------------------
 
