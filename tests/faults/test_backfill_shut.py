@@ -81,7 +81,7 @@ def test_rows_of_the_stream_that_are_let_in_nowhere_end_the_relay(
     wait_done(relay, id)
     relay.wait_caught_up()
     relay.stop()
-    assert_equal(services, database, [_SHUT], relay.name)
+    assert_equal(services, database, [_SHUT, Table("public", "asked", ("id",))], relay.name)
 
 
 def test_whose_the_refusal_is(tmp_path: Path) -> None:
