@@ -232,14 +232,16 @@ class KafkaSink(Recall):
     def _serve(call: Callable[[float], int], timeout: float) -> int | None:
         """Return what ``call`` returns, or None when the producer has just broken for good.
 
-        That comes as an exception here, and once. What it means for messages, their reports say.
+        That comes as an exception here, and once; `Producer.flush` makes a SystemError of it, since it
+        returns a number nevertheless. What it means for messages, their reports say.
         """
         try:
             return call(timeout)
-        except KafkaException as error:
-            if not error.args[0].fatal():
+        except (KafkaException, SystemError) as error:
+            told = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(told, KafkaException) or not told.args[0].fatal():
                 raise
-            log.warning("the producer has ended: %s", error.args[0].str())
+            log.warning("the producer has ended: %s", told.args[0].str())
             return None
 
     def take_failures(self) -> list[DeliveryFailure]:

@@ -248,7 +248,7 @@ def test_a_table_that_changes_before_the_yes(
         held = break_topic(attempts, topic)
 
         def rows_change() -> None:
-            source.run("update a set v = 'newer'")
+            source.run("update a set v = 'newer ' || id")
             eventually(
                 "the other relay has sent it",
                 lambda: len(raw_messages(attempts.services, topic)) == held + 9,
