@@ -18,7 +18,7 @@ from bwtui.relay.process.control import ControlClient
 from bwtui.sandbox.supervisor import Sandbox, ServiceName
 from bwtui.tui.app import RelayApp
 from bwtui.tui.state import RelayModel
-from tests.faults.relays import Relay
+from tests.faults.relays import Relay, wait_for
 from tests.tui.picture import lines
 
 #: A stall is to be told of within so many seconds; the machine may be busy with other tests.
@@ -46,11 +46,19 @@ def frozen(sandbox: Sandbox, *services: ServiceName) -> Iterator[None]:
 def suspended(pid: int) -> Iterator[None]:
     """Suspend one process during the block."""
     os.kill(pid, signal.SIGSTOP)
+    # Its threads stop one by one, and until then they may answer.
+    wait_for("it is stopped", lambda: _are_stopped(pid))
     try:
         yield
     finally:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+
+
+def _are_stopped(pid: int) -> bool:
+    """Say whether the system has stopped all threads of a process ("proc_pid_stat(5)")."""
+    stats = (path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return all(stat.rpartition(") ")[2].startswith("T") for stat in stats)
 
 
 def _family(pid: int | None) -> list[int]:

@@ -24,6 +24,7 @@ from bwtui.relay.samples import Commit, Samples
 from bwtui.sink.delivery_reports import DeliveryReports
 from tests.faults.doubles import HoldResponse
 from tests.scripted_relay import ScriptedRelay, table
+from tests.waiting import eventually
 
 COLUMNS = ["id", *(f"c{number}" for number in range(10))]
 
@@ -42,18 +43,30 @@ def collector_rests(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.enable()
 
 
-def growth(step: Callable[[int], None], first: int, last: int) -> int:
-    """Return by how many bytes what is held grows from step ``first`` to ``last``."""
+def growth(
+    step: Callable[[int], None], first: int, last: int, settle: Callable[[], None] = lambda: None
+) -> int:
+    """Return by how many bytes what is held grows from step ``first`` to ``last``.
+
+    ``settle`` waits for what other threads are still to do: until then more is held, or less.
+    """
     tracemalloc.start()
     try:
         for number in range(first):
             step(number)
+        settle()
         before = held()
         for number in range(first, last):
             step(number)
+        settle()
         return held() - before
     finally:
         tracemalloc.stop()
+
+
+def confirmed(relay: ScriptedRelay) -> None:
+    """Wait until all that was relayed is durable, also in the recording, and is forgotten."""
+    eventually("all is confirmed", lambda: relay.acks.advance() == relay.report.received_lsn)
 
 
 def held() -> int:
@@ -79,7 +92,7 @@ def test_memory_does_not_grow_with_alter_table(tmp_path: Path, record: bool, out
         relay.play()
         relay.sink.delivered.clear()
 
-    assert growth(alter, 60, 140) < 30_000
+    assert growth(alter, 60, 140, lambda: confirmed(relay)) < 30_000
     relay.close()
 
 
@@ -97,7 +110,7 @@ def test_memory_hardly_grows_with_tables_that_come_and_go(tmp_path: Path) -> Non
         relay.catalog.keys.clear()
 
     # Counters, topic, schema and RELATION of a table stay; its functions do not.
-    assert growth(come_and_go, 80, 160) < 80 * 7_000
+    assert growth(come_and_go, 80, 160, lambda: confirmed(relay)) < 80 * 7_000
     relay.close()
     assert check(relay.folder).verdict == "clean"
 
@@ -135,7 +148,7 @@ def test_memory_does_not_grow_with_reconnects(tmp_path: Path) -> None:
         relay.play()
         relay.sink.delivered.clear()
 
-    assert growth(reconnect, 15, 35) < 20_000
+    assert growth(reconnect, 15, 35, lambda: confirmed(relay)) < 20_000
     relay.close()
 
 
