@@ -1,6 +1,8 @@
 """The screen cell by cell: each character with its colours, as it goes to the terminal."""
 
+import string
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from rich.cells import cell_len
@@ -10,7 +12,7 @@ from textual.app import App
 from textual.color import Color
 
 #: What draws frames, lines and bars is no text.
-_DRAWN = frozenset("─│╭╮╰╯━┃┏┓┗┛═║▁▂▃▄▅▆▇█▉▊▋▌▍▎▏▔▕░▒▓┄┊╌╎·▐▀")
+_DRAWN = frozenset("─│├┤┬┴┼╭╮╰╯━┃┏┓┗┛═║▁▂▃▄▅▆▇█▉▊▋▌▍▎▏▔▕░▒▓┄┊╌╎·▐▀")
 #: A letter for each colour of a theme, the first of those that are the same.
 TONES = {
     "foreground": ".",
@@ -91,3 +93,41 @@ def _tone(colour: Color, names: list[tuple[Color, str]]) -> str:
         if max(abs(one - other) for one, other in zip(colour.rgb, known.rgb, strict=True)) <= 2:
             return letter
     return "~"
+
+
+def painting(app: App[Any]) -> str:
+    """Return how the screen is painted: each style under a letter, then the runs of these, line by line.
+
+    The length of the last run follows from the width. Of blanks only what can be seen of them counts.
+    """
+    letters = (first + last for first in ("", *string.ascii_letters) for last in string.ascii_letters)
+    names: dict[str, str] = {}
+    lines = []
+    for cells in painted(app):
+        styles: list[str] = []
+        for cell in cells:
+            before = styles[-1] if styles else ""
+            style = _unseen(cell, before) or _said(cell)
+            styles += [style] * cell_len(cell.text)
+        runs = [(style, len(list(run))) for style, run in groupby(styles)]
+        named = [(names.get(style) or names.setdefault(style, next(letters)), n) for style, n in runs]
+        lines.append(" ".join([*(f"{letter}{length}" for letter, length in named[:-1]), named[-1][0]]))
+    legend = [f"{letter} {style}" for style, letter in names.items()]
+    return "\n".join([*legend, "", *lines, ""])
+
+
+def _said(cell: Cell) -> str:
+    """Return how a cell is painted, in words."""
+    if cell.style.color is None:
+        assert not cell.text.strip() and not cell.style.reverse and cell.style.bgcolor is not None, cell
+        return f"blank on {Color.from_rich_color(cell.style.bgcolor).hex6}"
+    front, back = colours(cell)
+    marks = [name for name in ("bold", "dim", "italic", "underline", "strike") if getattr(cell.style, name)]
+    return " ".join([f"{front.hex6} on {back.hex6}", *marks])
+
+
+def _unseen(cell: Cell, before: str) -> str:
+    """Return the style before a blank, if that looks the same in it; empty if not."""
+    said = _said(cell)
+    is_same = said.split()[2] == before.split()[2] if before else False
+    return before if is_same and not cell.text.strip() and "underline" not in said + before else ""

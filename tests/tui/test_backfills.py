@@ -11,8 +11,8 @@ from bwtui.tui.choices.chosen import Choices
 from bwtui.tui.screens.audit.forms import AskScreen
 from bwtui.tui.state import Session
 from tests.tui.doubles import Stage
+from tests.tui.pictured import compare, steady
 from tests.tui.shop import NOON, Shop
-from tests.tui.test_snapshots import compare, steady
 
 SIZES = ((80, 24), (160, 45))
 RUNNING = BackfillStatus(
@@ -105,8 +105,7 @@ async def test_what_is_sent_again_is_shown(size: tuple[int, int], name: str, key
             await stage.press(key)
             await stage.app.sample()
         await stage.advance(1)
-        shown = await steady(stage)
-    compare(f"sending-{name}-{size[0]}x{size[1]}", shown)
+        await compare(stage, f"sending-{name}-{size[0]}x{size[1]}")
 
 
 async def test_the_line_is_gone_where_nothing_is_sent_again() -> None:

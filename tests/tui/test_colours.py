@@ -4,25 +4,22 @@ What has which colour stands in ``snapshots/*.tones``, letter for letter (`tests
 same in all themes. ``BWTUI_UPDATE_SNAPSHOTS=1 pytest tests/tui/test_colours.py`` writes them anew.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from bwtui.model.status import ChangeSample
-from bwtui.tui.theme import THEMES, contrast
-from tests.tui.cells import colours, of_16, painted, tones
+from bwtui.tui.theme import THEMES
+from tests.tui.cells import painted, tones
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines
+from tests.tui.pictured import can_be_read, compare_text
 from tests.tui.recorded import RecordedStage
 from tests.tui.shop import NOON, TABLES, Shop, ShopTable
 from tests.tui.shop_history import history
-from tests.tui.test_snapshots import without_thumbs
 
-FOLDER = Path(__file__).parent / "snapshots"
 SIZES = ((80, 24), (160, 45), (250, 70))
 MODES = ("overview", "changes", "registry", "errors", "slots", "consumers")
 #: Wide, joined and combined characters: two cells each, one for several, and none.
@@ -72,25 +69,14 @@ async def test_all_themes_paint_the_same_and_can_be_read(mode: str, size: tuple[
         for theme in THEMES:
             assert stage.app.theme == theme.name
             pictures[theme.name] = ("\n".join(lines(stage.app)), "\n".join(tones(stage.app)) + "\n")
-            for cell in (cell for line in painted(stage.app) for cell in line if cell.is_text):
-                front, back = colours(cell)
-                assert contrast(front, back) >= 2.9, (theme.name, cell)
-                numbers = of_16(cell)
-                assert numbers[0] != numbers[1], f"{theme.name}: {cell} can't be seen in 16 colours"
+            can_be_read(stage.app)
             await stage.press("t")
     assert len({text for text, _ in pictures.values()}) == 1, "a theme changes nothing but colours"
     if mode == "registry":
         # A schema's text has colours of a highlighter's.
         return
     assert len({kinds for _, kinds in pictures.values()}) == 1, "and all of them at once"
-    _compare(f"{mode}-{size[0]}x{size[1]}.tones", pictures[THEMES[0].name][1])
-
-
-def _compare(name: str, now: str) -> None:
-    path = FOLDER / name
-    if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
-        path.write_text(now)
-    assert without_thumbs(now) == without_thumbs(path.read_text())
+    compare_text(f"{mode}-{size[0]}x{size[1]}.tones", pictures[THEMES[0].name][1])
 
 
 @pytest.mark.parametrize("make", [Stage, RecordedStage])
@@ -122,4 +108,4 @@ async def test_wide_characters_move_no_frame(mode: str, size: tuple[int, int]) -
                 assert cell_len(line) == size[0], line
         shown_names = "\n".join(lines(stage.app))
         assert any(name in shown_names for name in WIDE)
-        _compare(f"wide-{mode}-{size[0]}x{size[1]}.txt", shown_names + "\n")
+        compare_text(f"wide-{mode}-{size[0]}x{size[1]}.txt", shown_names + "\n")

@@ -20,8 +20,8 @@ from bwtui.tui.state import Session
 from bwtui.tui.widgets.listing import Listing
 from tests.tui.doubles import Clock, Stage
 from tests.tui.picture import help_cells, lines, text
+from tests.tui.pictured import compare
 from tests.tui.shop import Shop
-from tests.tui.test_snapshots import compare
 
 SIZES = ((80, 24), (160, 45), (250, 70))
 
@@ -95,6 +95,10 @@ class FleetStage:
 
     async def press(self, *keys: str) -> None:
         await self.pilot.press(*keys)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Wait until what was asked for is drawn."""
         await self.pilot.pause()
 
     async def advance(self, seconds: int) -> None:
@@ -138,7 +142,7 @@ async def test_every_relay_has_a_row_and_what_needs_somebody_comes_first(size: t
         assert "→ 'kill -CONT 4711' goes on with it" in seen
         for title in ("Rows/s", "Behind", "Lag", "Keeps", "Since"):
             assert title in seen
-        compare(f"fleet-{size[0]}x{size[1]}", text(stage.app) + "\n")
+        await compare(stage, f"fleet-{size[0]}x{size[1]}")
 
 
 async def test_a_relay_that_is_killed_or_stops_stands_there_with_its_truth() -> None:

@@ -1,7 +1,6 @@
 """The journey of a key on screen, in a recording: with a Kafka that answers, lies, is frozen or not there."""
 
 import json
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,7 @@ from bwtui.tui.screens.recording.changes import TransactionScreen
 from tests.recorded_shop import ORDERS, MemoryRecording, Tape
 from tests.tui.audited import AuditedStage
 from tests.tui.picture import lines, text
-
-SNAPSHOTS = Path(__file__).parent / "snapshots"
+from tests.tui.pictured import compare
 
 
 class KeyedKafka(KafkaSide):
@@ -254,11 +252,7 @@ async def test_snapshot(tmp_path: Path, size: tuple[int, int]) -> None:
     async with stage.run(size):
         await stage.journey("9")
         await stage.press("up")
-        shown = text(stage.app) + "\n"
-    path = SNAPSHOTS / f"journey-{size[0]}x{size[1]}.txt"
-    if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
-        path.write_text(shown)
-    assert shown == path.read_text()
+        await compare(stage, f"journey-{size[0]}x{size[1]}")
 
 
 async def test_a_key_is_sent_again_after_a_dry_run(tmp_path: Path) -> None:

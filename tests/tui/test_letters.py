@@ -13,9 +13,9 @@ from bwtui.tui.screens.audit.forms import AskScreen
 from bwtui.tui.widgets.listing import Listing
 from tests.tui.doubles import Stage
 from tests.tui.picture import text
+from tests.tui.pictured import compare
 from tests.tui.recorded import RecordedStage
 from tests.tui.shop import Shop
-from tests.tui.test_snapshots import compare, steady
 
 SIZES = ((80, 24), (160, 45), (250, 70))
 
@@ -90,8 +90,7 @@ async def test_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tu
     async with stage.run(size):
         await stage.advance(8)
         await opened(stage)
-        shown = await steady(stage)
-    compare(f"letters-{size[0]}x{size[1]}", shown)
+        await compare(stage, f"letters-{size[0]}x{size[1]}")
 
 
 async def test_nothing_was_dropped_and_that_is_said(letters: DeadLetters) -> None:

@@ -1,9 +1,7 @@
 """The journey of a key of a relay that runs: sampled changes, Kafka's records, and what is not known."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,9 +14,10 @@ from bwtui.tui.screens.journey.live import LiveJourney
 from bwtui.tui.widgets.journey.key_bar import KeyBar
 from bwtui.tui.widgets.listing import Listing
 from tests.tui.doubles import Stage
-from tests.tui.picture import lines, text
+from tests.tui.picture import text
+from tests.tui.pictured import compare
 from tests.tui.shop import NOON, Shop
-from tests.tui.test_journey import SNAPSHOTS, KeyedKafka
+from tests.tui.test_journey import KeyedKafka
 
 ORDER = Key("public.orders", ("id",), (b"7",))
 
@@ -214,11 +213,7 @@ async def test_snapshot(size: tuple[int, int]) -> None:
     stage = LiveStage()
     async with stage.run(size):
         await stage.journey()
-        shown = "\n".join(lines(stage.app)) + "\n"
-    path = Path(SNAPSHOTS / f"live-journey-{size[0]}x{size[1]}.txt")
-    if os.environ.get("BWTUI_UPDATE_SNAPSHOTS"):
-        path.write_text(shown)
-    assert shown == path.read_text()
+        await compare(stage, f"live-journey-{size[0]}x{size[1]}")
 
 
 async def test_a_relay_says_why_it_can_t_send_again() -> None:

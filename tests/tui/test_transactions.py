@@ -16,9 +16,9 @@ from tests.recorded_shop import AUDIT, ORDERS, MemoryRecording, Tape, shop_recor
 from tests.tui import services
 from tests.tui.doubles import Stage
 from tests.tui.picture import lines, text
+from tests.tui.pictured import compare
 from tests.tui.recorded import RecordedStage
 from tests.tui.shop import Shop
-from tests.tui.test_snapshots import compare
 
 SIZES = ((80, 24), (160, 45), (250, 70))
 HOSTILE = 'ev\x1b]0;il\x07\n[red]"public"'
@@ -245,7 +245,7 @@ async def test_a_recording_lists_its_transactions_as_of_the_position(size: tuple
         assert f"{len(every)} transactions up to here" in seen
         assert "Recv→conf" in seen
         assert "A RECORDING" in lines(stage.app)[0]
-        compare(f"recorded-transactions-{size[0]}x{size[1]}", text(stage.app) + "\n")
+        await compare(stage, f"recorded-transactions-{size[0]}x{size[1]}")
         await stage.seek("#20")
         few = [one for one in every if one.stop <= 21]
         assert len(keys(stage)) == len(few)
