@@ -42,7 +42,7 @@ from bwtui.relay.routes.new_tables import NewTables
 from bwtui.relay.routes.routing import Router, refuse_shared, topics_collide
 from bwtui.relay.samples import Samples
 from bwtui.relay.snapshot.beginning import Beginning
-from bwtui.relay.snapshot.copying import Copying
+from bwtui.relay.snapshot.copying import Copying, stoppable
 from bwtui.relay.streaming import Streaming
 from bwtui.relay.toast import ToastFill
 from bwtui.relay.watch.account import Activity
@@ -200,13 +200,14 @@ class Engine:
     def _run(self) -> None:
         self._report.detail = ", ".join(filter(None, ("checking PostgreSQL", self._destination.checked)))
         connection = self._ask("connect", lambda: connect(self._settings.postgres))
+        # From now on, since what is checked may wait for a lock, and it says who holds that.
+        self._lag.start()
         try:
             target = self._target(connection)
             self._healing.prepare(connection)
             findings = self._inspect(connection)
             context = self._make_context(findings)
             self._healing.begun(context)
-            self._lag.start()
             self._picture.recent.start()
             publications = findings.publications
             if findings.slot is None:
@@ -263,7 +264,8 @@ class Engine:
     def _inspect(self, connection: Connection) -> Findings:
         info = connection.info
         self._picture.database = f"{info.host or 'local'}:{info.port}/{info.dbname}"
-        findings = inspect(connection, self._settings, self._waiting)
+        with stoppable(connection, self._stop.is_set):
+            findings = inspect(connection, self._settings, self._waiting)
         self._cluster = self._ask("topics", self._destination.service.check)
         if self._settings.output_format == "avro":
             self._ask("registry", self._destination.registry.check)
@@ -365,6 +367,9 @@ class Engine:
 
     def _on_tick(self, connection: Connection) -> None:
         """Once a second, in the sampler's thread: report tables that the publication leaves out, and look."""
+        if self._picture.findings is None:
+            # What is asked here may wait for the same locks as the check of the tables.
+            return
         self._lag.forget_before(self._report.confirmed_lsn)
         self._new_tables.look(connection)
         if self._backfill is not None:

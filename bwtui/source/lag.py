@@ -26,7 +26,10 @@ select wait_event_type, wait_event, (sent_lsn - '0/0')::bigint
   from pg_catalog.pg_stat_activity left join pg_catalog.pg_stat_replication using (pid) where pid = %s"""
 #: Of a role that we may not look at the begin is not known.
 _BLOCKERS_SQL = """
-select distinct other.pid, extract(epoch from clock_timestamp() - other.xact_start)::float8
+select distinct other.pid, extract(epoch from clock_timestamp() - other.xact_start)::float8,
+       (select relation::regclass::text from pg_catalog.pg_locks
+         where pid = ours.pid and not granted and relation is not null
+           and database = (select oid from pg_catalog.pg_database where datname = current_database()) limit 1)
   from pg_catalog.pg_stat_activity ours
  cross join lateral unnest(pg_catalog.pg_blocking_pids(ours.pid)) blocker
   join pg_catalog.pg_stat_activity other on other.pid = blocker
@@ -61,7 +64,8 @@ class Lag:
     sender_pid: int | None = None
     #: Up to where it has read the WAL, or None where we may not know (pg_read_all_stats).
     sent_lsn: int | None = None
-    #: Sessions that hold locks which our sessions wait for: "pid 4711, in a transaction for 5 m".
+    #: Sessions that hold locks which our sessions wait for: "pid 4711 with a lock on public.orders, whose
+    #: transaction is open for 5 m".
     blockers: tuple[str, ...] = ()
 
 
@@ -207,6 +211,8 @@ class LagSampler:
             return ()
         found = self._query(connection, _BLOCKERS_SQL)
         return tuple(
-            f"pid {pid}" + (f", whose transaction is open for {duration(seconds)}" if seconds else "")
-            for pid, seconds in found
+            f"pid {pid}"
+            + (f" with a lock on {table}" if table else "")
+            + (f", whose transaction is open for {duration(seconds)}" if seconds else "")
+            for pid, seconds, table in found
         )

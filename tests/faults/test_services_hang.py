@@ -156,3 +156,26 @@ def test_a_stop_is_obeyed_while_the_slot_waits_for_an_open_transaction(
         relay.signal(signal.SIGTERM)
         assert relay.wait_ended(QUICK_SECONDS) == 0, relay.last_words()
     assert relay.run().tables["public.accounts"].snapshot_rows == 1
+
+
+@pytest.mark.parametrize("publishes", [False, True])
+def test_a_table_is_locked_while_a_relay_begins(database: str, new_relay: NewRelay, publishes: bool) -> None:
+    create_tables(database, 1)
+    relay = new_relay()
+    with session(database) as source, session(database) as owner:
+        if publishes:
+            source.publish_all(relay.name)
+        owner.run("begin")
+        owner.run("lock table accounts in access exclusive mode")
+        holder = f"held by pid {owner.value('select pg_backend_pid()')} with a lock on public.accounts"
+        relay.start()
+        status = relay.wait("the lock", lambda status: holder in status.verdict.sentence, QUICK_SECONDS)
+        assert status.verdict.cause == "transactions" and "the relay goes on by itself" in status.verdict.hint
+        relay.signal(signal.SIGTERM)
+        assert relay.wait_ended(QUICK_SECONDS) == 0, relay.last_words()
+        assert source.slots() == []
+        relay.start()
+        relay.wait("the lock", lambda status: holder in status.verdict.sentence, QUICK_SECONDS)
+        owner.run("rollback")
+        relay.wait_streaming()
+        relay.stop()

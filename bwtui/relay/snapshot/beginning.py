@@ -54,7 +54,8 @@ class Beginning:
         if not publications:
             self._report.detail = "making the publications"
             name = self._settings.publication_name
-            made = publications = publication.create(connection, name, findings.tables)
+            with stoppable(connection, self._context.stop_requested):
+                made = publications = publication.create(connection, name, findings.tables)
         try:
             if self._settings.skip_snapshot:
                 self._skip(connection)
@@ -109,8 +110,9 @@ class Beginning:
             for _ in range(_EXPORTS):
                 self._report.detail = "making a temporary slot and its snapshot"
                 self._report.account.turn_to("catalog")
-                published = publication.published_tables(connection, publications)
-                before = chosen_tables(connection, self._settings, published)
+                with stoppable(connection, self._context.stop_requested):
+                    published = publication.published_tables(connection, publications)
+                    before = chosen_tables(connection, self._settings, published)
                 # It waits for every transaction that is open now.
                 self._report.account.turn_to("slot")
                 temporary = self._context.patience.calls.make(

@@ -342,8 +342,8 @@ class Copying:
 def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Iterator[None]:
     """During the block, cut ``connection`` when a stop is asked for: nothing else ends a wait inside libpq.
 
-    COPY may bring no row for long, as a row filter passes none or the server hangs. Raises StopRequested in
-    place of the psycopg2.Error that follows.
+    COPY may bring no row for long, as a row filter passes none or the server hangs, and any statement may
+    wait for a lock. Raises StopRequested in place of the error that follows, of psycopg2 or of ours.
     """
     done, cut = threading.Event(), threading.Event()
     end = socket.socket(fileno=os.dup(connection.fileno()))
@@ -360,7 +360,7 @@ def stoppable(connection: Connection, stop_requested: Callable[[], bool]) -> Ite
     thread.start()
     try:
         yield
-    except psycopg2.Error as error:
+    except (psycopg2.Error, ConnectionFailed) as error:
         if cut.is_set():
             raise StopRequested from error
         raise

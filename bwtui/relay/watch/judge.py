@@ -159,6 +159,11 @@ class Judge:
                 yield Wait("postgresql", names.postgresql, "read", since, "has not ended the stream")
             case "catalog" | "connect":
                 yield Wait("postgresql", names.postgresql, "read", since, silent, because)
+            case "begin" if seen.blockers:
+                says = "gives no lock on a table that it is asked about, and has waited"
+                hint = "end those transactions, or wait: the relay goes on by itself"
+                because = held_by(seen)
+                yield Wait("transactions", names.postgresql, "read", since, says, because, hint=hint)
             case "slot" | "locks" if self._is_unanswered(seen):
                 # Nobody knows what a server that does not answer waits for.
                 return

@@ -114,7 +114,7 @@ class Watch:
         self._end_stall()
 
     def _keep(self, verdict: Verdict) -> None:
-        self._lag.asks_for_blockers = verdict.condition in ("waiting", "stalled")
+        self._lag.asks_for_blockers = verdict.condition in ("starting", "waiting", "stalled")
         is_stalled = verdict.condition == "stalled"
         if self._stalled_by and not (is_stalled and verdict.dependency == self._stalled_by):
             self._end_stall()
