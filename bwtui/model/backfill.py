@@ -21,7 +21,9 @@ class BackfillRequest:
     ``table`` is its qualified name, unquoted, as `bwtui.model.status.Status.tables` has it. ``where`` is an
     SQL expression over its columns. ``keys`` is the path of a file with one key a line, see
     `bwtui.relay.backfill.keys`: of each the row as it is is sent, or a tombstone where there is none.
-    ``unkeyed``: a table without a key may be sent, which doubles its rows in the topic.
+    ``unkeyed``: a table without a key may be sent, which doubles its rows in the topic. ``topic`` and
+    ``spelling``: of a list, where its keys were compared, and how they are written there: "json", or the id
+    of their schema; "" where nobody knows. Nothing is sent to another topic, or in other bytes.
     """
 
     table: str
@@ -29,6 +31,8 @@ class BackfillRequest:
     keys: str = ""
     reason: BackfillReason = "snapshot"
     unkeyed: bool = False
+    topic: str = ""
+    spelling: str = ""
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "BackfillRequest":

@@ -16,6 +16,7 @@ from bwtui.kafka.config import client_config, producer_config
 from bwtui.kafka.offsets import partitions
 from bwtui.model.backfill import BackfillStatus
 from bwtui.relay.backfill.keys import Key, read_keys, write_keys
+from bwtui.relay.backfill.outgoing import said, spelling_of
 from bwtui.repair.plan import TablePlan
 from bwtui.repair.producer import Producer
 from bwtui.repair.repairing import Outcome, Repair
@@ -68,8 +69,7 @@ class Alone(Repair):
 
     def _spelled(self, table: str) -> str:
         if table not in self._own:
-            number = self.producer.route(table).key_schema_id
-            self._own[table] = "json" if number is None else str(number)
+            self._own[table] = spelling_of(self.producer.route(table))
         return self._own[table]
 
     def _prepare(self, outcome: Outcome) -> None:
@@ -83,11 +83,11 @@ class Alone(Repair):
         own = self._spelled(plan.table)
         schemas = Schemas({}, self.ask_registry)
         sample = sample_of(client_config(self.settings), plan.topic, schemas)
-        theirs = sample.spelling
+        theirs = plan.spelling or sample.spelling
         if theirs not in (None, own):
             raise RefusedError(
                 f"keys of topic {plan.topic} are written otherwise than they would be sent: "
-                f"as {_said(theirs)}, not as {_said(own)}",
+                f"as {said(theirs or '')}, not as {said(own)}",
                 "give -f/--output-format as the topic's relay has it; a key in other bytes would be another "
                 "key to its readers",
             )
@@ -184,9 +184,3 @@ def _of_both(found: Sequence[TablePlan], chosen: Sequence[TablePlan]) -> list[Ta
         if count := write_keys(path, (key for key in read_keys(former.keys) if key in now)):
             both.append(TablePlan(plan.table, plan.topic, rows=count, keys=path))
     return both
-
-
-def _said(spelling: str | None) -> str:
-    if spelling == "json":
-        return "JSON"
-    return f"Avro of schema {spelling}" if (spelling or "").isdigit() else "other bytes"

@@ -44,10 +44,8 @@ class OverRelay(Repair):
         outcome.chosen = [
             plan for plan in outcome.tables if plan.messages and (plan.is_trusted or not self.is_heal)
         ]
-
-    def _has_to_ask(self, outcome: Outcome) -> bool:
-        """Say whether a heal would end although the comparison proves too little: somebody decides that."""
-        return bool(outcome.untrusted) and self._ends_heal(outcome)
+        # That is for somebody to decide.
+        outcome.ends_heal = not outcome.chosen and bool(outcome.untrusted) and self._ends_heal(outcome)
 
     def _ends_heal(self, outcome: Outcome) -> bool:
         return bool(self._due) and self.is_whole and not outcome.exit_code

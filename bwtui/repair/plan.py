@@ -45,6 +45,8 @@ class TablePlan:
     own_bytes: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
     keys: Path | None = None
+    #: How the topic's keys are written, as `bwtui.audit.forms.decode_key` calls it; "": none was seen.
+    spelling: str = ""
     #: The relay's name, where a command has to say it.
     relay: str = ""
 
@@ -140,6 +142,7 @@ class Planner:
             elif not one.is_proven:
                 plan.undecided += 1
             elif one.key is not None:
+                plan.spelling = plan.spelling or self._spelled(one.raw)
                 if one.name == "extra_key":
                     plan.tombstones += 1
                 else:
@@ -152,8 +155,18 @@ class Planner:
                 plan.own_bytes += 1
             else:
                 plan.raw_tombstones += 1
+                plan.spelling = plan.spelling or self._own(plan.table) or ""
                 self._show(plan, table, one)
                 yield one.raw
+
+    def _spelled(self, raw: bytes | None) -> str:
+        """Return how a key is written whose values a comparison has read: as the topic's others are."""
+        if raw is None:
+            return ""
+        try:
+            return decode_key(raw, self._schemas)[1]
+        except Undecodable:
+            return ""
 
     def _is_own(self, plan: TablePlan, raw: bytes) -> bool:
         """Say whether the relay may write some row's key like that: a tombstone could come after that row.

@@ -14,7 +14,7 @@ from bwtui.kafka.config import client_config
 from bwtui.model.delivery import Span
 from bwtui.relay.ack import Acknowledgements
 from bwtui.relay.backfill.keys import Key
-from bwtui.relay.backfill.outgoing import Numbers, Outgoing
+from bwtui.relay.backfill.outgoing import Numbers, Outgoing, refuse_unlike, spelling_of
 from bwtui.relay.backfill.window import Window
 from bwtui.relay.batch import Batch
 from bwtui.relay.patience import Patience
@@ -166,6 +166,8 @@ class Producer:
             raise RefusedError(f"table {table} is left out", "see --table and --exclude-table")
         if route.refusal is not None:
             raise route.refusal
+        if (former := self._routes.get(table)) is not None:
+            refuse_unlike(route, former.topic, spelling_of(former))
         self._routes[table] = route
         return route
 

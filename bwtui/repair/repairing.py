@@ -47,6 +47,8 @@ class Outcome:
     after: Report | None = None
     is_dry: bool = False
     is_heal: bool = False
+    #: Whether nothing is to be sent, and a yes would end a heal of which the comparison proves too little.
+    ends_heal: bool = False
     #: The relay's name, where a command has to say it.
     relay: str = ""
     notes: list[str] = field(default_factory=list)
@@ -95,7 +97,7 @@ class Repair(ABC):
             report = self.compare(planner.take, self.watch.phase)
             outcome = Outcome(planner.tables, report, is_dry=self.is_dry, relay=name)
             self._prepare(outcome)
-            if not self.is_dry and (outcome.chosen or self._has_to_ask(outcome)):
+            if not self.is_dry and (outcome.chosen or outcome.ends_heal):
                 self.watch.confirm(outcome)
                 self._check_again()
             if not self.is_dry and outcome.chosen:
@@ -120,10 +122,6 @@ class Repair(ABC):
     @abstractmethod
     def _prepare(self, outcome: Outcome) -> None:
         """Choose what is to be sent. Raises RefusedError where that would do harm."""
-
-    def _has_to_ask(self, outcome: Outcome) -> bool:
-        """Say whether somebody has to decide although there is nothing to send."""
-        return False
 
     @abstractmethod
     def _check_again(self) -> None:

@@ -26,12 +26,17 @@ def submit(relay: str, plans: Iterable[TablePlan], reason: BackfillReason) -> li
     ids: list[str] = []
     try:
         for plan in plans:
-            ids.append(send_again(relay, BackfillRequest(plan.table, keys=str(plan.keys), reason=reason)))
+            ids.append(send_again(relay, _request(plan, reason)))
     except RefusedError as error:
         raise RefusedError(f"{error.message}{_taken(ids)}", error.hint) from error
     except ConnectionFailed as error:
         raise ConnectionFailed(f"{error.message}{_taken(ids)}", error.hint) from error
     return ids
+
+
+def _request(plan: TablePlan, reason: BackfillReason) -> BackfillRequest:
+    keys, spelling = str(plan.keys), plan.spelling
+    return BackfillRequest(plan.table, keys=keys, reason=reason, topic=plan.topic, spelling=spelling)
 
 
 def _taken(ids: Sequence[str]) -> str:

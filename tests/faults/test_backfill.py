@@ -275,6 +275,13 @@ def test_a_list_of_keys_makes_rows_and_tombstones(
         ((ROWS + 1,), True),
         ((ROWS + 2,), True),
     ]
+    # Compared while the relay wrote otherwise, or elsewhere: nothing is sent, rows no more than tombstones.
+    for otherwise in ({"topic": "another"}, {"topic": f"{relay.name}.items", "spelling": "json"}):
+        id = ask(relay, table="public.items", keys=str(tmp_path / "keys"), reason="repair", **otherwise)
+        wait_for("its end", lambda id=id: state_of(relay, id).is_over)  # type: ignore[misc]
+        status = state_of(relay, id)
+        assert (status.state, "were compared" in status.error) == ("failed", True)
+    assert len(read_table(services, ITEMS, relay.name)) == ROWS + 4
 
 
 @pytest.mark.parametrize("policy", ["exit", "log"])

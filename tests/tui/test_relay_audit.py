@@ -1,6 +1,7 @@
 """An audit of the relay that the screens show: its tables against its topics."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 from textual.widgets import Input
 
 from bwtui.errors import ConnectionFailed
+from bwtui.model.heal import HealStatus
+from bwtui.model.status import Status
 from bwtui.tui.audit.session import RelayAuditSession
 from bwtui.tui.screens.audit.forms import AskScreen, FormScreen
 from bwtui.tui.screens.audit.progress import JobScreen
@@ -142,3 +145,29 @@ async def test_what_differs_is_shown_and_sent_after_a_yes(tmp_path: Path) -> Non
         await stage.end({**plan, "state": "done", "verdict": "clean", "sent": sent})
         assert "sent 3 rows and 1 tombstones" in text(stage.app)
         assert stage.commands[1:] == [(*arguments, "--dry-run"), (*arguments, "--yes")]
+
+
+async def test_a_heal_of_which_nothing_differs_ends_after_a_yes(tmp_path: Path) -> None:
+    """It is of all tables, and there need be no report."""
+    note = "1 offsets are in batches that can't be read"
+    table = {"table": "public.orders", "rows": 0, "tombstones": 0, "raw_tombstones": 0, "notes": [note]}
+    plan = {"state": "planned", "messages": 0, "ends_heal": True, "tables": [table], **table}
+    arguments = ("repair", "--relay", "shop", "--json", "--progress-json")
+    stage = RelayStage(tmp_path)
+    status = stage.relay.shop.status
+
+    def healing(now: float) -> Status:
+        return replace(status(now), heal=HealStatus(0.0, "the slot was dropped", "undecided", lsn="0/1"))
+
+    stage.relay.shop.status = healing  # type: ignore[method-assign]
+    async with stage.run((140, 40)):
+        await stage.press("5", "M")
+        await stage.until_reading()
+        await stage.end(plan)
+        assert isinstance(stage.app.screen, AskScreen)
+        assert "batches that can't be read" in text(stage.app)
+        assert "End the heal" in text(stage.app)
+        await stage.press("y")
+        await stage.until_reading()
+        await stage.end({**plan, "state": "nothing to send", "verdict": "clean", "sent": []})
+        assert stage.commands == [(*arguments, "--dry-run"), (*arguments, "--yes")]

@@ -56,7 +56,16 @@ def test_the_relays_own_bytes_get_no_tombstone_though_they_cant_be_decoded(
 )
 def test_bytes_that_the_relay_does_not_write_get_a_tombstone(tmp_path: Path, raw: bytes, own: str) -> None:
     plan = planned(tmp_path, raw, {"public.orders": own})
-    assert (plan.raw_tombstones, plan.own_bytes) == (1, 0)
+    assert (plan.raw_tombstones, plan.own_bytes, plan.spelling) == (1, 0, own)
+
+
+@pytest.mark.parametrize(("raw", "spelling"), [(_AVRO, "7"), (_JSON, "json"), (None, ""), (_CUT, "")])
+def test_how_a_topics_keys_are_written_goes_with_them(
+    tmp_path: Path, raw: bytes | None, spelling: str
+) -> None:
+    planner = Planner(tmp_path, lambda _: "9", Schemas({7: json.dumps(_KEY)}))
+    planner.take(_TABLE, (), iter([Difference("missing_key", True, ("1",), raw, None)]))
+    assert planner.tables[0].spelling == spelling
 
 
 def test_bytes_that_no_relay_writes_get_a_tombstone_whatever_its_own_are(tmp_path: Path) -> None:

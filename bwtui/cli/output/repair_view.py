@@ -127,6 +127,7 @@ def to_json(target: Target, outcome: Outcome) -> dict[str, Any]:
         "state": "planned" if outcome.is_dry else "done" if outcome.sent else "nothing to send",
         "relay": target.relay or None,
         "caveat": outcome.caveat,
+        "ends_heal": outcome.ends_heal,
         "source": target.source,
         "cluster": target.cluster,
         "rows": _sum(outcome.chosen, "rows"),

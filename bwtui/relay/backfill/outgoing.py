@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from bwtui.encode.avro import NoRoomError
-from bwtui.errors import RowError
+from bwtui.errors import RefusedError, RowError
 from bwtui.model.delivery import Span
 from bwtui.model.headers import SESSION, Headers, make_headers
 from bwtui.pgoutput.copy_text import unescape_copy_line
@@ -34,6 +34,38 @@ class _Ready(NamedTuple):
     key: bytes | None
     value: bytes | None
     line: bytes | None
+
+
+def refuse_unlike(route: Route, topic: str, spelling: str) -> None:
+    """Raise RefusedError where keys that were compared there, and so, would go elsewhere, or in other bytes.
+
+    "" is what nobody knows. To readers a key in other bytes is another key: its rows would stand beside the
+    ones that are wrong, and its tombstones would delete nothing.
+    """
+    if topic not in ("", route.topic):
+        raise RefusedError(
+            f"keys of topic {topic} were compared, and the relay sends to topic {route.topic} now",
+            "nothing was sent; repair again, which compares anew",
+        )
+    own = spelling_of(route)
+    if spelling not in ("", own):
+        raise RefusedError(
+            f"keys of topic {topic} were compared as {said(spelling)}, and are sent as {said(own)} now",
+            "nothing was sent of these; 'bwtui snapshot' sends the whole table under its keys of now, and "
+            "'bwtui repair' then compares anew",
+        )
+
+
+def spelling_of(route: Route) -> str:
+    """Return how a route writes keys: "json", or the id of their schema."""
+    return "json" if route.key_schema_id is None else str(route.key_schema_id)
+
+
+def said(spelling: str) -> str:
+    """Return in words how keys are written."""
+    if spelling.isdigit():
+        return f"Avro of schema {spelling}"
+    return "JSON" if spelling == "json" else "no relay writes them"
 
 
 class Numbers:

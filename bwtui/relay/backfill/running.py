@@ -17,7 +17,7 @@ from bwtui.errors import BwtuiError, ConnectionFailed, RefusedError, ServiceRefu
 from bwtui.model.backfill import BackfillState
 from bwtui.relay.backfill.beside import Stream
 from bwtui.relay.backfill.keys import Key, read_keys
-from bwtui.relay.backfill.outgoing import Numbers, Outgoing
+from bwtui.relay.backfill.outgoing import Numbers, Outgoing, refuse_unlike
 from bwtui.relay.backfill.reading import Reading, push_on
 from bwtui.relay.backfill.refusals import Refusals
 from bwtui.relay.backfill.saving import Saving
@@ -272,6 +272,10 @@ class Backfill:
             raise _Failed(RefusedError(out, "see --table and --exclude-table"))
         if route.refusal is not None:
             raise _Failed(route.refusal)
+        try:
+            refuse_unlike(route, task.request.topic, task.request.spelling)
+        except RefusedError as error:
+            raise _Failed(error) from error
         self._route = route
         return route
 

@@ -114,7 +114,8 @@ class Task:
     def _check(self) -> None:
         """Raise ValueError where a value is not what its field holds."""
         request = self.request
-        texts = (self.id, self.detail, self.error, self.hint, request.table, request.where, request.keys)
+        asked = (request.table, request.where, request.keys, request.topic, request.spelling)
+        texts = (self.id, self.detail, self.error, self.hint, *asked)
         counts = (self.rows, self.tombstones, self.left_out, self.chunks, self.again, self.done_keys)
         times = (self.requested, self.started, self.ended, self.asked)
         is_sound = (

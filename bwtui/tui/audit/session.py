@@ -100,11 +100,10 @@ class RelayAuditSession(AuditSession):
         more = ("--table", tables) if tables else ()
         return ("verify", "--database", "--relay", self._name, *_REPORT, *more)
 
-    def repair_arguments(self, report: AuditReport) -> tuple[str, ...]:
-        """Return the arguments of a repair of a report's tables, with neither --dry-run nor --yes."""
-        tables = [
-            part for table in report.raw.get("tables", ()) for part in ("--table", re.escape(str(table)))
-        ]
+    def repair_arguments(self, report: AuditReport | None) -> tuple[str, ...]:
+        """Return the arguments of a repair of a report's tables, or of all, without --dry-run and --yes."""
+        named = report.raw.get("tables", ()) if report is not None else ()
+        tables = [part for table in named for part in ("--table", re.escape(str(table)))]
         return ("repair", "--relay", self._name, *tables, "--json", "--progress-json")
 
     def trial_arguments(self, script: str) -> tuple[str, ...]:

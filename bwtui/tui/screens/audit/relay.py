@@ -16,6 +16,10 @@ _QUESTION = (
     "writes and the relay go on, and nothing is changed."
 )
 _REPAIR = "The topics are compared once more first, and what differs then is sent."
+_END = (
+    "Nothing differs that can be compared, and of the tables above no comparison says what readers have. "
+    "To end the heal of the slot is to say that they are right."
+)
 _TRIAL = (
     "Would the schema registry take the tables as they are after a file of DDL? The file runs in a "
     "transaction that is rolled back. It holds its locks until then, and gives up on one after 3 s. "
@@ -53,15 +57,18 @@ class RelayAuditing(JobsApp):
     def ask_to_repair(self) -> None:
         """Compare anew, show what would be sent, and ask; while a command runs, show that."""
         report = self.audit.report
-        if self.show_job() or report is None:
+        status = self.model.live.status
+        is_due = status is not None and status.heal is not None
+        if self.show_job() or (report is None and not is_due):
             return
         assert isinstance(self.audit, RelayAuditSession)
-        arguments = self.audit.repair_arguments(report)
+        # A heal is of all tables.
+        arguments = self.audit.repair_arguments(None if is_due else report)
 
         def looked(plan: Any, _: bool) -> None:
-            do = "Send them" if plan.get("messages") else ""
+            do = "Send them" if plan.get("messages") else "End the heal" if plan.get("ends_heal") else ""
             shown = repair_content(plan, self.theme_variables)
-            content = Group(shown, "", _REPAIR) if do else shown
+            content = Group(shown, "", _REPAIR if plan.get("messages") else _END) if do else shown
             ask = AskScreen("What the relay would send", content, do, careful=True)
             self.push_screen(ask, lambda go: self._repair(arguments) if go else None)
 

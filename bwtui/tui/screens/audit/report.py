@@ -79,8 +79,11 @@ class ReportScreen(RelayScreen):
 
     def action_repair(self) -> None:
         """Have the relay send what the audit of its tables found wrong."""
-        report = self.host.audit.report
-        if report is None:
+        report, status = self.host.audit.report, self.host.model.live.status
+        if status is not None and status.heal is not None:
+            # It may have an end though nothing differs.
+            self.host.ask_to_repair()
+        elif report is None:
             self.notify("There is no audit yet: verify the tables first", severity="warning", timeout=4)
         elif not report.wrong:
             self.notify(

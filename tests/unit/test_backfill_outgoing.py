@@ -1,0 +1,44 @@
+"""Keys that were compared are sent where they were compared, and in the same bytes, or not at all."""
+
+import pytest
+
+from bwtui.errors import RefusedError
+from bwtui.pgoutput.messages import Column, Relation
+from bwtui.relay.backfill.outgoing import refuse_unlike, spelling_of
+from bwtui.relay.report import TableCounters
+from bwtui.relay.routes.route import Route
+
+
+def route(key_schema_id: int | None) -> Route:
+    relation = Relation(1, "public", "orders", "d", (Column("id", 23, -1, True),))
+    counters = TableCounters(topic="shop.orders", key_schema_id=key_schema_id)
+    return Route(relation, "shop.orders", ("id",), counters, None, None)
+
+
+def test_as_they_were_compared_they_are_sent() -> None:
+    for number, spelling in ((None, "json"), (7, "7")):
+        assert spelling_of(route(number)) == spelling
+        for topic in ("", "shop.orders"):
+            refuse_unlike(route(number), topic, spelling)
+            refuse_unlike(route(number), topic, "")
+
+
+@pytest.mark.parametrize(
+    ("number", "topic", "spelling", "says"),
+    [
+        (7, "shop.orders", "6", "as Avro of schema 6, and are sent as Avro of schema 7 now"),
+        (7, "shop.orders", "json", "as JSON, and are sent as Avro of schema 7 now"),
+        (None, "shop.orders", "7", "as Avro of schema 7, and are sent as JSON now"),
+        (None, "shop.orders", "odd", "as no relay writes them"),
+        (
+            None,
+            "orders",
+            "json",
+            "topic orders were compared, and the relay sends to topic shop.orders",
+        ),
+    ],
+)
+def test_otherwise_they_are_not(number: int | None, topic: str, spelling: str, says: str) -> None:
+    with pytest.raises(RefusedError, match=says) as refused:
+        refuse_unlike(route(number), topic, spelling)
+    assert "repair" in (refused.value.hint or "")
