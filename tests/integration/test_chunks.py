@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 
 import psycopg2
 import pytest
@@ -123,6 +124,28 @@ def test_a_table_without_a_key_is_read_by_its_pages(writer: Session, reader: Con
     found = chunks(reader, "bare", 500, unkeyed=True)
     assert len(found) > 4
     assert len(set(lines(found))) == len(lines(found)) == 3_000
+
+
+@pytest.mark.parametrize("how", ["vacuum full bare", "alter table bare alter column n type bigint"])
+def test_pages_of_another_file_are_begun_again(writer: Session, reader: Connection, how: str) -> None:
+    """Rewritten in fewer pages, a table has the rows that were not read yet where others were before."""
+    writer.run("create publication p for all tables")
+    writer.run("create table bare (n int, text text)")
+    writer.run("insert into bare select n, repeat('x', 500) from generate_series(1, 3000) n")
+    writer.run("delete from bare where n <= 2000; analyze bare")
+    asked = Asked("public", "bare", ("p",), rows=100, unkeyed=True)
+    first = read_chunk(reader, asked, lambda *_: None)
+    assert first.last is not None
+    far = replace(asked, after=("150", first.last[1]))
+    assert lines([read_chunk(reader, far, lambda *_: None)])
+    writer.run(how)
+    writer.run("analyze bare")
+    after: tuple[str, ...] | None = far.after
+    found = []
+    while after is not None:
+        found.append(read_chunk(reader, replace(asked, after=after), lambda *_: None))
+        after = found[-1].last
+    assert len(set(lines(found))) == 1_000
 
 
 @pytest.mark.parametrize(

@@ -254,7 +254,10 @@ def _of_keys(
 def _pages(
     connection: Connection, table: TableInfo, source: SnapshotTable, conditions: list[str], asked: Asked
 ) -> tuple[str, tuple[str, ...] | None]:
-    """Return the query of some pages of a table without a key, and which page is next."""
+    """Return the query of some pages of a table without a key, and which page of which file is next.
+
+    In another file since, the rows stand in other pages: the table is begun again.
+    """
     name = source.relation.qualified_name
     if not asked.unkeyed:
         raise RefusedError(
@@ -263,15 +266,17 @@ def _pages(
         )
     if table.partitioned:
         raise RefusedError(f"table {name} has partitions and no key", "give it a primary key")
-    size = "select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int"
-    [(length, block)] = query(connection, size, table.oid)
-    first, pages = int(asked.after[0]) if asked.after else 0, length // block
+    size = """select pg_catalog.pg_relation_size(%s::oid), pg_catalog.current_setting('block_size')::int,
+                     pg_catalog.pg_relation_filenode(%s::oid)::text"""
+    [(length, block, file)] = query(connection, size, table.oid, table.oid)
+    page, *former = asked.after or ("0", file)
+    first, pages = int(page) if former == [file] else 0, length // block
     rows_a_page = max(1, (table.estimate or 0) // max(1, pages))
     end = first + max(1, asked.rows // rows_a_page)
     conditions = [*conditions, f"ctid >= '({first},0)'::pg_catalog.tid"]
     if end < pages:
         conditions.append(f"ctid < '({end},0)'::pg_catalog.tid")
-    return _select(source, conditions), (str(end),) if end < pages else None
+    return _select(source, conditions), (str(end), file) if end < pages else None
 
 
 def inserted_lsn(connection: Connection) -> int:
