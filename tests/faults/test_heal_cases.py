@@ -1,0 +1,197 @@
+"""``connect --heal`` in company: beside another relay, with a recording, where nothing can be proven."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from bwtui.demo.shop import Table
+from bwtui.model.status import Status
+from bwtui.recording.check import check
+from bwtui.recording.reading.reader import open_recording
+from bwtui.sandbox.supervisor import Services
+from tests import forked
+from tests.faults.administration import configure_topic
+from tests.faults.backfills import ask, wait_done
+from tests.faults.heal_gaps import created
+from tests.faults.records import assert_equal, read_table
+from tests.faults.relays import Relay, execute, new_name
+
+NewRelay = Callable[..., Relay]
+ITEMS = Table("public", "items", ("id",))
+MADE = (
+    "create table items (id int primary key, v int not null)",
+    "insert into items select n, n from generate_series(1, 100) n",
+)
+#: What the slot misses: so many keys differ.
+MISSED = (
+    "update items set v = -v where id <= 10",
+    "delete from items where id = 50",
+    "insert into items values (101, 1), (102, 2)",
+)
+DIFFER = 13
+_HEAL_SECONDS = 120.0
+
+
+def lose(relay: Relay) -> int:
+    """Drop the slot of a relay that has caught up, behind changes; return how many records there are."""
+    relay.wait_caught_up()
+    relay.stop()
+    held = len(read_table(relay.services, ITEMS, relay.name))
+    execute(relay.database, *MISSED, f"select pg_drop_replication_slot('{relay.name}')")
+    return held
+
+
+def is_healed(status: Status) -> bool:
+    made = any("it was made anew at" in error.message for error in status.errors)
+    return made and status.heal is None and status.state == "streaming"
+
+
+def wait_healed(relay: Relay, services: Services, held: int) -> None:
+    """Wait until it is healed; exactly what differed was sent by then."""
+    relay.wait("the heal", is_healed, _HEAL_SECONDS)
+    relay.wait_caught_up()
+    assert len(read_table(services, ITEMS, relay.name)) == held + DIFFER
+    assert_equal(services, relay.database, [ITEMS], relay.name)
+
+
+def begun(new_relay: NewRelay, *args: str) -> Relay:
+    relay = new_relay(*args)
+    relay.start()
+    relay.wait_streaming()
+    return relay
+
+
+def test_two_relays_of_one_database_heal_at_once(
+    new_relay: NewRelay, services: Services, database: str
+) -> None:
+    execute(database, *MADE)
+    relays = [begun(new_relay, "--heal") for _ in range(2)]
+    for relay in relays:
+        relay.wait_caught_up()
+        relay.stop()
+    held = [len(read_table(services, ITEMS, relay.name)) for relay in relays]
+    execute(database, *MISSED, *(f"select pg_drop_replication_slot('{relay.name}')" for relay in relays))
+    for relay in relays:
+        relay.start()
+    for relay, before in zip(relays, held, strict=True):
+        wait_healed(relay, services, before)
+
+
+def test_a_publication_that_is_gone_is_made_anew_with_the_slot(
+    new_relay: NewRelay, services: Services, database: str
+) -> None:
+    execute(database, *MADE)
+    relay = begun(new_relay, "--heal")
+    held = lose(relay)
+    execute(database, f"drop publication bwtui_{relay.name}")
+    relay.start()
+    wait_healed(relay, services, held)
+
+
+def test_a_recording_has_what_the_heal_sent(
+    new_relay: NewRelay, services: Services, database: str, tmp_path: Path
+) -> None:
+    execute(database, *MADE)
+    folder = tmp_path / "recording"
+    relay = begun(new_relay, "--heal", "--record", str(folder))
+    held = lose(relay)
+    relay.start()
+    wait_healed(relay, services, held)
+    execute(database, "insert into items values (200, 200)")
+    relay.wait_caught_up()
+    relay.stop()
+    checked = check(folder)
+    assert checked.verdict == "clean", checked.damages
+    with closing(open_recording(folder)) as recording:
+        made = [change.operation for change in recording.changes() if change.operation != "snapshot"]
+    assert sorted(made) == sorted([*["backfill"] * (DIFFER - 1), "cleanup", "insert"])
+
+
+def test_one_that_is_to_catch_up_ends_once_it_is_healed(
+    new_relay: NewRelay, services: Services, database: str
+) -> None:
+    execute(database, *MADE)
+    relay = begun(new_relay, "--heal")
+    held = lose(relay)
+    relay.start("--until-caught-up")
+    assert relay.join(_HEAL_SECONDS) == 0, relay.last_words()
+    assert len(read_table(services, ITEMS, relay.name)) == held + DIFFER
+    assert_equal(services, database, [ITEMS], relay.name)
+
+
+@pytest.mark.parametrize("how", ["expired", "another writer"])
+def test_where_nothing_can_be_proven_somebody_decides(
+    how: str, new_relay: NewRelay, services: Services, database: str
+) -> None:
+    execute(database, *MADE)
+    relay = begun(new_relay, "--heal")
+    held = lose(relay)
+    topic = ITEMS.topic(relay.name)
+    if how == "expired":
+        configure_topic(services, topic, "cleanup.policy", "delete")
+        admin = AdminClient({"bootstrap.servers": services.broker})
+        for future in admin.delete_records([TopicPartition(topic, 0, 5)]).values():
+            future.result()
+    else:
+        producer = Producer({"bootstrap.servers": services.broker})
+        producer.produce(topic, b"\0\0\0\0\1not ours", b"\0\0\0\0\1not ours", partition=0)
+        assert producer.flush(30) == 0
+    relay.start("--until-caught-up")
+    assert relay.join(_HEAL_SECONDS) == 3
+    assert "bwtui snapshot" in relay.last_words()
+    relay.start()
+    undecided = relay.wait(
+        "the question", lambda now: now.heal is not None and now.heal.state == "undecided", _HEAL_SECONDS
+    )
+    assert undecided.heal is not None
+    assert "public.items" in undecided.heal.detail
+    assert "bwtui snapshot public.items" in undecided.heal.hint
+    execute(database, "insert into items values (200, 200)")
+    relay.wait_caught_up()
+    assert wait_done(relay, ask(relay, table="public.items")).rows == 102
+    asked = ["repair", "--relay", relay.name, "--json"]
+    planned = command(*asked, "--dry-run")
+    assert planned["ends_heal"] is (how == "expired")
+    command(*asked, "--yes")
+    if how == "expired":
+        relay.wait("its end", lambda now: now.heal is None)
+    assert len(read_table(services, ITEMS, relay.name)) > held
+    relay.stop()
+
+
+def command(*args: str) -> dict[str, object]:
+    with forked.begin(args, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
+        output, errors = run.communicate(timeout=_HEAL_SECONDS)
+    assert output, errors
+    found: dict[str, object] = json.loads(output)
+    return found
+
+
+def test_a_server_that_comes_and_goes_is_healed_in_the_end(
+    services: Services, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BWTUI_STATE_HOME", str(tmp_path / "state"))
+    server = created()
+    relay = Relay(services, server.dsn, tmp_path, new_name("flaps"), "--heal")
+    try:
+        execute(server.dsn, *MADE)
+        relay.start()
+        relay.wait_streaming()
+        held = lose(relay)
+        relay.start()
+        relay.wait("the heal", lambda now: now.heal is not None)
+        for _ in range(3):
+            server.stop()
+            server.start()
+            relay.wait("that it streams again", lambda now: now.state == "streaming" and not now.detail)
+        wait_healed(relay, services, held)
+        relay.stop()
+    finally:
+        relay.close()
+        server.remove()
