@@ -50,8 +50,8 @@ class RowPolicy:
         """
         identity = row.identity
         change = (identity.commit_lsn, identity.ordinal, row.operation, row.table)
-        # A snapshot reads nothing twice, and does not know which row it was that Kafka refused.
-        is_new = row.operation == "snapshot" or change not in self._dropped
+        # What is of no transaction is read once, and two rows of it may have one number.
+        is_new = not identity.xid or change not in self._dropped
         if is_new:
             route.counters.errors += 1
             self._report.error("row", error, row.table)
@@ -68,7 +68,7 @@ class RowPolicy:
                     f"{place}: the dead letter can't be written", failure, RowError
                 ) from failure
             route.counters.dead_letters += 1
-            if row.operation != "snapshot":
+            if identity.xid:
                 self._remember(change)
         topic = self._settings.dead_letter_topic
         if topic:

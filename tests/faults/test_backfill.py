@@ -308,6 +308,7 @@ def test_a_row_that_is_refused_is_the_requests_affair(
         assert (status.state, "a row of public.items can't be sent" in status.error) == ("failed", True)
     else:
         assert (status.state, status.rows) == ("done", ROWS - 1)
+        assert relay.letters()[-1]["operation"] == "backfill"
     execute(database, "insert into items (id) values (-1)")
     relay.wait("what comes", lambda now: now.tables["public.items"].inserts == 1)
     relay.stop()

@@ -97,3 +97,38 @@ def test_an_audit_finds_nothing(
     finally:
         later.close()
     assert audited(folder, services).balance["actual"]["outside_window"] > ROWS // 2
+
+
+@pytest.mark.usefixtures("shared_spark")
+def test_a_row_that_is_dropped_stands_in_the_recording(
+    new_relay: Callable[..., Relay], services: Services, database: str, tmp_path: Path
+) -> None:
+    """As one of the stream does: without a message, and never behind something newer of its key."""
+    execute(
+        database,
+        "create table items (id int primary key, name text)",
+        "insert into items select n, repeat('x', 3000) from generate_series(1, 9) n",
+        "alter table items alter column name set storage external",
+    )
+    folder = tmp_path / "recording"
+    relay = new_relay()
+    relay.start()
+    relay.wait_streaming()
+    relay.stop()
+    execute(database, "update items set name = repeat('y', 3000000) where id in (3, 7)")
+    relay.start("-e", "log", "-C", "message.max.bytes=1000000", "--record", str(folder))
+    relay.wait_caught_up()
+    letters = len(relay.letters())
+    id = ask(relay, table="public.items")
+    assert wait_done(relay, id).rows == 7
+    execute(database, "update items set name = 'z' where id = 3")
+    relay.wait_caught_up()
+    relay.stop()
+    assert [letter["operation"] for letter in relay.letters()[letters:]] == ["backfill", "backfill"]
+    with closing(open_recording(folder)) as recording:
+        put = [change for change in recording.changes() if change.operation == "backfill"]
+    assert [change.ordinal for change in put] == list(range(1, 10))
+    assert [len(change.messages) for change in put] == [1, 1, 0, 1, 1, 1, 0, 1, 1]
+    checked = check(folder)
+    assert checked.verdict == "clean", checked.damages
+    audited(folder, services)

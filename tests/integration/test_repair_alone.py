@@ -184,7 +184,7 @@ def test_a_topic_that_takes_nothing_is_said(
         held = break_topic(attempts, topic)
         with shut(attempts.services.broker, topic):
             ended = elsewhere.run("--without-relay", "--yes")
-        assert ended.code == 4
+        assert ended.code == 4, ended.stderr
         assert f"Kafka lets nothing into topic {topic}" in ended.stderr
         assert len(raw_messages(attempts.services, topic)) == held
 

@@ -10,6 +10,7 @@ from bwtui.model.delivery import Span
 from bwtui.model.headers import SESSION, Headers, make_headers
 from bwtui.pgoutput.copy_text import unescape_copy_line
 from bwtui.pgoutput.messages import Field
+from bwtui.recording.format.batch import Without
 from bwtui.relay.backfill.keys import Key
 from bwtui.relay.backfill.window import Window
 from bwtui.relay.batch import Batch
@@ -28,12 +29,16 @@ _SLICE_BYTES = 1 << 20
 
 
 class _Ready(NamedTuple):
-    """One row, or of a key without a row the tombstone: ``line`` is None then; ``route`` encoded it."""
+    """One row, or of a key without a row the tombstone: ``line`` is None then; ``route`` encoded it.
+
+    ``error`` is there when it could not: nothing of it is sent.
+    """
 
     route: Route
     key: bytes | None
     value: bytes | None
     line: bytes | None
+    error: RowError | None = None
 
 
 def refuse_unlike(route: Route, topic: str, spelling: str) -> None:
@@ -122,8 +127,7 @@ class Outgoing:
         self._ready: list[_Ready] = []
         self._put = 0
         self._numbers = numbers
-        #: Keys of rows that can't be encoded; and whether all such keys are known.
-        self._refused: set[bytes | None] = set()
+        #: Whether the keys of all rows that can't be encoded are known.
         self._can_delete = True
         self.high = chunk.high
         self.is_encoded = False
@@ -166,18 +170,20 @@ class Outgoing:
                 self._route = wider
                 key, value = wider.both(fields)
         except RowError as error:
-            self._refusals.refuse(self._route, self._dropped(fields), error, Span())
-            self._note_refused(fields)
+            self._note_refused(line, fields, error)
             return
         self._ready.append(_Ready(self._route, key, value, line))
 
-    def _note_refused(self, fields: list[Field]) -> None:
-        """Take note that the row is there, so that its key gets no tombstone."""
+    def _note_refused(self, line: bytes, fields: list[Field], error: RowError) -> None:
+        """Take note that the row is there: it is refused in its place, and its key gets no tombstone."""
         try:
-            self._refused.add(self._route.key(fields))
+            key = self._route.key(fields)
         except RowError:
-            # Which of the keys it is can't be told.
+            # Which of the keys it is can't be told, nor whether something newer of it was sent.
+            self._refusals.refuse(self._route, self._dropped(fields, "backfill"), error, Span())
             self._can_delete = False
+        else:
+            self._ready.append(_Ready(self._route, key, None, line, error))
 
     def _fields(self, line: bytes | None) -> list[Field]:
         # A table without columns has empty lines, which would be read as one empty column.
@@ -185,7 +191,7 @@ class Outgoing:
 
     def _delete_missing(self) -> None:
         """Add tombstones of the keys that were asked for and have no row."""
-        there = {ready.key for ready in self._ready} | self._refused
+        there = {ready.key for ready in self._ready}
         for key in self._keys or ():
             if not self._can_delete and not isinstance(key, bytes):
                 continue
@@ -205,7 +211,7 @@ class Outgoing:
         try:
             return route.key(fields)
         except RowError as error:
-            self._refusals.refuse(route, self._dropped(fields), error, Span())
+            self._refusals.refuse(route, self._dropped(fields, "delete"), error, Span())
             return None
 
     def put(self, batch: Batch, window: Window, lsn: int, until: float, careful: Careful | None) -> None:
@@ -251,14 +257,15 @@ class Outgoing:
         operation = "delete" if ready.line is None else "backfill"
         self._numbers.ordinal += 1
         try:
+            if ready.error is not None:
+                raise ready.error
             batch.add(route, ready.key, ready.value, now, self._headers(operation))
         except RowError as error:
-            self._numbers.ordinal -= 1
-            self._refusals.refuse(route, self._dropped(self._fields(ready.line)), error, batch.span)
+            self._refuse(batch, ready, error)
             return
         batch.rows += 1
         if batch.careful is not None:
-            batch.careful.name(route, route, self._dropped(self._fields(ready.line)))
+            batch.careful.name(route, route, self._dropped(self._fields(ready.line), operation))
         if ready.line is None:
             self.tombstones += 1
             return
@@ -268,20 +275,34 @@ class Outgoing:
             recorder.frames.append(ready.line)
             batch.held += len(ready.line)
 
+    def _refuse(self, batch: Batch, ready: _Ready, error: RowError) -> None:
+        """Refuse a row in its place; of one that is dropped the recording has what it would have sent."""
+        line, recorder = ready.line, self._context.recorder
+        operation = "delete" if line is None else "backfill"
+        self._refusals.refuse(ready.route, self._dropped(self._fields(line), operation), error, batch.span)
+        if line is None or recorder is None or self._context.settings.on_error == "exit":
+            # What stands nowhere has no number.
+            self._numbers.ordinal -= 1
+            return
+        batch.rows += 1
+        recorder.without(ready.route, Without.DROPPED)
+        recorder.frames.append(line)
+        batch.held += len(line)
+
     def _headers(self, operation: str) -> Headers:
         session = self._context.session
         if not self._context.settings.headers:
             return [(SESSION, session)]
         return make_headers(self._numbers.lsn, self._numbers.ordinal, operation, 0, session)
 
-    def _dropped(self, fields: list[Field]) -> DroppedRow:
+    def _dropped(self, fields: list[Field], operation: str) -> DroppedRow:
         route = self._route
         name = route.relation.qualified_name
         identity = Identity(self._numbers.lsn, self._numbers.ordinal, 0)
         return DroppedRow(
             name,
             route.topic,
-            "snapshot",
+            operation,
             identity,
             route.column_names,
             None,
