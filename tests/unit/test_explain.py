@@ -1,13 +1,18 @@
 """Explain a key: every change of it, also those in which the key itself was changed."""
 
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
 from bwtui.errors import DamagedRecording
 from bwtui.recording.fields import differences, key_text
 from bwtui.recording.reading import explain as module
 from bwtui.recording.reading.explain import Key, Story, explain, key_before, key_of, row_before
+from bwtui.recording.reading.reader import open_recording
 from bwtui.recording.view import RecordingView
 from tests.recorded_shop import AUDIT, ORDERS, PRODUCTS, MemoryRecording, Tape, shop_recording
+from tests.recorded_stream import Stream, table
 
 
 def story_of(recording: RecordingView, table: str, *values: bytes) -> Story:
@@ -48,6 +53,19 @@ def test_a_change_of_the_key_belongs_to_both_keys() -> None:
     change = next(recording.changes(new[0].position))
     assert str(key_before(change)) == "id=3"
     assert str(key_of(change)) == key_text(change) == "id=900"
+
+
+def test_a_tombstone_that_was_put_in_belongs_to_its_key(tmp_path: Path) -> None:
+    stream, orders = Stream(tmp_path), table(1, "orders")
+    stream.begin_pass()
+    stream.put(orders, [1, 2, 3], gone=[7])
+    stream.put(orders, [3], gone=[2])
+    stream.stop()
+    with closing(open_recording(tmp_path)) as recording:
+        found = {key: story_of(recording, "public.orders", key) for key in (b"1", b"2", b"7")}
+    steps = {key: [step.operation for step in story.steps] for key, story in found.items()}
+    # Of a key of which no row was sent nobody knows the bytes.
+    assert steps == {b"1": ["backfill"], b"2": ["backfill", "cleanup"], b"7": []}
 
 
 def test_a_repeat_is_shown_and_takes_nothing_back() -> None:

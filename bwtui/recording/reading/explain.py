@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bwtui.pgoutput.messages import UNCHANGED, Field
-from bwtui.recording.change import Change, DeliveryState, Operation
+from bwtui.recording.change import Change, DeliveryState, Operation, SentMessage
 from bwtui.recording.fields import old_key, old_row
 from bwtui.recording.view import OnProgress, RecordingView
 
@@ -18,6 +18,8 @@ KEPT = 5_000
 #: Changes between two calls of the progress function.
 STEP = 2_000
 _NAMES_LENGTH = 300
+#: Of Confluent's wire format: a zero byte, and the schema's id.
+_HEAD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +136,13 @@ def _counted(
 
 
 def _matches(changes: Iterable[Change], key: Key) -> Iterator[tuple[Change, str]]:
-    """Yield the changes of a key, with what became of the key: "", "from" another one, "to" another one."""
+    """Yield the changes of a key, with what became of the key: "", "from" another one, "to" another one.
+
+    A tombstone that was sent beside the stream has no row, so it is known by the bytes of messages before it.
+    """
     last: object = None
     place: list[int] = []
+    sent_as: set[bytes] = set()
     wanted = list(key.values)
     for change in changes:
         if change.operation == "truncate":
@@ -153,9 +159,22 @@ def _matches(changes: Iterable[Change], key: Key) -> Iterator[tuple[Change, str]
         is_new = after is not None and [after[i] for i in place] == wanted
         is_old = before is not None and [before[i] for i in place] == wanted
         if is_new:
+            sent_as |= _keys(change.messages[-1:])
             yield change, "" if is_old or old_key(change) is None else "from"
         elif is_old:
+            sent_as |= _keys(change.messages[:1])
             yield change, "" if after is None else "to"
+        elif change.operation == "cleanup" and sent_as & _keys(change.messages):
+            yield change, ""
+
+
+def _keys(messages: Iterable[SentMessage]) -> set[bytes]:
+    return {body_of(message.key) for message in messages if message.key is not None}
+
+
+def body_of(key: bytes) -> bytes:
+    """Return a message's key without the id of its schema, which may be another one each time."""
+    return key[_HEAD:] if key[:1] == b"\0" and len(key) > _HEAD else key
 
 
 def _step(change: Change, role: str, last_row: _LastRow | None) -> Step:

@@ -2,21 +2,17 @@
 
 from collections.abc import Callable
 
-from bwtui.recording.reading.explain import Key
+from bwtui.recording.reading.explain import Key, body_of
 from bwtui.tui.audit.kafka import Reader
 
-#: Of Confluent's wire format: a zero byte, and the schema's id.
-_HEAD = 5
 #: Keys whose texts are remembered.
 _REMEMBERED = 100_000
 
 
 def same_bytes(known: bytes) -> Callable[[bytes], bool]:
     """Return what knows the key by its bytes; under another schema it has another id in front of them."""
-    if known[:1] != b"\0" or len(known) <= _HEAD:
-        return known.__eq__
-    body = known[_HEAD:]
-    return lambda key: key[:1] == b"\0" and key[_HEAD:] == body
+    body = body_of(known)
+    return lambda key: key[:1] == known[:1] and body_of(key) == body
 
 
 def same_text(key: Key, reader: Reader) -> Callable[[bytes], bool]:
